@@ -1,0 +1,1 @@
+"""Vertical federated learning with split-model pruning and embedding sparsification."""

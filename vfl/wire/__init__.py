@@ -1,0 +1,1 @@
+"""The wire format: tensors and messages as bytes."""

@@ -1,0 +1,1 @@
+"""Plain models: feature models of the parties, heads of the server."""

@@ -1,0 +1,81 @@
+"""Convolutional feature models as a list of blocks: the part that VGG and the small CNN share.
+
+Shapes: B samples, C channels, H x W pixels, D the embedding's width.
+"""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+
+def scaled_width(channels: int, width: float) -> int:
+    """Channels of a layer under the width multiplier: max(1, round(width * channels)).
+
+    Raises ValueError where `width` is not a positive, finite number.
+    """
+    if not (width > 0 and math.isfinite(width)):
+        raise ValueError(f"width: expected a positive number, got {width}")
+    return max(1, round(width * channels))
+
+
+def check_feature_shapes(in_channels: int, image_size: tuple[int, int], embedding_size: int) -> None:
+    """Raise ValueError, naming the argument, unless every size is at least 1."""
+    sizes = {"in_channels": in_channels, "image_size": min(image_size), "embedding_size": embedding_size}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name}: expected at least 1, got {size}")
+
+
+class ConvolutionalFeatures(nn.Module):
+    """Blocks of 3x3 convolutions, then one linear map to the embedding: [B, C, H, W] -> [B, D].
+
+    Each block of `blocks` lists the channels of its convolutions (stride 1, padding 1, ReLU). A 2x2 max-pool
+    follows a block only while both sides are at least 2 pixels, so that any image size works; what is left of
+    the image after the last block is averaged. `embedding` has neither ReLU nor dropout after it: the head sees
+    signed values. With `batch_norm` the convolutions have no bias, which the normalization would cancel.
+
+    Raises ValueError, naming the argument, for a size below 1 or a width that is not positive.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Sequence[int]],
+        in_channels: int,
+        image_size: tuple[int, int],
+        embedding_size: int,
+        width: float = 1.0,
+        batch_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        check_feature_shapes(in_channels, image_size, embedding_size)
+        rows, columns = image_size
+        channels = in_channels
+        layers: list[nn.Module] = []
+        for block in blocks:
+            for out_channels in (scaled_width(c, width) for c in block):
+                layers += _convolution(channels, out_channels, batch_norm)
+                channels = out_channels
+            if min(rows, columns) >= 2:
+                layers.append(nn.MaxPool2d(2))
+                rows, columns = rows // 2, columns // 2
+        if (rows, columns) != (1, 1):
+            layers.append(nn.AdaptiveAvgPool2d(1))
+        self.features = nn.Sequential(*layers)
+        # Default initialization: its scale follows the number of inputs, so embeddings keep their scale under any
+        # width multiplier; VGG's fixed N(0, 0.01) was set for layers of 4096 inputs with a ReLU behind.
+        self.embedding = nn.Linear(channels, embedding_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embeddings [B, D] of the images [B, C, H, W]."""
+        return self.embedding(self.features(images).flatten(1))
+
+
+def _convolution(in_channels: int, out_channels: int, batch_norm: bool) -> list[nn.Module]:
+    """3x3 convolution, batch normalization if asked for, ReLU; initialized as in He et al. 2015 (fan out)."""
+    conv = nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1, bias=not batch_norm)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    if conv.bias is not None:
+        nn.init.zeros_(conv.bias)
+    norm = [nn.BatchNorm2d(out_channels)] if batch_norm else []  # starts at weight 1, bias 0
+    return [conv, *norm, nn.ReLU()]

@@ -1,0 +1,69 @@
+"""Multilayer perceptrons: the head model, and a feature model for images or tables without structure.
+
+Shapes: B samples, C channels, H x W pixels, D the embedding's width.
+"""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from models.convolution import check_feature_shapes, scaled_width
+
+FEATURE_MLP_HIDDEN = (256, 128)
+"""Hidden widths of `FeatureMLP` at width 1."""
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU between them: [B, in_features] -> [B, out_features].
+
+    `hidden` holds the widths of the hidden layers; none makes it logistic regression.
+    Raises ValueError where a size is below 1.
+    """
+
+    def __init__(self, in_features: int, hidden: Sequence[int], out_features: int) -> None:
+        super().__init__()
+        if min(in_features, out_features, *hidden) < 1:
+            raise ValueError(f"MLP: every size must be at least 1, got {[in_features, *hidden, out_features]}")
+        self.hidden = _hidden_layers(in_features, hidden, batch_norm=False)
+        self.output = nn.Linear(hidden[-1] if hidden else in_features, out_features)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores [B, out_features] of the features [B, in_features]."""
+        return self.output(self.hidden(features))
+
+
+class FeatureMLP(nn.Module):
+    """Flattened images through hidden layers to the embedding: [B, C, H, W] -> [B, D].
+
+    Hidden widths are `FEATURE_MLP_HIDDEN` times `width`, each Linear, BatchNorm1d if `batch_norm`, ReLU.
+    Raises ValueError, naming the argument, for a size below 1 or a width that is not positive.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        image_size: tuple[int, int],
+        embedding_size: int,
+        width: float = 1.0,
+        batch_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        check_feature_shapes(in_channels, image_size, embedding_size)
+        hidden = [scaled_width(features, width) for features in FEATURE_MLP_HIDDEN]
+        self.hidden = _hidden_layers(in_channels * math.prod(image_size), hidden, batch_norm)
+        self.embedding = nn.Linear(hidden[-1], embedding_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embeddings [B, D] of the images [B, C, H, W]."""
+        return self.embedding(self.hidden(images.flatten(1)))
+
+
+def _hidden_layers(in_features: int, hidden: Sequence[int], batch_norm: bool) -> nn.Sequential:
+    """Linear, BatchNorm1d if asked for, ReLU, once per hidden width."""
+    layers: list[nn.Module] = []
+    for out_features in hidden:
+        norm = [nn.BatchNorm1d(out_features)] if batch_norm else []
+        layers += [nn.Linear(in_features, out_features, bias=not batch_norm), *norm, nn.ReLU()]
+        in_features = out_features
+    return nn.Sequential(*layers)

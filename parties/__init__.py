@@ -1,0 +1,1 @@
+"""The two sides of vertical federated learning and the links between them."""

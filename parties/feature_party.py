@@ -1,0 +1,270 @@
+"""A feature party: one owner's features and feature model, driven by the head server's messages.
+
+Shapes: B batch, D embedding width.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from vfl.checkpoint import State
+from vfl.config import ExperimentConfig
+from vfl.data.samples import Samples
+from vfl.digest import weights_digest
+from vfl.lightweighting.pruning import StructuredPruner, psi
+from vfl.lightweighting.sparsify import omega, sparsify
+from vfl.macs import count_macs, count_parameters
+from vfl.optim import build_sgd, load_momentum, momentum_of, set_learning_rate
+from vfl.runtime import Runtime
+from vfl.vertical.batches import batch_rows, steps_in_round
+from vfl.vertical.channel import EmbeddingSender
+from vfl.vertical.labels import PartyProtocol
+from vfl.wire.codec import encode
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control, pack, unpack
+
+R = TypeVar("R")
+
+PROBE_SAMPLES = 256
+"""Size of the fixed batch on which Psi is measured."""
+BACKWARD_FORWARDS = 2
+"""A backward pass costs two forwards: the gradients of the inputs and of the weights."""
+
+
+@dataclass
+class PendingExchange:
+    """What stays between sending an embedding and the update that answers it."""
+
+    exchange: int
+    rows_B: Tensor
+    inputs: Tensor
+    embedding_BD: Tensor
+    """Fresh and unsparsified, with its autograd graph: the first local iteration's forward pass."""
+    sent_BD: Tensor
+    """As the others received it."""
+
+
+@dataclass
+class RoundReport:
+    """What a party counts during one round."""
+
+    train_macs: int = 0
+    unpruned_train_macs: int = 0
+    train_time_s: float = 0.0
+    omega: float = 0.0
+    """Sum over the round's exchanges."""
+    psi: float = 0.0
+
+
+class FeatureParty:
+    """One party k: embeds its features, prunes its model, takes E local iterations per exchange.
+
+    Args:
+        name: the party's name.
+        model: feature model [B, C, H, W] -> [B, D], dense.
+        train: training features, standardised.
+        test: test features.
+        protocol: the party's side of the label protocol.
+        sender: sparsifies and encodes the embeddings.
+        config: the experiment.
+        runtime: device and precision.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        train: Samples,
+        test: Samples,
+        protocol: PartyProtocol,
+        sender: EmbeddingSender,
+        config: ExperimentConfig,
+        runtime: Runtime,
+    ) -> None:
+        self.name = name
+        self.model = runtime.place(model)
+        self.train = train
+        self.test = test
+        self.protocol = protocol
+        self.sender = sender
+        self.config = config
+        self.runtime = runtime
+        self.optimizer = build_sgd(self.model, config.training.optimizer)
+        self.example = runtime.batch(train.features, torch.tensor([0]))
+        pruning = config.lightweighting.pruning
+        self.pruner = StructuredPruner(
+            self.model, self.example, round_to=pruning.round_to, importance=pruning.importance
+        )
+        self.unpruned_macs = self.macs = count_macs(self.model, self.example)
+        self.steps = steps_in_round(config.training.steps_per_round, len(train), config.training.batch_size)
+        self.alpha = self.beta = 0.0
+        self.batches: list[Tensor] = []
+        self.pending: PendingExchange | None = None
+        self.report = RoundReport()
+
+    def handle(self, request: bytes) -> bytes:
+        """Answer a packed message. Raises MessageError for one that does not belong here."""
+        message = unpack(request)
+        parts = self._answer(message)
+        kind = _REPLIES[message.kind]
+        return pack(Message(kind, message.round_index, message.exchange, parts))
+
+    def _answer(self, message: Message) -> tuple[Part, ...]:
+        match message.kind:
+            case Kind.START_ROUND:
+                self.start_round(message)
+                return ()
+            case Kind.EMBED:
+                return (Part(PartKind.EMBEDDING, self._timed(self.embed, message)),)
+            case Kind.UPDATE:
+                self._timed(self.update, message)
+                return ()
+            case Kind.END_ROUND:
+                return (control(self.end_round()),)
+            case Kind.EVALUATE:
+                return (Part(PartKind.EMBEDDING, self.evaluate(message.settings)),)
+            case Kind.DESCRIBE:
+                return (control(self.describe()),)
+            case _:
+                raise MessageError(f"{self.name} cannot answer {message.kind.name}")
+
+    def _timed(self, step: Callable[[Message], R], message: Message) -> R:
+        started_s = time.perf_counter()
+        result = step(message)
+        self.report.train_time_s += time.perf_counter() - started_s
+        return result
+
+    def start_round(self, message: Message) -> None:
+        """Take the round's ratios (and head), and derive the order of its batches."""
+        settings = message.settings
+        self.alpha, self.beta = float(settings["alpha"]), float(settings["beta"])
+        set_learning_rate(self.optimizer, self.config.training.optimizer, message.round_index)
+        self.protocol.start_round(message)
+        training = self.config.training
+        self.batches = batch_rows(
+            self.config.seed, message.round_index, self.steps, len(self.train), training.batch_size
+        )
+        self.report = RoundReport()
+        self.model.train()
+
+    def embed(self, message: Message) -> bytes:
+        """Return the frame of the sparsified embeddings of the exchange's batch (Algorithm 1, lines 5-6)."""
+        rows_B = self.batches[message.exchange]
+        inputs = self.runtime.batch(self.train.features, rows_B)
+        embedding_BD = self._forward(inputs)
+        dense_BD = embedding_BD.detach().cpu()
+        frame, sent_BD = self.sender.send(dense_BD, rows_B, self.beta)
+        self.report.omega += omega(dense_BD, sent_BD)
+        self.pending = PendingExchange(message.exchange, rows_B, inputs, embedding_BD, sent_BD)
+        return frame
+
+    def update(self, message: Message) -> None:
+        """Prune if alpha rose (first exchange of a round), then take E local iterations (lines 10-17)."""
+        pending, self.pending = self.pending, None
+        if pending is None or pending.exchange != message.exchange:
+            raise MessageError(f"{self.name} has no embedding of exchange {message.exchange} to update")
+        self.protocol.receive(message, pending.rows_B, pending.sent_BD)
+        embedding_BD: Tensor | None = pending.embedding_BD
+        if message.exchange == 0 and self.prune():
+            embedding_BD = None  # its graph belongs to the model before pruning
+        for _ in range(self.config.training.local_iterations):
+            if embedding_BD is None:
+                embedding_BD = self._forward(pending.inputs)
+            gradient_BD = self.protocol.gradient(embedding_BD.detach())
+            self.optimizer.zero_grad()
+            embedding_BD.backward(gradient_BD)  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+            self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+            self.report.train_macs += BACKWARD_FORWARDS * self.macs * len(pending.rows_B)
+            embedding_BD = None
+        passes = (1 + BACKWARD_FORWARDS) * self.config.training.local_iterations
+        self.report.unpruned_train_macs += passes * self.unpruned_macs * len(pending.rows_B)
+        self.protocol.finish(self.config.training.local_iterations)
+
+    def prune(self) -> bool:
+        """Prune to the round's alpha if it is above all before; measure Psi on the probe batch."""
+        if self.alpha <= self.pruner.alpha_max:
+            return False
+        before_BD = self._probe()
+        pruned = self.pruner.prune_to(self.alpha, self.optimizer)
+        if pruned:
+            self.runtime.place(self.model)
+            self.macs = count_macs(self.model, self.example)
+            self.report.psi = psi(before_BD, self._probe())
+        return pruned
+
+    def end_round(self) -> dict[str, float]:
+        """Return what the round cost and the errors that lightweighting made."""
+        return {
+            "alpha": self.pruner.alpha_max,
+            "beta": self.beta,
+            "macs_per_sample": self.macs,
+            "parameters": count_parameters(self.model),
+            "train_macs": self.report.train_macs,
+            "unpruned_train_macs": self.report.unpruned_train_macs,
+            "train_time_s": self.report.train_time_s,
+            "omega": self.report.omega / self.steps,
+            "psi": self.report.psi,
+            **self.protocol.report(),
+        }
+
+    def evaluate(self, settings: dict[str, Any]) -> bytes:
+        """Return the frame of the embeddings of test samples ``start`` to ``stop``."""
+        rows_B = torch.arange(int(settings["start"]), int(settings["stop"]))
+        embedding_BD = self._embed_still(self.runtime.batch(self.test.features, rows_B)).cpu()
+        if self.config.evaluation.sparsified:
+            embedding_BD = sparsify(embedding_BD, self.beta)
+        return encode(embedding_BD, self.config.wire.values)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the digest of the weights and the widths of the prunable layers."""
+        return {"weights_digest": weights_digest(self.model.state_dict()), "widths": self.pruner.widths()}
+
+    def state_dict(self) -> State:
+        """Return everything that the party's next rounds depend on."""
+        return {
+            "pruner": self.pruner.state_dict(),
+            "model": self.model.state_dict(),
+            "momentum": momentum_of(self.optimizer, self.model),
+            "feedback": self.sender.receiver.state_dict(),
+            "protocol": self.protocol.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state; the party must be as it was built (dense)."""
+        self.pruner.load_state_dict(state["pruner"], self.optimizer)
+        self.runtime.place(self.model)
+        self.model.load_state_dict(state["model"])
+        load_momentum(self.optimizer, self.model, state["momentum"])
+        self.sender.receiver.load_state_dict(state["feedback"])
+        self.protocol.load_state_dict(state["protocol"])
+        self.macs = count_macs(self.model, self.example)
+
+    def _forward(self, inputs: Tensor) -> Tensor:
+        self.report.train_macs += self.macs * len(inputs)
+        return self.runtime.forward(self.model, inputs)
+
+    def _probe(self) -> Tensor:
+        rows_B = torch.arange(min(PROBE_SAMPLES, len(self.train)))
+        return self._embed_still(self.runtime.batch(self.train.features, rows_B))
+
+    def _embed_still(self, inputs: Tensor) -> Tensor:
+        """Embed in evaluation mode: no weight, statistic or random stream moves."""
+        was_training = self.model.training
+        self.model.eval()
+        with torch.inference_mode():
+            embedding_BD = self.runtime.forward(self.model, inputs)
+        self.model.train(was_training)
+        return embedding_BD
+
+
+_REPLIES = {
+    Kind.START_ROUND: Kind.DONE,
+    Kind.EMBED: Kind.EMBEDDING,
+    Kind.UPDATE: Kind.DONE,
+    Kind.END_ROUND: Kind.REPORT,
+    Kind.EVALUATE: Kind.EVALUATION,
+    Kind.DESCRIBE: Kind.REPORT,
+}

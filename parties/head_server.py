@@ -1,0 +1,256 @@
+"""The head server: holds the labels and the head model, and drives the parties round by round.
+
+Shapes: B batch, D width of one embedding, P width of all embeddings together.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from copy import deepcopy
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vfl.checkpoint import State
+from vfl.config import ExperimentConfig
+from vfl.costs import EVALUATION, Direction, PartyCosts, round_metrics, total_costs
+from vfl.digest import combined_digest, weights_digest
+from vfl.lightweighting.schedule import schedule_of, value_at
+from vfl.loop import Metrics
+from vfl.vertical.batches import batch_rows, steps_in_round
+from vfl.vertical.channel import EmbeddingReceiver, decode_finite
+from vfl.vertical.head import HeadTrainer
+from vfl.vertical.labels import ServerProtocol
+from vfl.vertical.link import PartyLink
+from vfl.wire.codec import dense_frame_size, frame_info
+from vfl.wire.messages import Kind, Message, MessageError, PartKind, control, pack, unpack
+
+OWNER = "server"
+"""The server's name among the owners of state and weights."""
+
+
+class HeadServer:
+    """LVFL (Algorithm 1) as the server runs it: an ``Algorithm`` of the training loop.
+
+    Args:
+        links: ways to the parties, in the order in which their embeddings are concatenated.
+        receivers: decode each party's embeddings, in the same order.
+        trainer: the head model.
+        protocol: the server's side of the label protocol.
+        train_labels_N: labels of the training samples.
+        test_labels_N: labels of the test samples.
+        config: the experiment.
+        on_exchange: called with (exchanges done, exchanges of the round).
+    """
+
+    def __init__(
+        self,
+        links: Sequence[PartyLink],
+        receivers: Sequence[EmbeddingReceiver],
+        trainer: HeadTrainer,
+        protocol: ServerProtocol,
+        train_labels_N: Tensor,
+        test_labels_N: Tensor,
+        config: ExperimentConfig,
+        on_exchange: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        self.links = links
+        self.receivers = receivers
+        self.trainer = trainer
+        self.protocol = protocol
+        self.train_labels_N = train_labels_N.to(trainer.runtime.device)
+        self.test_labels_N = test_labels_N.to(trainer.runtime.device)
+        self.config = config
+        self.on_exchange = on_exchange
+        self.steps = steps_in_round(config.training.steps_per_round, len(train_labels_N), config.training.batch_size)
+        self.costs = {link.name: PartyCosts() for link in links}
+        self.reports: dict[str, dict[str, Any]] = {}
+        self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
+
+    def train_round(self, round_index: int) -> Metrics:
+        """Assign the ratios, run the round's exchanges, collect the parties' reports."""
+        costs_before = deepcopy(self.costs)
+        self._start_round(round_index)
+        batches = batch_rows(
+            self.config.seed, round_index, self.steps, len(self.train_labels_N), self.config.training.batch_size
+        )
+        losses: list[Tensor] = []
+        for exchange, rows_B in enumerate(batches):
+            losses.append(self.exchange(round_index, exchange, rows_B))
+            self.on_exchange(exchange + 1, self.steps)
+        self._end_round(round_index)
+        metrics = {"loss/train": float(torch.stack(losses).mean())}
+        return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
+
+    def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> Tensor:
+        """Run one exchange (lines 3-18) and return the loss at its start."""
+        replies = self._ask_all(Message(Kind.EMBED, round_index, exchange))
+        frames = [self._frame(reply) for reply in replies]
+        device = self.trainer.runtime.device
+        embeddings = [
+            receiver.receive(frame, rows_B).to(device) for receiver, frame in zip(self.receivers, frames, strict=True)
+        ]
+        labels_B = self.train_labels_N[rows_B.to(device)]
+        updates, losses = self.protocol.begin(self.trainer, frames, embeddings, labels_B)
+        done = [
+            self._send(link, Message(Kind.UPDATE, round_index, exchange, parts))
+            for link, parts in zip(self.links, updates, strict=True)
+        ]
+        representation_BP = torch.cat(embeddings, dim=1)
+        while len(losses) < self.config.training.local_iterations:
+            losses.append(self.trainer.step(representation_BP, labels_B))
+        self._replies(done, Kind.DONE)
+        return losses[0]
+
+    def evaluate(self) -> Metrics:
+        """Return accuracy and mean loss of the joint model on all test samples, parties in evaluation mode."""
+        samples = len(self.test_labels_N)
+        correct, loss_sum = 0, 0.0
+        for start in range(0, samples, self.config.evaluation.batch_size):
+            stop = min(start + self.config.evaluation.batch_size, samples)
+            replies = self._ask_all(Message(Kind.EVALUATE, parts=(control({"start": start, "stop": stop}),)))
+            with torch.inference_mode():
+                logits_BC = self._logits(replies, stop - start)
+                labels_B = self.test_labels_N[start:stop]
+                loss_sum += float(F.cross_entropy(logits_BC, labels_B, reduction="sum"))
+                correct += int((logits_BC.argmax(dim=1) == labels_B).sum())
+        return {"accuracy/test": correct / samples, "loss/test": loss_sum / samples}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals of all rounds, and per party what it is now and what it cost."""
+        digests = {OWNER: weights_digest(self.trainer.head.state_dict())}
+        for link, reply in zip(self.links, self._ask_all(Message(Kind.DESCRIBE)), strict=True):
+            digests[link.name] = str(reply.settings["weights_digest"])
+        parties = {
+            name: {
+                **{key: self.reports[name][key] for key in ("alpha", "beta", "parameters", "macs_per_sample")},
+                "uplink_bytes": costs.training_bytes("uplink"),
+                "downlink_bytes": costs.training_bytes("downlink"),
+                "train_time_s": costs.train_time_s,
+                "bytes_by_kind": {"uplink": dict(costs.uplink_bytes), "downlink": dict(costs.downlink_bytes)},
+            }
+            for name, costs in self.costs.items()
+        }
+        return {**total_costs(self.costs), "model_digest": combined_digest(digests), "parties": parties}
+
+    def state_dict(self) -> dict[str, State]:
+        """Return the server's state, and what the links keep of their parties."""
+        own: State = {
+            "head": self.trainer.state_dict(),
+            "feedback": {receiver.sender: receiver.state_dict() for receiver in self.receivers},
+            "costs": {name: asdict(costs) for name, costs in self.costs.items()},
+            "reports": self.reports,
+            "ratio_sums": self.ratio_sums,
+        }
+        return {OWNER: own} | {link.name: link.save() for link in self.links}
+
+    def load_state_dict(self, state: Mapping[str, State]) -> None:
+        """Continue from a state."""
+        own = state[OWNER]
+        self.trainer.load_state_dict(own["head"])
+        for receiver in self.receivers:
+            receiver.load_state_dict(own["feedback"][receiver.sender])
+        self.costs = {name: PartyCosts(**costs) for name, costs in own["costs"].items()}
+        self.reports = own["reports"]
+        self.ratio_sums = own["ratio_sums"]
+        for link in self.links:
+            link.load(state[link.name])
+
+    def close(self) -> None:
+        """Release the parties."""
+        for link in self.links:
+            link.close()
+
+    def _start_round(self, round_index: int) -> None:
+        self.trainer.start_round(round_index)
+        parts, settings = self.protocol.start_round(self.trainer)
+        ratios = self.config.lightweighting
+        pending: list[Future[bytes]] = []
+        for link in self.links:
+            assigned = {
+                "alpha": value_at(schedule_of(ratios.alpha, link.name), round_index),
+                "beta": value_at(schedule_of(ratios.beta, link.name), round_index),
+            }
+            message = Message(Kind.START_ROUND, round_index, parts=(control(assigned | settings), *parts))
+            pending.append(self._send(link, message))
+        self._replies(pending, Kind.DONE)
+
+    def _end_round(self, round_index: int) -> None:
+        for link, reply in zip(self.links, self._ask_all(Message(Kind.END_ROUND, round_index)), strict=True):
+            report = reply.settings
+            self.reports[link.name] = report
+            costs = self.costs[link.name]
+            costs.train_macs += report["train_macs"]
+            costs.unpruned_train_macs += report["unpruned_train_macs"]
+            costs.train_time_s += report["train_time_s"]
+            for ratio in self.ratio_sums:
+                self.ratio_sums[ratio] += report[ratio]
+
+    def _report_metrics(self) -> Metrics:
+        tags = ("alpha", "beta", "macs_per_sample", "parameters", "omega", "psi", "head_drift")
+        metrics = {
+            f"{tag}/{name}": float(report[tag])
+            for tag in tags
+            for name, report in self.reports.items()
+            if tag in report
+        }
+        # Corollary 1: the convergence bound grows with both sums over rounds and parties.
+        return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
+
+    def _logits(self, replies: Sequence[Message], samples: int) -> Tensor:
+        embeddings = [
+            decode_finite(self._frame(reply), (samples, receiver.width), f"{receiver.sender}'s embedding")
+            for receiver, reply in zip(self.receivers, replies, strict=True)
+        ]
+        representation_BP = torch.cat(embeddings, dim=1).to(self.trainer.runtime.device)
+        return self.trainer.runtime.forward(self.trainer.head, representation_BP)
+
+    def _ask_all(self, message: Message) -> list[Message]:
+        """Send one message to all parties and return their replies, in the parties' order."""
+        return self._replies([self._send(link, message) for link in self.links], _ANSWERS[message.kind])
+
+    def _send(self, link: PartyLink, message: Message) -> Future[bytes]:
+        request = pack(message)
+        self._book(link.name, "downlink", message, len(request))
+        return link.send(request)
+
+    def _replies(self, pending: Sequence[Future[bytes]], expected: Kind) -> list[Message]:
+        replies: list[Message] = []
+        for link, future in zip(self.links, pending, strict=True):
+            data = future.result()
+            reply = unpack(data)
+            if reply.kind != expected:
+                raise MessageError(f"{link.name} answered {reply.kind.name} instead of {expected.name}")
+            self._book(link.name, "uplink", reply, len(data))
+            replies.append(reply)
+        return replies
+
+    def _book(self, name: str, direction: Direction, message: Message, size: int) -> None:
+        costs = self.costs[name]
+        measuring = message.kind in (Kind.EVALUATE, Kind.EVALUATION)
+        for part in message.parts:
+            kind = EVALUATION if measuring else part.kind.name.lower()
+            dense = part.size
+            if part.kind == PartKind.EMBEDDING:
+                info = frame_info(part.payload)
+                dense += dense_frame_size(info.shape, info.values) - len(part.payload)
+            costs.book_bytes(direction, kind, part.size, dense)
+        envelope = size - sum(part.size for part in message.parts)
+        costs.book_bytes(direction, EVALUATION if measuring else "control", envelope, envelope)
+
+    def _frame(self, reply: Message) -> bytes:
+        frames = reply.payloads(PartKind.EMBEDDING)
+        if len(frames) != 1:
+            raise MessageError(f"{reply.kind.name} with {len(frames)} embeddings instead of 1")
+        return frames[0]
+
+
+_ANSWERS = {
+    Kind.EMBED: Kind.EMBEDDING,
+    Kind.UPDATE: Kind.DONE,
+    Kind.END_ROUND: Kind.REPORT,
+    Kind.EVALUATE: Kind.EVALUATION,
+    Kind.DESCRIBE: Kind.REPORT,
+}

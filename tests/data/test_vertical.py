@@ -1,0 +1,184 @@
+import hashlib
+import struct
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vfl.data.samples import Samples
+from vfl.data.vertical import check_aligned, grid_partition, standardise
+
+
+def make_samples(features: Tensor) -> Samples:
+    count = len(features)
+    return Samples(torch.arange(count).flip(0) + 100, features, torch.arange(count) % 3)
+
+
+def random_features(*shape: int, seed: int = 0) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=draw)
+
+
+def reassemble(parts: list[Samples], rows: int, columns: int) -> Tensor:
+    bands = [
+        torch.cat([part.features for part in parts[row * columns : (row + 1) * columns]], 3) for row in range(rows)
+    ]
+    return torch.cat(bands, dim=2)
+
+
+# Samples
+
+
+@pytest.mark.parametrize(
+    ("ids", "features", "labels", "complaint"),
+    [
+        (torch.tensor([1, 1]), torch.zeros(2, 1, 2, 2), None, "an id occurs twice"),
+        (torch.tensor([1.0, 2.0]), torch.zeros(2, 1, 2, 2), None, "ids: expected int64"),
+        (torch.tensor([[1], [2]]), torch.zeros(2, 1, 2, 2), None, "ids: expected int64"),
+        (torch.tensor([1, 2]), torch.zeros(3, 1, 2, 2), None, "3 rows for 2 ids"),
+        (torch.tensor([1, 2]), torch.zeros(2, 4), None, r"\[N, C, H, W\]"),
+        (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2, dtype=torch.float64), None, "float64"),
+        (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2), torch.tensor([0]), r"labels: expected int64 \[2\]"),
+        (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2), torch.tensor([0.0, 1.0]), "labels: expected int64"),
+    ],
+)
+def test_samples_refuse_what_does_not_fit(ids: Tensor, features: Tensor, labels: Tensor | None, complaint: str):
+    with pytest.raises(ValueError, match=complaint):
+        Samples(ids, features, labels)
+
+
+def test_take_keeps_rows_together_in_the_order_asked_for():
+    samples = make_samples(random_features(5, 2, 3, 3))
+    taken = samples.take(torch.tensor([3, 0]))
+    assert len(taken) == 2
+    assert taken.ids.tolist() == [101, 104]
+    assert torch.equal(taken.features, samples.features[[3, 0]])
+    assert taken.labels is not None
+    assert taken.labels.tolist() == [0, 0]
+
+
+def test_take_leaves_missing_labels_missing():
+    samples = Samples(torch.arange(3), torch.zeros(3, 1, 1, 1))
+    assert samples.take(torch.tensor([1])).labels is None
+
+
+def test_ids_digest_is_that_of_the_ordered_ids_alone():
+    samples = make_samples(random_features(4, 1, 2, 2))
+    written = struct.pack("<4q", 103, 102, 101, 100)
+    assert samples.ids_digest() == hashlib.sha256(written).hexdigest()
+    assert samples.take(torch.tensor([1, 0, 2, 3])).ids_digest() != samples.ids_digest()
+    assert Samples(samples.ids, torch.zeros(4, 3, 1, 1)).ids_digest() == samples.ids_digest()
+
+
+# grid_partition
+
+
+@settings(deadline=None)
+@given(
+    rows=st.integers(1, 5),
+    columns=st.integers(1, 5),
+    block=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    count=st.integers(0, 4),
+    channels=st.integers(1, 3),
+)
+def test_parts_put_together_are_the_images(rows: int, columns: int, block: tuple[int, int], count: int, channels: int):
+    samples = make_samples(random_features(count, channels, rows * block[0], columns * block[1]))
+    parts = grid_partition(samples, rows, columns)
+    assert len(parts) == rows * columns
+    assert all(part.features.shape == (count, channels, *block) for part in parts)
+    assert torch.equal(reassemble(parts, rows, columns), samples.features)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 2), (1, 4), (4, 1)])
+def test_a_part_has_the_ids_no_labels_and_memory_of_its_own(rows: int, columns: int):
+    samples = make_samples(random_features(3, 2, 4, 4))
+    parts = grid_partition(samples, rows, columns)
+    check_aligned({"whole": samples.ids_digest()} | {str(i): part.ids_digest() for i, part in enumerate(parts)})
+    storages = {part.features.untyped_storage().data_ptr() for part in parts}
+    assert len(storages | {samples.features.untyped_storage().data_ptr()}) == len(parts) + 1
+    for part in parts:
+        assert part.labels is None
+        assert part.features.is_contiguous()
+        assert part.features.untyped_storage().nbytes() == part.features.numel()
+        assert part.ids.data_ptr() != samples.ids.data_ptr()
+
+
+def test_quadrants_are_in_row_major_order():
+    image = torch.arange(16, dtype=torch.uint8).view(1, 1, 4, 4)
+    parts = grid_partition(make_samples(image), 2, 2)
+    assert [int(part.features[0, 0, 0, 0]) for part in parts] == [0, 2, 8, 10]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 2), (2, 4), (0, 1), (1, -1), (12, 1)])
+def test_a_grid_that_does_not_divide_the_image_is_refused_with_those_that_do(rows: int, columns: int):
+    with pytest.raises(ValueError, match=r"data\.partition: .*4 x 6 .*rows can be 1, 2, 4 and columns 1, 2, 3, 6"):
+        grid_partition(make_samples(random_features(1, 1, 4, 6)), rows, columns)
+
+
+# standardise
+
+
+def test_training_features_get_mean_zero_and_deviation_one_per_channel():
+    train, _ = standardise(make_samples(random_features(50, 3, 4, 4)), make_samples(random_features(5, 3, 4, 4)))
+    assert train.features.dtype == torch.float32
+    torch.testing.assert_close(train.features.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(train.features.std((0, 2, 3), correction=0), torch.ones(3))
+
+
+def test_test_features_are_scaled_by_the_training_statistics():
+    raw_train, raw_test = random_features(50, 2, 4, 4), random_features(20, 2, 4, 4, seed=1) // 2
+    train, test = standardise(make_samples(raw_train), make_samples(raw_test))
+    exact = raw_train.double()
+    mean, std = exact.mean((0, 2, 3), keepdim=True), exact.std((0, 2, 3), correction=0, keepdim=True)
+    torch.testing.assert_close(test.features, ((raw_test - mean) / std).float())
+    torch.testing.assert_close(train.features, ((raw_train - mean) / std).float())
+
+
+def test_standardise_keeps_ids_and_labels_and_leaves_its_input_alone():
+    samples = make_samples(random_features(6, 1, 2, 2).float())
+    raw = samples.features.clone()
+    train, test = standardise(samples, samples)
+    assert train.ids_digest() == test.ids_digest() == samples.ids_digest()
+    assert train.labels is samples.labels
+    assert torch.equal(samples.features, raw)
+
+
+def test_one_partys_statistics_do_not_depend_on_the_others_features():
+    features = random_features(10, 1, 4, 4)
+    changed = features.clone()
+    changed[..., 2:] = 255  # the right half belongs to the other party
+    own, own_again = (grid_partition(make_samples(images), 1, 2)[0] for images in (features, changed))
+    assert torch.equal(standardise(own, own)[0].features, standardise(own_again, own_again)[0].features)
+
+
+def test_a_constant_channel_is_centred_and_stays_finite():
+    train = make_samples(torch.full((4, 1, 2, 2), 7, dtype=torch.uint8))
+    test = make_samples(torch.full((4, 1, 2, 2), 9, dtype=torch.uint8))
+    scaled_train, scaled_test = standardise(train, test)
+    assert scaled_train.features.unique().tolist() == [0.0]
+    assert scaled_test.features.unique().tolist() == [2.0]
+
+
+@pytest.mark.parametrize(("train_shape", "test_shape"), [((0, 1, 2, 2), (3, 1, 2, 2)), ((3, 3, 2, 2), (3, 1, 2, 2))])
+def test_standardise_refuses_nothing_to_measure_and_other_channels(
+    train_shape: tuple[int, ...], test_shape: tuple[int, ...]
+):
+    with pytest.raises(ValueError, match="same number of channels"):
+        standardise(make_samples(random_features(*train_shape)), make_samples(random_features(*test_shape)))
+
+
+# check_aligned
+
+
+def test_aligned_parties_pass():
+    check_aligned({})
+    check_aligned({"a": "1", "b": "1", "c": "1"})
+
+
+def test_parties_that_differ_are_named():
+    with pytest.raises(ValueError, match="not aligned: b from a, c differ"):
+        check_aligned({"a": "1", "b": "2", "c": "1"})
+    with pytest.raises(ValueError, match="not aligned: a from b from c differ"):
+        check_aligned({"a": "1", "b": "2", "c": "3"})

@@ -1,0 +1,185 @@
+"""Pruning against its definition, the mask form theta * m: the same outputs and the same training."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from models.registry import build_feature_model
+from vfl.lightweighting.pruning import StructuredPruner, kept_width
+
+IMAGES = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+class Residual(nn.Module):
+    """conv0 and conv2 are added, so they share their channels."""
+
+    coupled = (("conv0", "conv2"), ("conv1",))
+
+    def __init__(self):
+        super().__init__()
+        self.conv0, self.bn0 = nn.Conv2d(2, 10, 3, padding=1, bias=False), nn.BatchNorm2d(10)
+        self.conv1, self.bn1 = nn.Conv2d(10, 7, 3, padding=1), nn.BatchNorm2d(7)
+        self.conv2, self.bn2 = nn.Conv2d(7, 10, 1), nn.BatchNorm2d(10)
+        self.embedding = nn.Linear(10, 4)
+
+    def forward(self, x):
+        x = self.bn0(self.conv0(x)).relu()
+        x = (x + self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))).relu()
+        return self.embedding(x.mean(dim=(2, 3)))
+
+
+class Depthwise(nn.Module):
+    """conv1 works on each channel of conv0; the image is flattened with several pixels left."""
+
+    coupled = (("conv0", "conv1"), ("conv2",))
+
+    def __init__(self):
+        super().__init__()
+        self.conv0, self.bn0 = nn.Conv2d(2, 9, 3, stride=2), nn.BatchNorm2d(9)
+        self.conv1, self.bn1 = nn.Conv2d(9, 9, 3, padding=1, groups=9), nn.BatchNorm2d(9)
+        self.conv2, self.bn2 = nn.Conv2d(9, 6, 1), nn.BatchNorm2d(6)
+        self.embedding = nn.Linear(6 * 9, 4)
+
+    def forward(self, x):
+        x = self.bn1(self.conv1(self.bn0(self.conv0(x)).relu())).relu()
+        return self.embedding(self.bn2(self.conv2(x)).relu().flatten(1))
+
+
+class Concatenated(nn.Module):
+    """Two branches side by side, without normalization, then a hidden linear layer."""
+
+    coupled = (("conv0",), ("conv1",), ("conv2",), ("hidden",))
+
+    def __init__(self):
+        super().__init__()
+        self.conv0 = nn.Conv2d(2, 5, 3, stride=3)
+        self.conv1 = nn.Conv2d(2, 8, 3, stride=3)
+        self.conv2 = nn.Conv2d(13, 6, 1)
+        self.hidden = nn.Linear(6 * 4, 11)
+        self.embedding = nn.Linear(11, 4)
+
+    def branches(self, x):
+        return torch.cat([self.conv0(x), self.conv1(x)], dim=1).relu()
+
+    def forward(self, x):
+        x = self.conv2(self.branches(x)).relu().flatten(1)
+        return self.embedding(self.hidden(x).relu())
+
+
+def small(kind, width=0.1, batch_norm=True):
+    return build_feature_model(
+        kind, in_channels=2, image_size=(8, 8), embedding_size=4, width=width, batch_norm=batch_norm
+    )
+
+
+def randomized(model):
+    """Double precision, with normalization layers in no special state."""
+    for module in model.double().modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            for tensor in (*module.parameters(), module.running_mean, module.running_var):
+                assert tensor is not None
+                nn.init.uniform_(tensor, 0.5, 1.5)
+    return model
+
+
+def groups_and_norms(model):
+    """Coupled layers, and the normalization behind each layer, for test nets (by name) and plain ones (by order)."""
+    modules = {name: m for name, m in model.named_modules() if not list(m.children())}
+    if hasattr(model, "coupled"):
+        return model.coupled, {f"conv{i}": modules[f"bn{i}"] for i in range(3) if f"bn{i}" in modules}
+    layers = [name for name, m in modules.items() if isinstance(m, nn.Conv2d | nn.Linear) and name != "embedding"]
+    order = list(modules)
+    behind = {name: modules[order[order.index(name) + 1]] for name in layers}
+    norms = {n: m for n, m in behind.items() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)}
+    return [(name,) for name in layers], norms
+
+
+@torch.no_grad()
+def mask_parameters(model, alpha):
+    """The definition of pruning: zero the filters of lowest L1 norm; returns the kept ones of every layer."""
+    groups, norms = groups_and_norms(model)
+    kept = {}
+    for names in groups:
+        layers = [model.get_submodule(name) for name in names]
+        importance = torch.stack([layer.weight.abs().flatten(1).sum(dim=1) for layer in layers]).sum(dim=0)
+        removed = importance.argsort(stable=True)[: len(importance) - kept_width(alpha, len(importance))]
+        for name, layer in zip(names, layers, strict=True):
+            for masked in (layer, norms.get(name)):
+                for parameter in masked.parameters() if masked is not None else ():
+                    parameter[removed] = 0
+            kept[name] = sorted(set(range(len(importance))) - set(removed.tolist()))
+    return kept
+
+
+NETS = [Residual, Depthwise, Concatenated, *(lambda k=k: small(k) for k in ("vgg11", "cnn", "mlp"))]
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.95])
+def test_pruned_equals_masked(net, alpha):
+    torch.manual_seed(0)
+    model = randomized(net())
+    masked = copy.deepcopy(model)
+    kept = mask_parameters(masked, alpha)
+    pruner = StructuredPruner(model, IMAGES)
+    assert pruner.prune_to(alpha)
+    assert pruner.widths() == pruner.target_widths(alpha) == {name: len(k) for name, k in kept.items()}
+    torch.testing.assert_close(model.eval()(IMAGES), masked.eval()(IMAGES), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_group_importance_prunes_to_the_same_widths_and_trains(net):
+    model = net()
+    pruner = StructuredPruner(model, IMAGES.float(), importance="group")
+    pruner.prune_to(0.3)
+    pruner.prune_to(0.6)
+    assert pruner.widths() == pruner.target_widths(0.6)
+    model(IMAGES.float()).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "optimizer_of",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
+        lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+    ],
+)
+def test_a_step_with_carried_state_equals_the_step_of_the_masked_model(optimizer_of):
+    torch.manual_seed(0)
+    model = randomized(small("cnn"))
+    optimizer = optimizer_of(model.parameters())
+    train(model, optimizer, steps=2)
+    masked = copy.deepcopy(model)
+    masked_optimizer = optimizer_of(masked.parameters())
+    masked_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    kept = list(mask_parameters(masked, 0.4).values())
+
+    StructuredPruner(model, IMAGES).prune_to(0.4, optimizer)
+    train(model, optimizer, steps=1)
+    train(masked, masked_optimizer, steps=1)
+
+    outputs = [*kept, range(4)]
+    inputs = [range(2), *kept]
+    for index, (pruned, dense) in enumerate(zip(model.parameters(), masked.parameters(), strict=True)):
+        layer = index // 3  # a convolution and the weight and bias of its BatchNorm, three times; the embedding
+        expected = dense[list(outputs[layer])]
+        if dense.dim() > 1:
+            expected = expected[:, list(inputs[layer])]
+        torch.testing.assert_close(pruned, expected, atol=1e-12, rtol=1e-10)
+
+
+def train(model, optimizer, steps):
+    model.train()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(IMAGES).square().mean().backward()
+        optimizer.step()
+
+
+def test_layers_kept_whole_keep_those_they_are_added_to():
+    model = Residual()
+    pruner = StructuredPruner(model, IMAGES.float(), keep_whole=["embedding", "conv2"])
+    pruner.prune_to(0.5)
+    assert pruner.widths() == {"conv1": 4}

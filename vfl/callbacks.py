@@ -1,0 +1,140 @@
+"""What watches the loop: TensorBoard, JSONL, progress and early stopping."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
+
+from vfl.atomic import write_atomically
+from vfl.checkpoint import State
+from vfl.loop import Callback, Metrics, TrainingLoop
+
+
+class TensorBoard(Callback):
+    """Writes every metric under its tag, step = round. Rounds that a resume repeats are purged."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.writer: SummaryWriter | None = None
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Open the event file."""
+        self.writer = SummaryWriter(str(self.run_dir), purge_step=loop.next_round or None)
+
+    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+        """Write the round."""
+        assert self.writer is not None
+        for tag, value in metrics.items():
+            self.writer.add_scalar(tag, value, round_index)  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        self.writer.flush()
+
+    def on_end(self, loop: TrainingLoop) -> None:
+        """Close the event file."""
+        assert self.writer is not None
+        self.writer.close()
+
+
+class JsonLines(Callback):
+    """Appends one JSON object per round to a file and flushes it; a resume drops what it will write again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Keep the rows of the rounds before the first one to come."""
+        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True) if self.path.exists() else []
+        kept = [line for line in lines if _round_of(line) < loop.next_round]
+        write_atomically(self.path, "".join(kept))
+
+    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+        """Append the round."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"round": round_index, **metrics}) + "\n")
+
+
+class ShowProgress(Callback):
+    """A bar on a terminal, one plain line per round otherwise."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("round {task.fields[label]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=None, label="", status="")
+        self.rounds_done = 0
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Show where the run stands."""
+        if loop.next_round:
+            self.console.print(f"resumed after {loop.next_round} of {loop.rounds} rounds")
+        self.rounds_done = loop.next_round
+        self.bar.update(self.task, label=f"1/{loop.rounds}")
+        self.bar.start()
+
+    def on_step(self, done: int, total: int) -> None:
+        """Advance within the round."""
+        self.bar.update(self.task, completed=done, total=total)
+
+    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+        """Show the round's result."""
+        shown = [("loss/train", "loss {:.4f}"), ("accuracy/test", "test accuracy {:.2%}")]
+        shown += [("savings/compute", "compute saved {:.0%}"), ("savings/communication", "communication saved {:.0%}")]
+        text = "  ".join(form.format(metrics[tag]) for tag, form in shown if tag in metrics)
+        self.bar.update(self.task, completed=0, label=f"{loop.next_round + 1}/{loop.rounds}", status=text)
+        self.console.print(f"round {round_index + 1}/{loop.rounds}  {text}", highlight=False)
+
+    def on_end(self, loop: TrainingLoop) -> None:
+        """Take the bar away."""
+        self.bar.stop()
+
+
+class EarlyStop(Callback):
+    """Stops the run after ``patience`` evaluations without a better test accuracy."""
+
+    name = "early_stop"
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.best = -1.0
+        self.waited = 0
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Stay stopped after a resume."""
+        self._stop_if_exhausted(loop)
+
+    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+        """Count evaluations without improvement."""
+        accuracy = metrics.get("accuracy/test")
+        if accuracy is None:
+            return
+        self.waited = 0 if accuracy > self.best else self.waited + 1
+        self.best = max(self.best, accuracy)
+        self._stop_if_exhausted(loop)
+
+    def state_dict(self) -> State:
+        """Return the best accuracy and the evaluations waited since."""
+        return {"best": self.best, "waited": self.waited}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue counting."""
+        self.best, self.waited = state["best"], state["waited"]
+
+    def _stop_if_exhausted(self, loop: TrainingLoop) -> None:
+        if self.waited >= self.patience:
+            loop.request_stop(f"no better test accuracy than {self.best:.2%} in {self.patience} evaluations")
+
+
+def _round_of(line: str) -> float:
+    try:
+        return json.loads(line)["round"]
+    except (ValueError, KeyError, TypeError):  # the last line of a killed run may be cut off
+        return float("inf")

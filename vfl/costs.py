@@ -1,0 +1,89 @@
+"""The cost ledger: bytes, multiply-accumulates and seconds of every party, beside what they would have been.
+
+Bytes are those of the messages that were really serialized. They are booked per party, direction and kind:
+``embedding``, ``gradient``, ``head``, ``control`` (envelopes and settings) and ``evaluation``. Traffic of the
+evaluation is measurement, not training: it is booked, and reported apart from the training's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Direction = Literal["uplink", "downlink"]
+EVALUATION = "evaluation"
+
+
+@dataclass
+class PartyCosts:
+    """Totals of one party since round 0. Bytes by kind; multiply-accumulates (macs) of the feature model."""
+
+    uplink_bytes: dict[str, int] = field(default_factory=dict[str, int])
+    downlink_bytes: dict[str, int] = field(default_factory=dict[str, int])
+    dense_uplink_bytes: dict[str, int] = field(default_factory=dict[str, int])
+    dense_downlink_bytes: dict[str, int] = field(default_factory=dict[str, int])
+    train_macs: int = 0
+    unpruned_train_macs: int = 0
+    train_time_s: float = 0.0
+
+    def book_bytes(self, direction: Direction, kind: str, sent: int, dense: int) -> None:
+        """Book a part of a message: bytes ``sent``, and what the part would take with beta = 0."""
+        for by_kind, size in ((self.bytes_of(direction), sent), (self.bytes_of(direction, dense=True), dense)):
+            by_kind[kind] = by_kind.get(kind, 0) + size
+
+    def bytes_of(self, direction: Direction, *, dense: bool = False) -> dict[str, int]:
+        """Return the bytes by kind of one direction, as sent or as with beta = 0."""
+        if direction == "uplink":
+            return self.dense_uplink_bytes if dense else self.uplink_bytes
+        return self.dense_downlink_bytes if dense else self.downlink_bytes
+
+    def training_bytes(self, direction: Direction, *, dense: bool = False) -> int:
+        """Return the bytes of training in one direction, as sent or as with beta = 0."""
+        return sum(size for kind, size in self.bytes_of(direction, dense=dense).items() if kind != EVALUATION)
+
+    def evaluation_bytes(self, direction: Direction) -> int:
+        """Return the bytes of evaluations in one direction."""
+        return self.bytes_of(direction).get(EVALUATION, 0)
+
+
+def savings(actual: float, unlightened: float) -> float:
+    """Return 1 - actual / unlightened, 0 where nothing was spent."""
+    return 1.0 - actual / unlightened if unlightened else 0.0
+
+
+def round_metrics(before: Mapping[str, PartyCosts], after: Mapping[str, PartyCosts]) -> dict[str, float]:
+    """Return one round's bytes, seconds and savings by TensorBoard tag.
+
+    ``savings/communication`` counts both directions of training traffic; ``savings/compute`` counts
+    multiply-accumulates of the feature models.
+    """
+    metrics: dict[str, float] = {}
+    spent = {"bytes": 0, "dense": 0, "macs": 0, "unpruned": 0}
+    directions: tuple[Direction, ...] = ("uplink", "downlink")
+    for name, now in after.items():
+        then = before[name]
+        for direction in directions:
+            sent = now.training_bytes(direction) - then.training_bytes(direction)
+            metrics[f"{direction}_bytes/{name}"] = sent
+            spent["bytes"] += sent
+            spent["dense"] += now.training_bytes(direction, dense=True) - then.training_bytes(direction, dense=True)
+        metrics[f"train_time_s/{name}"] = now.train_time_s - then.train_time_s
+        spent["macs"] += now.train_macs - then.train_macs
+        spent["unpruned"] += now.unpruned_train_macs - then.unpruned_train_macs
+    metrics["savings/communication"] = savings(spent["bytes"], spent["dense"])
+    metrics["savings/compute"] = savings(spent["macs"], spent["unpruned"])
+    return metrics
+
+
+def total_costs(parties: Mapping[str, PartyCosts]) -> dict[str, int]:
+    """Return the summary's totals over all parties."""
+    costs = parties.values()
+    return {
+        "uplink_bytes": sum(party.training_bytes("uplink") for party in costs),
+        "downlink_bytes": sum(party.training_bytes("downlink") for party in costs),
+        "dense_uplink_bytes": sum(party.training_bytes("uplink", dense=True) for party in costs),
+        "dense_downlink_bytes": sum(party.training_bytes("downlink", dense=True) for party in costs),
+        "evaluation_uplink_bytes": sum(party.evaluation_bytes("uplink") for party in costs),
+        "evaluation_downlink_bytes": sum(party.evaluation_bytes("downlink") for party in costs),
+        "train_macs": sum(party.train_macs for party in costs),
+        "unpruned_train_macs": sum(party.unpruned_train_macs for party in costs),
+    }

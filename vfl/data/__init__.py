@@ -1,0 +1,1 @@
+"""What the parties train on: samples, the datasets they come from, and their partition over parties."""

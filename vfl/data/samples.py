@@ -1,0 +1,61 @@
+"""The samples that one holder (the whole dataset, or one party) has: ids, features and perhaps labels."""
+# pyright: reportUnknownMemberType=false
+# torch's own signatures are partly untyped.
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """N samples in a fixed order. Row i of every tensor is the same sample.
+
+    Raises ValueError when shapes, dtypes or lengths do not fit, or an id occurs twice.
+    """
+
+    ids: Tensor
+    """int64 [N], unique: the names by which the parties mean the same sample."""
+
+    features: Tensor
+    """uint8 (0 to 255) or float32 [N, C, H, W]."""
+
+    labels: Tensor | None = None
+    """int64 [N], class indices; None for a party that holds features only."""
+
+    def __post_init__(self) -> None:
+        _check_vector("ids", self.ids, len(self.ids))
+        if self.ids.unique().numel() != len(self.ids):
+            raise ValueError("samples.ids: an id occurs twice; every sample needs an id of its own")
+        if self.features.dim() != 4 or self.features.dtype not in (torch.uint8, torch.float32):
+            raise ValueError(
+                "samples.features: expected uint8 or float32 [N, C, H, W], "
+                f"got {self.features.dtype} {list(self.features.shape)}"
+            )
+        if len(self.features) != len(self.ids):
+            raise ValueError(f"samples.features: {len(self.features)} rows for {len(self.ids)} ids")
+        if self.labels is not None:
+            _check_vector("labels", self.labels, len(self.ids))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Tensor) -> "Samples":
+        """Return copies of the given rows (int64 [M], no row twice), in the order given."""
+        labels = None if self.labels is None else self.labels[rows]
+        return Samples(self.ids[rows], self.features[rows], labels)
+
+    def ids_digest(self) -> str:
+        """Return the sha256 (hex) of the ordered ids, by which parties prove that their rows are aligned.
+
+        It shows that two lists are equal; it does not hide them from somebody who can guess the ids.
+        """
+        return hashlib.sha256(self.ids.cpu().numpy().astype("<i8").tobytes()).hexdigest()
+
+
+def _check_vector(name: str, values: Tensor, length: int) -> None:
+    """Refuse anything but int64 [length]."""
+    if values.dim() != 1 or values.dtype != torch.int64 or len(values) != length:
+        raise ValueError(f"samples.{name}: expected int64 [{length}], got {values.dtype} {list(values.shape)}")

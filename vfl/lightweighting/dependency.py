@@ -1,0 +1,158 @@
+"""What Torch-Pruning knows of a model, behind a typed face: which layers share a width, what a removal leaves.
+
+Everything happens on a *shadow*: a float64 copy of the model on the CPU. Torch-Pruning traces it, and so changes its
+modes; scores it; and prunes it after every weight was overwritten by its own flat position, so that what is left says
+which entries of each tensor survive. The model itself is only read here. Float64 holds positions exactly up to 2^53.
+
+Written against Torch-Pruning 1.6 (Fang et al., "DepGraph: Towards Any Structural Pruning", CVPR 2023).
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+import torch_pruning  # pyright: ignore[reportMissingTypeStubs]  # it has none; `Any` stays inside this file
+from torch import Tensor, nn
+
+tp = cast(Any, torch_pruning)
+
+Importance = Literal["filter", "group"]
+PrunableLayer = nn.Conv2d | nn.Linear
+
+WIDTH_ATTRIBUTES = ("in_channels", "out_channels", "groups", "in_features", "out_features", "num_features")
+"""The attributes of the supported modules that name a width."""
+
+
+@dataclass(frozen=True)
+class CoupledLayers:
+    """Layers whose outputs are one dimension (added to each other, or depthwise): they are pruned together."""
+
+    names: tuple[str, ...]
+    """Convolutions and linear layers, the one that names the group first."""
+    width: int
+    """Output channels, the same in each of them."""
+    reaches_output: bool
+    """Whether this dimension is one of the model's output, which nobody but the receiver may change."""
+
+
+class Shadow:
+    """A traced float64 copy of a model, used for one pruning event and thrown away.
+
+    `example_input` [B, ...] is any valid input. Raises ValueError for a model that cannot be pruned exactly: layers
+    other than Conv2d, Linear and BatchNorm that hold parameters, grouped convolutions that are not depthwise,
+    parameters shared between layers, layers coupled in part only (concatenated, then added to another).
+    """
+
+    groups: tuple[CoupledLayers, ...]
+
+    def __init__(self, model: nn.Module, example_input: Tensor) -> None:
+        refuse_unsupported(model)
+        self.model = copy.deepcopy(model).to("cpu", torch.float64).eval()
+        self.model.requires_grad_(True)  # a frozen first layer would be left out of the trace, and so unpruned
+        self._example = example_input.detach()[:1].to("cpu", torch.float64)
+        self._graph = tp.DependencyGraph()
+        with torch.enable_grad(), _fork_rng():
+            # In a tuple, because Torch-Pruning unpacks: it would first try a bare tensor without its batch dimension.
+            self._graph.build_dependency(self.model, (self._example,))
+        self._names = {module: name for name, module in modules_by_name(self.model).items()}
+        self._group_of = {group.names[0]: (group, raw) for group, raw in self._coupled_layers()}
+        self.groups = tuple(group for group, _ in self._group_of.values())
+
+    def _coupled_layers(self) -> Iterator[tuple[CoupledLayers, Any]]:
+        """Every group of the model with Torch-Pruning's own form of it."""
+        for raw in self._graph.get_all_groups(root_module_types=[nn.Conv2d, nn.Linear]):
+            width: int = len(raw[0].idxs)
+            names: list[str] = []
+            reaches_output = False
+            for dep, indices in raw:
+                node, produces = dep.target, self._graph.is_out_channel_pruning_fn(dep.handler)
+                reaches_output |= node.type == tp.ops.OPTYPE.OUTPUT or (produces and not node.outputs)
+                if produces and isinstance(node.module, PrunableLayer):
+                    name = self._names[node.module]
+                    if sorted(indices) != list(range(width)) or _out_width(node.module) != width:
+                        raise ValueError(
+                            f"cannot prune {name!r}: it is coupled with a part of another layer, or traced so"
+                        )
+                    names.append(name)
+            yield CoupledLayers(tuple(names), width, reaches_output), raw
+
+    def importance(self, group: CoupledLayers, kind: Importance) -> Tensor:
+        """Importance of each channel of the group, [width]; the lowest are to be removed.
+
+        "filter": L1 norm of the filter's own weights (Li et al., ICLR 2017), summed over coupled layers.
+        "group": Torch-Pruning's mean L1 norm over all that the channel touches: also its BatchNorm weight and the
+        next layer's input weights.
+        """
+        if kind == "group":
+            score = tp.importance.GroupMagnitudeImportance(p=1, normalizer=None)
+            return cast(Tensor, score(self._group_of[group.names[0]][1]))
+        weights = [cast(Tensor, self.model.get_submodule(name).weight) for name in group.names]
+        return torch.stack([w.detach().abs().flatten(1).sum(dim=1) for w in weights]).sum(dim=0)
+
+    def remove(self, removed: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+        """Remove channels, given by the name of a group's first layer, and return what is left of each tensor.
+
+        The result maps the name of every parameter and buffer that shrinks to an int64 tensor of its new shape: the
+        positions, in the flattened old tensor, of the entries that survive. Call it once, after `importance`.
+        """
+        tensors = dict([*self.model.named_parameters(), *self.model.named_buffers()])
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        output_shape = self._output_shape()
+        with torch.no_grad():
+            for tensor in tensors.values():
+                tensor.copy_(torch.arange(tensor.numel()).view_as(tensor))
+            for name, channels in removed.items():
+                layer = self.model.get_submodule(name)
+                prune_outputs = self._graph.get_pruner_of_module(layer).prune_out_channels
+                self._graph.get_pruning_group(layer, prune_outputs, list(channels)).prune()
+        assert self._output_shape() == output_shape, "pruning changed the shape of the model's output"
+        left = [*self.model.named_parameters(), *self.model.named_buffers()]
+        return {name: tensor.detach().long() for name, tensor in left if tensor.shape != shapes[name]}
+
+    def copy_widths(self, model: nn.Module) -> None:
+        """Give the modules of `model` the widths of the shadow's."""
+        for module, pruned in zip(model.modules(), self.model.modules(), strict=True):
+            for attribute in WIDTH_ATTRIBUTES:
+                if hasattr(pruned, attribute):
+                    setattr(module, attribute, getattr(pruned, attribute))
+
+    def _output_shape(self) -> torch.Size:
+        """Shape of the shadow's output: a wrongly wired model fails here, before the real one was touched."""
+        with torch.no_grad(), _fork_rng():
+            return cast(Tensor, self.model(self._example)).shape
+
+
+def refuse_unsupported(model: nn.Module) -> None:
+    """Raise ValueError, naming the layer, unless pruning of the model is exactly its mask form (see `Shadow`)."""
+    if len(list(model.named_parameters(remove_duplicate=False))) != len(list(model.parameters())):
+        raise ValueError("cannot prune a model whose layers share parameters")
+    for name, module in modules_by_name(model).items():
+        if isinstance(module, nn.Conv2d) and not _is_plain_or_depthwise(module):
+            raise ValueError(f"cannot prune {name!r}: a grouped convolution must be depthwise")
+        holds_parameters = next(module.parameters(recurse=False), None) is not None
+        if holds_parameters and not isinstance(module, PrunableLayer | nn.BatchNorm1d | nn.BatchNorm2d):
+            raise ValueError(
+                f"cannot prune {name or 'the model'!r} ({type(module).__name__}): only Conv2d, Linear and "
+                "BatchNorm may hold parameters; norms across channels differ from their mask form"
+            )
+
+
+def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
+    """`named_modules` with the type that torch leaves open; the model itself is ''."""
+    return dict(cast(Any, model).named_modules())
+
+
+def _fork_rng() -> AbstractContextManager[None]:
+    """Restores the CPU's random state on exit; typed, as torch's is not."""
+    return cast(Any, torch.random).fork_rng(devices=[])
+
+
+def _is_plain_or_depthwise(conv: nn.Conv2d) -> bool:
+    return conv.groups == 1 or conv.groups == conv.in_channels == conv.out_channels
+
+
+def _out_width(layer: PrunableLayer) -> int:
+    return layer.out_channels if isinstance(layer, nn.Conv2d) else layer.out_features

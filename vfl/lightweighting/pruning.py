@@ -1,0 +1,174 @@
+"""Feature-model lightweighting: physical structural pruning to a ratio alpha of the original widths.
+
+The method is that of "Computation and Communication Efficient Lightweighting Vertical Federated Learning": remove the
+share alpha of the filters of every layer, lowest L1 norm first (Li et al., "Pruning Filters for Efficient ConvNets",
+ICLR 2017), and only when alpha exceeds every ratio reached before. Its definition is the mask form theta * m; here the
+masked tensors become smaller, with the same output wherever the activations map 0 to 0 (ReLU).
+
+Shapes: B samples, D the embedding's width.
+"""
+
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vfl.lightweighting.dependency import CoupledLayers, Importance, PrunableLayer, Shadow, modules_by_name
+from vfl.lightweighting.history import PruningEvent, PruningState, checked_state
+from vfl.lightweighting.shrink import carry_optimizer, check_optimizer, shrink_model
+
+
+def kept_width(alpha: float, width: int, round_to: int | None = None) -> int:
+    """Channels that remain of `width` original ones when the share `alpha` is removed.
+
+    max(1, round((1 - alpha) * width)), halves to even; with `round_to`, the nearest multiple of it, at least one
+    multiple and never more than `width`. Raises ValueError unless 0 <= alpha < 1.
+    """
+    if not 0 <= alpha < 1:
+        raise ValueError(f"alpha: expected 0 <= alpha < 1, got {alpha}")
+    if alpha == 0:
+        return width
+    multiple = round_to or 1
+    return min(width, max(multiple, multiple * round((1 - alpha) * width / multiple)))
+
+
+class StructuredPruner:
+    """Prunes one model, in place, to ever larger ratios alpha.
+
+    `example_input` [B, ...] is any valid input of the model; only its first sample is used. The outputs of the layers
+    in `keep_whole` keep their width, as does whatever else is an output of the model. `importance` is "filter" (L1
+    norm of the filter's own weights) or "group" (Torch-Pruning's group norm). `round_to` rounds kept widths to
+    multiples of it.
+
+    Modes, `requires_grad`, memory format, BatchNorm statistics and the random state survive; gradients are dropped.
+    Raises ValueError for a model that cannot be pruned exactly (see `Shadow`) or an unknown name in `keep_whole`;
+    warns of layers that the output does not depend on, which stay whole.
+    """
+
+    original_widths: dict[str, int]
+    """Output channels of every prunable Conv2d and Linear when the pruner was built."""
+    alpha_max: float
+    """The largest ratio reached so far."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example_input: Tensor,
+        *,
+        keep_whole: Sequence[str] = ("embedding",),
+        round_to: int | None = None,
+        importance: Importance = "filter",
+    ) -> None:
+        if unknown := set(keep_whole) - modules_by_name(model).keys():
+            raise ValueError(f"keep_whole: the model has no layer {', '.join(map(repr, sorted(unknown)))}")
+        if round_to is not None and round_to < 1:
+            raise ValueError(f"round_to: expected at least 1, got {round_to}")
+        if importance not in ("filter", "group"):
+            raise ValueError(f"importance: expected 'filter' or 'group', got {importance!r}")
+        self._model = model
+        self._example = example_input.detach()[:1].clone()
+        self._keep_whole = frozenset(keep_whole)
+        self._round_to = round_to
+        self._importance: Importance = importance
+        groups = Shadow(model, example_input).groups
+        _warn_of_unreached(model, groups)
+        self._groups = [group for group in groups if self._is_prunable(group)]
+        self._history: list[PruningEvent] = []
+        self.original_widths = {name: group.width for group in self._groups for name in group.names}
+        self.alpha_max = 0.0
+
+    def _is_prunable(self, group: CoupledLayers) -> bool:
+        return not group.reaches_output and self._keep_whole.isdisjoint(group.names)
+
+    def widths(self) -> dict[str, int]:
+        """Present output channels of every prunable layer."""
+        weights = {name: self._model.get_parameter(f"{name}.weight") for name in self.original_widths}
+        return {name: weight.shape[0] for name, weight in weights.items()}
+
+    def target_widths(self, alpha: float) -> dict[str, int]:
+        """Output channels of every prunable layer at the ratio alpha, were it the first one reached."""
+        return {name: kept_width(alpha, width, self._round_to) for name, width in self.original_widths.items()}
+
+    def prune_to(self, alpha: float, optimizer: torch.optim.Optimizer | None = None) -> bool:
+        """Prune from the present widths to those of `alpha`, if it exceeds `alpha_max`; True if a width changed.
+
+        All importances are those of the weights before the event; ties go to the lower index, which is removed first.
+        `optimizer` is rebound to the new parameters, with its state at the kept indices. Raises ValueError for alpha
+        outside [0, 1) or an optimizer whose state cannot be carried, and then changes nothing.
+        """
+        targets = self.target_widths(alpha)
+        if alpha <= self.alpha_max:
+            return False
+        present = self.widths()
+        excess = {g.names[0]: present[g.names[0]] - targets[g.names[0]] for g in self._groups}
+        changed = any(count > 0 for count in excess.values())
+        if changed:
+            shadow = Shadow(self._model, self._example)
+            removed = {
+                group.names[0]: _lowest(shadow.importance(group, self._importance), excess[group.names[0]])
+                for group in shadow.groups
+                if excess.get(group.names[0], 0) > 0
+            }
+            self._remove(shadow, removed, optimizer)
+            self._history.append({"alpha": alpha, "removed": removed})
+        self.alpha_max = alpha
+        return changed
+
+    def _remove(
+        self, shadow: Shadow, removed: Mapping[str, Sequence[int]], optimizer: torch.optim.Optimizer | None
+    ) -> None:
+        """Remove channels, given by the name of a group's first layer, from the model and the optimizer's state."""
+        positions = shadow.remove(removed)
+        if optimizer is not None:
+            check_optimizer(optimizer, self._model, positions)
+        positions_of: dict[Tensor, Tensor] = {
+            p: positions[n] for n, p in self._model.named_parameters() if n in positions
+        }
+        replaced = shrink_model(self._model, positions)
+        shadow.copy_widths(self._model)
+        if optimizer is not None:
+            carry_optimizer(optimizer, replaced, positions_of)
+
+    def state_dict(self) -> PruningState:
+        """What `load_state_dict` needs to give a dense model this one's structure; a copy."""
+        return {"alpha_max": self.alpha_max, "history": copy.deepcopy(self._history)}
+
+    def load_state_dict(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Repeat the removals of `state` on a model that was not pruned yet, so that pruned weights then fit.
+
+        `optimizer` is rebound as in `prune_to`. Weights and the optimizer's state are loaded afterwards, by the
+        caller. Raises ValueError, changing nothing, where this pruner has pruned already or `state` is not of this
+        model.
+        """
+        if self._history or self.alpha_max > 0:
+            raise ValueError("pruning state: load it into a newly built model, this one was pruned already")
+        checked = checked_state(state, {group.names[0]: group.width for group in self._groups})
+        for event in checked["history"]:
+            self._remove(Shadow(self._model, self._example), event["removed"], optimizer)
+        self._history, self.alpha_max = checked["history"], checked["alpha_max"]
+
+
+def psi(dense: Tensor, pruned: Tensor) -> float:
+    """Computation lightweighting error of the paper: mean over samples of |h(theta) - h(theta^)|^2.
+
+    `dense` and `pruned` [B, D] are the embeddings of the same probe batch before and after a pruning event. Raises
+    ValueError where the shapes differ or the batch is empty.
+    """
+    if dense.shape != pruned.shape or len(dense) == 0:
+        raise ValueError(f"psi: expected two non-empty batches alike, got {dense.shape} and {pruned.shape}")
+    return (dense.detach().double() - pruned.detach().double()).square().flatten(1).sum(dim=1).mean().item()
+
+
+def _warn_of_unreached(model: nn.Module, groups: Sequence[CoupledLayers]) -> None:
+    reached = {name for group in groups for name in group.names}
+    layers = {name for name, module in modules_by_name(model).items() if isinstance(module, PrunableLayer)}
+    if unreached := sorted(layers - reached):
+        warnings.warn(f"never pruned, as the model's output does not depend on it: {unreached}", stacklevel=3)
+
+
+def _lowest(importance: Tensor, count: int) -> list[int]:
+    """Indices of the `count` lowest values, ascending; of equal values the lower index first."""
+    return sorted(int(index) for index in importance.argsort(stable=True)[:count])

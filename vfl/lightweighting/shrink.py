@@ -1,0 +1,86 @@
+"""Replacing the tensors of a model, and of its optimizer, by the entries that survive a pruning.
+
+`positions` maps the name of a parameter or buffer to an int64 tensor of its new shape, which holds positions in the
+flattened old tensor: one form for every kind of layer, for both its dimensions and for the optimizer's state.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Positions = Mapping[str, Tensor]
+
+
+def select(values: Tensor, positions: Tensor) -> Tensor:
+    """The entries of `values` at the flat `positions`, in their shape, keeping a channels_last layout."""
+    selected = values.detach().flatten()[positions.to(values.device)]
+    if not _is_channels_last(values):
+        return selected
+    return torch.empty_like(selected, memory_format=torch.channels_last).copy_(selected)
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """Whether the strides are those of channels_last; `is_contiguous` says yes to both where a side has length 1."""
+    if tensor.dim() != 4:
+        return False
+    layout = torch.empty(tensor.shape, device="meta", memory_format=torch.channels_last)
+    return tensor.stride() == layout.stride()
+
+
+def shrink_model(model: nn.Module, positions: Positions) -> dict[Tensor, nn.Parameter]:
+    """Replace the named parameters and buffers and drop all gradients; returns the new parameter of each old one.
+
+    Parameters are new objects because autograd remembers the shape of an old one while a graph that used it lives.
+    They keep `requires_grad`.
+    """
+    replaced: dict[Tensor, nn.Parameter] = {}
+    for name, kept in positions.items():
+        prefix, _, leaf = name.rpartition(".")
+        owner = model.get_submodule(prefix)
+        old = getattr(owner, leaf)
+        new = select(old, kept)
+        if isinstance(old, nn.Parameter):
+            new = replaced[old] = nn.Parameter(new, requires_grad=old.requires_grad)
+        setattr(owner, leaf, new)
+    model.zero_grad(set_to_none=True)
+    return replaced
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, positions: Positions) -> None:
+    """Raise ValueError unless the optimizer holds trainable parameters of the model, in a state that can be carried.
+
+    Carried are scalars and tensors of the parameter's shape: SGD with momentum, Adam and the like.
+    """
+    parameters = dict(model.named_parameters())
+    held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    if held.isdisjoint(parameters.values()) and any(p.requires_grad for p in parameters.values()):
+        raise ValueError("optimizer: it holds none of the model's parameters; was it built for another model?")
+    for name in positions.keys() & parameters.keys():
+        for key, value in optimizer.state.get(parameters[name], {}).items():
+            if isinstance(value, Tensor) and value.dim() > 0 and value.shape != parameters[name].shape:
+                raise ValueError(f"optimizer: its state {key!r} of {name!r} does not have the parameter's shape")
+
+
+def carry_optimizer(
+    optimizer: torch.optim.Optimizer,
+    replaced: Mapping[Tensor, nn.Parameter],
+    positions_of: Mapping[Tensor, Tensor],
+) -> None:
+    """Rebind the parameter groups to the new parameters, in order, with the surviving entries of their state.
+
+    `replaced` and `positions_of` are keyed by the old parameters.
+    """
+    for group in optimizer.param_groups:
+        group["params"] = [replaced.get(parameter, parameter) for parameter in group["params"]]
+    for old in list(optimizer.state):
+        entries: dict[str, Any] = optimizer.state.pop(old)
+        if old in replaced:
+            entries = {key: _carried(value, old.shape, positions_of[old]) for key, value in entries.items()}
+        optimizer.state[replaced.get(old, old)] = entries
+
+
+def _carried(value: Any, shape: torch.Size, positions: Tensor) -> Any:
+    """A state entry of a parameter after pruning: selected where it has the parameter's shape, else as it was."""
+    return select(value, positions) if isinstance(value, Tensor) and value.shape == shape else value

@@ -1,0 +1,191 @@
+"""The one training loop: vertical and horizontal algorithms, their callbacks, resume and interruption."""
+
+import signal
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from vfl.checkpoint import CheckpointStore, State
+
+Metrics = dict[str, float]
+"""Values of one round by TensorBoard tag, as ``accuracy/test`` or ``alpha/party_1``."""
+
+
+class Algorithm(Protocol):
+    """What the loop trains."""
+
+    def train_round(self, round_index: int) -> Metrics:
+        """Train one round and return its metrics."""
+        ...
+
+    def evaluate(self) -> Metrics:
+        """Return ``accuracy/test`` and ``loss/test``; moves no weight, no statistic and no random stream."""
+        ...
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals since round 0, ready for JSON."""
+        ...
+
+    def state_dict(self) -> dict[str, State]:
+        """Return everything that the next rounds depend on, one section per owner."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, State]) -> None:
+        """Continue from a state, bit for bit."""
+        ...
+
+    def close(self) -> None:
+        """Release processes, connections and files."""
+        ...
+
+
+class Callback:
+    """Something that watches the loop. Override what is needed."""
+
+    name: str = ""
+    """Key of this callback's state in the checkpoint; needed only by callbacks that keep one."""
+
+    def on_start(self, loop: "TrainingLoop") -> None:
+        """Run after the restore, before the first round."""
+
+    def on_round(self, loop: "TrainingLoop", round_index: int, metrics: Metrics) -> None:
+        """Run after every round, before its checkpoint: what is written here for a lost round is written again."""
+
+    def on_end(self, loop: "TrainingLoop") -> None:
+        """Run after the last round, interrupted runs included."""
+
+    def state_dict(self) -> State:
+        """Return what must survive a resume."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+
+
+class TrainingLoop:
+    """Runs an algorithm round by round.
+
+    Args:
+        algorithm: what is trained; closed at the end.
+        rounds: number of rounds in all, those before a resume included.
+        callbacks: called in order.
+        checkpoints: where state is restored from and saved to; None keeps nothing.
+        checkpoint_every: rounds between checkpoints; the last and an interrupted round are always saved.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        rounds: int,
+        callbacks: Sequence[Callback] = (),
+        *,
+        checkpoints: CheckpointStore | None = None,
+        checkpoint_every: int = 1,
+        evaluate_every: int = 1,
+    ) -> None:
+        self.algorithm = algorithm
+        self.rounds = rounds
+        self.callbacks = callbacks
+        self.checkpoints = checkpoints
+        self.checkpoint_every = checkpoint_every
+        self.evaluate_every = evaluate_every
+        self.next_round = 0
+        self.last_metrics: Metrics = {}
+        self.stop_reason: str | None = None
+        self._wall_time_before_s = 0.0
+        self._started_s = time.perf_counter()
+
+    def run(self) -> dict[str, Any]:
+        """Train the rounds that are left and return the run's summary."""
+        try:
+            self.restore()
+            for callback in self.callbacks:
+                callback.on_start(self)
+            while self.next_round < self.rounds and self.stop_reason is None:
+                self.run_round(self.next_round)
+            summary = self.summary()
+            for callback in self.callbacks:
+                callback.on_end(self)
+            return summary
+        finally:
+            self.algorithm.close()
+
+    def run_round(self, round_index: int) -> None:
+        """Train, evaluate, report and save one round."""
+        metrics = self.algorithm.train_round(round_index)
+        last = round_index + 1 == self.rounds
+        if last or (round_index + 1) % self.evaluate_every == 0:
+            metrics |= self.algorithm.evaluate()
+        self.next_round = round_index + 1
+        self.last_metrics |= metrics
+        for callback in self.callbacks:
+            callback.on_round(self, round_index, metrics)
+        if last or self.stop_reason is not None or self.next_round % self.checkpoint_every == 0:
+            self.save()
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after the present round and its checkpoint."""
+        self.stop_reason = reason
+
+    @property
+    def wall_time_s(self) -> float:
+        """Seconds of all sessions of this run, those before a resume included up to their checkpoint."""
+        return self._wall_time_before_s + time.perf_counter() - self._started_s
+
+    def summary(self) -> dict[str, Any]:
+        """Return rounds done, last evaluation, seconds and the algorithm's totals."""
+        return {
+            "rounds": self.next_round,
+            "test_accuracy": self.last_metrics.get("accuracy/test"),
+            "test_loss": self.last_metrics.get("loss/test"),
+            "wall_time_s": self.wall_time_s,
+            **self.algorithm.summary(),
+        }
+
+    def save(self) -> None:
+        """Commit a checkpoint of the rounds done so far."""
+        if self.checkpoints is None:
+            return
+        own: State = {
+            "next_round": self.next_round,
+            "last_metrics": dict(self.last_metrics),
+            "wall_time_s": self.wall_time_s,
+            "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
+        }
+        self.checkpoints.save(self.next_round, {"loop": own, **self.algorithm.state_dict()})
+
+    def restore(self) -> None:
+        """Continue from the newest good checkpoint; without one, start at round 0."""
+        loaded = self.checkpoints.load_latest() if self.checkpoints else None
+        if loaded is None:
+            return
+        _, sections = loaded
+        own = sections.pop("loop")
+        self.next_round = own["next_round"]
+        self.last_metrics = own["last_metrics"]
+        self._wall_time_before_s = own["wall_time_s"]
+        for callback in self.callbacks:
+            if callback.name:
+                callback.load_state_dict(own["callbacks"][callback.name])
+        self.algorithm.load_state_dict(sections)
+
+
+@contextmanager
+def stop_on_signal(request_stop: Callable[[str], None]) -> Generator[None]:
+    """Turn the first SIGINT or SIGTERM into ``request_stop(name)``, a second one into KeyboardInterrupt."""
+
+    def handle(number: int, _frame: object) -> None:
+        for each in previous:
+            signal.signal(each, signal.default_int_handler)
+        request_stop(signal.Signals(number).name)
+
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in previous:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,52 @@
+"""Multiply-accumulates and parameters of a model: the units of the compute ledger."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+COUNTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+"""Layers in which every output value is one weight row times as many inputs."""
+
+REFUSED = (nn.RNNBase, nn.MultiheadAttention, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+"""Layers that multiply by weights in another pattern: an error is better than a count that leaves them out."""
+
+
+def count_macs(model: nn.Module, example_input: Tensor) -> int:
+    """Multiply-accumulates of one sample's forward pass: convolutions and linear layers only.
+
+    `example_input` [B, ...]: its first sample is passed through in evaluation mode. Bias, normalization,
+    activation and pooling count nothing; a layer called twice counts twice; groups, stride, padding and dilation
+    are accounted for by the shapes. Modes and BatchNorm statistics are as before afterwards.
+
+    Raises ValueError for an empty batch or a layer that it cannot count (recurrent, attention, transposed).
+    """
+    if len(example_input) == 0:
+        raise ValueError("example_input: expected at least one sample")
+    modes = {module: module.training for module in model.modules()}
+    for module in modes:
+        if isinstance(module, REFUSED):
+            raise ValueError(f"cannot count the multiply-accumulates of a {type(module).__name__}")
+    total = 0
+
+    def add(module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        nonlocal total
+        assert isinstance(module, COUNTED)
+        total += output.numel() * module.weight[0].numel()
+
+    hooks = [m.register_forward_hook(add) for m in modes if isinstance(m, COUNTED)]
+    try:
+        model.eval()  # draws nothing and leaves the BatchNorm statistics
+        with torch.no_grad():
+            model(example_input[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, training in modes.items():
+            module.training = training
+    return total
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Trainable and frozen parameters of the model, shared ones once; buffers are not parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())

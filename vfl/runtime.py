@@ -1,0 +1,58 @@
+"""Where and how tensors are computed: device, precision, memory format, threads."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vfl.config import ConfigError, ExperimentConfig
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Device, precision and memory format of one process.
+
+    Attributes:
+        device: where models and batches live.
+        autocast_dtype: dtype of autocast; None computes in float32.
+        channels_last: NHWC memory format for convolution weights and image batches.
+    """
+
+    device: torch.device
+    autocast_dtype: torch.dtype | None = None
+    channels_last: bool = False
+
+    def place(self, module: nn.Module) -> nn.Module:
+        """Move a module to this runtime's device and memory format, in place."""
+        module.to(self.device)
+        if self.channels_last:
+            module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # missing in the stub
+        return module
+
+    def batch(self, images: Tensor, rows_B: Tensor) -> Tensor:
+        """Return the rows of [N, C, H, W] images as a batch on the device."""
+        batch = images[rows_B].to(self.device, non_blocking=True)
+        return batch.contiguous(memory_format=torch.channels_last) if self.channels_last else batch
+
+    def forward(self, module: nn.Module, inputs: Tensor) -> Tensor:
+        """Apply a module in this runtime's precision; the result is float32."""
+        if self.autocast_dtype is None:
+            return module(inputs)
+        with torch.autocast(self.device.type, self.autocast_dtype):
+            return module(inputs).float()
+
+
+def start_runtime(config: ExperimentConfig) -> Runtime:
+    """Apply the process-wide settings of an experiment (threads, determinism) and return its runtime.
+
+    Raises ConfigError where the device is not there.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    device = torch.device(config.device)
+    if device.type == "cuda":
+        if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+            raise ConfigError(f"device: {config.device} is not there; use device=cpu")
+        torch.backends.cudnn.benchmark = False  # it may choose other kernels after a resume, and so other bits
+        torch.backends.cudnn.deterministic = True
+    return Runtime(device, torch.bfloat16 if config.precision == "bfloat16" else None, config.channels_last)

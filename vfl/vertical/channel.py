@@ -1,0 +1,66 @@
+"""Embeddings on their way: sparsified, encoded, decoded, and with error feedback added up.
+
+Shapes: B batch, D embedding width.
+"""
+
+import torch
+from torch import Tensor
+
+from vfl.checkpoint import State
+from vfl.lightweighting.sparsify import ErrorFeedback, sparsify
+from vfl.wire.codec import ValueType, decode, encode
+
+
+class EmbeddingReceiver:
+    """Turns a sender's frames into its sparsified embeddings; every receiver of a frame gets the same bits.
+
+    Args:
+        sender: name of the sending party, for error texts.
+        width: embedding width D.
+        feedback: this receiver's estimates of the sender's embeddings; None without error feedback.
+    """
+
+    def __init__(self, sender: str, width: int, feedback: ErrorFeedback | None = None) -> None:
+        self.sender = sender
+        self.width = width
+        self.feedback = feedback
+
+    def receive(self, frame: bytes, rows_B: Tensor) -> Tensor:
+        """Return the embeddings [B, D] float32 on the CPU of the samples ``rows_B``.
+
+        Raises ValueError for a frame of another shape and for values that are not finite.
+        """
+        received_BD = decode_finite(frame, (len(rows_B), self.width), f"{self.sender}'s embedding")
+        return received_BD if self.feedback is None else self.feedback.apply(rows_B, received_BD)
+
+    def state_dict(self) -> State:
+        """Return the estimates."""
+        return {} if self.feedback is None else self.feedback.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the estimates."""
+        if self.feedback is not None:
+            self.feedback.load_state_dict(state)
+
+
+class EmbeddingSender:
+    """Sparsifies and encodes a party's own embeddings, and knows what the receivers will make of them."""
+
+    def __init__(self, receiver: EmbeddingReceiver, values: ValueType) -> None:
+        self.receiver = receiver
+        self.values: ValueType = values
+
+    def send(self, embedding_BD: Tensor, rows_B: Tensor, beta: float) -> tuple[bytes, Tensor]:
+        """Return the frame of the sparsified embeddings, and the embeddings [B, D] as they will be received."""
+        feedback = self.receiver.feedback
+        difference_BD = embedding_BD if feedback is None else feedback.difference(rows_B, embedding_BD)
+        frame = encode(sparsify(difference_BD, beta), self.values)
+        return frame, self.receiver.receive(frame, rows_B)
+
+
+def decode_finite(frame: bytes, shape: tuple[int, ...], what: str) -> Tensor:
+    """Decode a frame of an expected shape. Raises ValueError where it is malformed or holds NaN or infinity."""
+    tensor = decode(frame, shape=shape)
+    if not bool(torch.isfinite(tensor).all()):
+        raise ValueError(f"{what} has values that are not finite: lower training.optimizer.learning_rate")
+    return tensor

@@ -1,0 +1,87 @@
+"""The head model's training step, which the server takes and parties that hold the labels replay.
+
+Shapes: B batch, D width of one embedding, P width of all embeddings together (the representation Phi), C classes.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vfl.checkpoint import State
+from vfl.config import OptimizerConfig
+from vfl.optim import build_sgd, load_momentum, momentum_of, set_learning_rate
+from vfl.runtime import Runtime
+from vfl.vertical.channel import decode_finite
+from vfl.wire.codec import encode
+from vfl.wire.messages import Part, PartKind
+
+
+class HeadTrainer:
+    """A head model with its optimizer: theta_0 and everything that decides its next steps."""
+
+    def __init__(self, head: nn.Module, config: OptimizerConfig, runtime: Runtime) -> None:
+        self.head = runtime.place(head)
+        self.runtime = runtime
+        self.config = config
+        self.optimizer = build_sgd(self.head, config)
+
+    def start_round(self, round_index: int) -> None:
+        """Set the round's learning rate."""
+        set_learning_rate(self.optimizer, self.config, round_index)
+
+    def loss(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
+        """Return the mean cross-entropy."""
+        return F.cross_entropy(self.runtime.forward(self.head, representation_BP), labels_B)
+
+    def step(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
+        """Take one SGD step on theta_0 and return the loss before it."""
+        loss = self.loss(representation_BP, labels_B)
+        self.optimizer.zero_grad()
+        loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        return loss.detach()
+
+    def step_with_gradient(self, representation_BP: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Like ``step``; also return the gradient [B, P] of the loss with respect to the embeddings."""
+        leaf_BP = representation_BP.detach().requires_grad_()
+        loss = self.step(leaf_BP, labels_B)
+        assert leaf_BP.grad is not None
+        return loss, leaf_BP.grad
+
+    def embedding_gradient(self, embeddings: Sequence[Tensor], position: int, labels_B: Tensor) -> Tensor:
+        """Return the loss's gradient [B, D] with respect to ``embeddings[position]``; theta_0 stays as it is."""
+        own_BD = embeddings[position].detach().requires_grad_()
+        parts = [own_BD if index == position else other for index, other in enumerate(embeddings)]
+        (gradient_BD,) = torch.autograd.grad(self.loss(torch.cat(parts, dim=1), labels_B), own_BD)
+        return gradient_BD
+
+    def parts(self) -> tuple[Part, ...]:
+        """Return theta_0 as message parts, names sorted; always float32, so that replays start from equal bits."""
+        weights = self.head.state_dict()
+        return tuple(Part(PartKind.HEAD, encode(weights[name])) for name in sorted(weights))
+
+    def adopt(self, frames: Sequence[bytes]) -> float:
+        """Take over theta_0 from message parts; return the largest difference to what was here (the drift).
+
+        Raises ValueError for another number of tensors, another shape or values that are not finite.
+        """
+        weights = self.head.state_dict()
+        if len(frames) != len(weights):
+            raise ValueError(f"the head came in {len(frames)} tensors instead of {len(weights)}")
+        drift = 0.0
+        for name, frame in zip(sorted(weights), frames, strict=True):
+            received = decode_finite(frame, tuple(weights[name].shape), f"the head's {name}").to(self.runtime.device)
+            drift = max(drift, float((received - weights[name]).abs().max()))
+            weights[name].copy_(received)
+        return drift
+
+    def state_dict(self) -> State:
+        """Return weights and momentum by name."""
+        return {"weights": self.head.state_dict(), "momentum": momentum_of(self.optimizer, self.head)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore weights and momentum."""
+        self.head.load_state_dict(state["weights"])
+        load_momentum(self.optimizer, self.head, state["momentum"])

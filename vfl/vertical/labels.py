@@ -1,0 +1,236 @@
+"""The two label protocols: who holds the labels decides what travels down and where gradients come from.
+
+=============  ==========================================  ============================================
+labels         server sends to party k                     party k's gradient at its embedding
+=============  ==========================================  ============================================
+shared         the others' frames, and theta_0 (head_sync)  through its replica of theta_0 (Algorithm 1)
+server         g_k = d loss / d h^_k                        g_k, for all E local iterations (FedBCD-p)
+=============  ==========================================  ============================================
+
+Shapes: B batch, D width of one embedding, P width of all embeddings together.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from vfl.checkpoint import State
+from vfl.digest import weights_digest
+from vfl.vertical.channel import EmbeddingReceiver, decode_finite
+from vfl.vertical.head import HeadTrainer
+from vfl.wire.codec import ValueType, encode
+from vfl.wire.messages import Message, Part, PartKind
+
+HeadSync = Literal["replay", "broadcast"]
+
+
+class ServerProtocol(Protocol):
+    """The server's side of a label protocol."""
+
+    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], dict[str, str]]:
+        """Return what every party needs of theta_0 at the start of a round: parts and settings."""
+        ...
+
+    def begin(
+        self, trainer: HeadTrainer, frames: Sequence[bytes], embeddings: Sequence[Tensor], labels_B: Tensor
+    ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
+        """Return each party's parts of the update, and the losses of the head's steps that were taken for it."""
+        ...
+
+
+class PartyProtocol(Protocol):
+    """A party's side of a label protocol, within one exchange: receive, E times gradient, finish."""
+
+    def start_round(self, message: Message) -> None:
+        """Take what the server sent at the start of a round."""
+        ...
+
+    def receive(self, message: Message, rows_B: Tensor, sent_BD: Tensor) -> None:
+        """Take the update of an exchange; ``sent_BD`` is the party's own embedding as the others got it."""
+        ...
+
+    def gradient(self, embedding_BD: Tensor) -> Tensor:
+        """Return the loss's gradient [B, D] at the party's fresh, unsparsified embedding."""
+        ...
+
+    def finish(self, iterations: int) -> None:
+        """End the exchange after the party's local iterations."""
+        ...
+
+    def report(self) -> dict[str, float]:
+        """Return what the party reports about the round."""
+        ...
+
+    def state_dict(self) -> State:
+        """Return what the next rounds depend on."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+        ...
+
+
+class ShareEmbeddings:
+    """Server's side of ``labels: shared``: forwards every party's frame to all others as it came."""
+
+    def __init__(self, head_sync: HeadSync) -> None:
+        self.head_sync = head_sync
+
+    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], dict[str, str]]:
+        """Return theta_0 with its digest where parties replay from here."""
+        if self.head_sync == "broadcast":
+            return (), {}
+        return trainer.parts(), {"head_digest": weights_digest(trainer.head.state_dict())}
+
+    def begin(
+        self, trainer: HeadTrainer, frames: Sequence[bytes], embeddings: Sequence[Tensor], labels_B: Tensor
+    ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
+        """Return the others' frames for each party, with the theta_0 of this exchange when it is broadcast."""
+        parts = [Part(PartKind.EMBEDDING, frame) for frame in frames]
+        head = trainer.parts() if self.head_sync == "broadcast" else ()
+        return [(*parts[:k], *parts[k + 1 :], *head) for k in range(len(parts))], []
+
+
+class ReturnGradients:
+    """Server's side of ``labels: server``: computes the gradient of every embedding and returns it to its owner."""
+
+    def __init__(self, values: ValueType) -> None:
+        self.values: ValueType = values
+
+    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], dict[str, str]]:
+        """Return nothing: theta_0 never leaves the server."""
+        return (), {}
+
+    def begin(
+        self, trainer: HeadTrainer, frames: Sequence[bytes], embeddings: Sequence[Tensor], labels_B: Tensor
+    ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
+        """Take the head's first step; its backward pass gives the gradients as well."""
+        loss, gradient_BP = trainer.step_with_gradient(torch.cat(list(embeddings), dim=1), labels_B)
+        widths = [embedding.shape[1] for embedding in embeddings]
+        gradients: Sequence[Tensor] = torch.split(gradient_BP, widths, dim=1)
+        return [(Part(PartKind.GRADIENT, encode(gradient, self.values)),) for gradient in gradients], [loss]
+
+
+class HeadReplica:
+    """Party's side of ``labels: shared``.
+
+    Holds the labels, a replica of the head and the others' stale embeddings. Within an exchange theta_0 stays
+    at its value of the exchange (supplement, eq. 8-9); ``finish`` replays the server's steps, which are a
+    function of (theta_0, Phi, y) alone.
+
+    Args:
+        trainer: the replica, built like the server's head.
+        labels_N: labels of all training samples, on the trainer's device.
+        position: the party's place among the embeddings.
+        others: receivers of the other parties' frames, in the parties' order.
+        head_sync: ``replay`` or ``broadcast``.
+    """
+
+    def __init__(
+        self,
+        trainer: HeadTrainer,
+        labels_N: Tensor,
+        position: int,
+        others: Sequence[EmbeddingReceiver],
+        head_sync: HeadSync,
+    ) -> None:
+        self.trainer = trainer
+        self.labels_N = labels_N
+        self.position = position
+        self.others = others
+        self.head_sync = head_sync
+        self.drift = 0.0
+        self._embeddings: list[Tensor] = []
+        self._labels_B = labels_N[:0]
+
+    def start_round(self, message: Message) -> None:
+        """Take over theta_0 and note how far the replica had drifted from it."""
+        self.trainer.start_round(message.round_index)
+        if self.head_sync == "broadcast":
+            return
+        self.drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
+        if message.settings["head_digest"] != weights_digest(self.trainer.head.state_dict()):
+            raise ValueError("the head that arrived is not the one that the server sent (digests differ)")
+
+    def receive(self, message: Message, rows_B: Tensor, sent_BD: Tensor) -> None:
+        """Decode the others' embeddings and, when it is broadcast, take over theta_0."""
+        frames = message.payloads(PartKind.EMBEDDING)
+        if len(frames) != len(self.others):
+            raise ValueError(f"{len(frames)} embeddings of other parties came instead of {len(self.others)}")
+        embeddings = [other.receive(frame, rows_B) for other, frame in zip(self.others, frames, strict=True)]
+        embeddings.insert(self.position, sent_BD)
+        device = self.trainer.runtime.device
+        self._embeddings = [embedding.to(device) for embedding in embeddings]
+        self._labels_B = self.labels_N[rows_B.to(device)]
+        if self.head_sync == "broadcast":
+            self.trainer.adopt(message.payloads(PartKind.HEAD))
+
+    def gradient(self, embedding_BD: Tensor) -> Tensor:
+        """Return the gradient at Phi_k: the others' stale embeddings and the party's fresh one."""
+        representation = [*self._embeddings]
+        representation[self.position] = embedding_BD
+        return self.trainer.embedding_gradient(representation, self.position, self._labels_B)
+
+    def finish(self, iterations: int) -> None:
+        """Replay the server's steps on Phi_0."""
+        if self.head_sync == "replay":
+            representation_BP = torch.cat(self._embeddings, dim=1)
+            for _ in range(iterations):
+                self.trainer.step(representation_BP, self._labels_B)
+        self._embeddings = []
+
+    def report(self) -> dict[str, float]:
+        """Return the drift found at the start of the round; 0 means equal bits."""
+        return {"head_drift": self.drift}
+
+    def state_dict(self) -> State:
+        """Return the replica, its momentum, and the estimates of the others' embeddings."""
+        return {
+            "head": self.trainer.state_dict(),
+            "others": {other.sender: other.state_dict() for other in self.others},
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+        self.trainer.load_state_dict(state["head"])
+        for other in self.others:
+            other.load_state_dict(state["others"][other.sender])
+
+
+class ReceivedGradient:
+    """Party's side of ``labels: server``: sees no label, no head and no other party's embedding."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._gradient_BD = torch.empty(0)
+
+    def start_round(self, message: Message) -> None:
+        """Nothing to take."""
+
+    def receive(self, message: Message, rows_B: Tensor, sent_BD: Tensor) -> None:
+        """Decode the gradient of the party's embedding."""
+        frames = message.payloads(PartKind.GRADIENT)
+        if len(frames) != 1:
+            raise ValueError(f"{len(frames)} gradients came instead of 1")
+        self._gradient_BD = decode_finite(frames[0], tuple(sent_BD.shape), "the gradient").to(self.device)
+
+    def gradient(self, embedding_BD: Tensor) -> Tensor:
+        """Return the same gradient for each local iteration."""
+        return self._gradient_BD
+
+    def finish(self, iterations: int) -> None:
+        """Forget the gradient."""
+        self._gradient_BD = torch.empty(0)
+
+    def report(self) -> dict[str, float]:
+        """Nothing to report."""
+        return {}
+
+    def state_dict(self) -> State:
+        """Nothing outlasts an exchange."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Nothing to restore."""

@@ -1,0 +1,59 @@
+"""The table at the end of a vertical run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from vfl.costs import savings
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """Return what a run reached and cost: a row per party, the totals, and the savings in the caption."""
+    compute = savings(summary["train_macs"], summary["unpruned_train_macs"])
+    sent = summary["uplink_bytes"] + summary["downlink_bytes"]
+    dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
+    table = Table(
+        title=f"test accuracy {summary['test_accuracy']:.2%} after {summary['rounds']} rounds "
+        f"({summary['wall_time_s']:.0f} s)",
+        caption=f"saved against no lightweighting: {compute:.1%} of the compute "
+        f"({amount(summary['train_macs'])} of {amount(summary['unpruned_train_macs'])} multiply-accumulates), "
+        f"{savings(sent, dense):.1%} of the communication ({amount(sent)}B of {amount(dense)}B; "
+        f"uplink alone {savings(summary['uplink_bytes'], summary['dense_uplink_bytes']):.1%})",
+    )
+    table.add_column("party")
+    for heading in ("alpha", "beta", "MACs/sample", "parameters", "sent up", "sent down", "train time"):
+        table.add_column(heading, justify="right")
+    for name, party in summary["parties"].items():
+        table.add_row(
+            name,
+            f"{party['alpha']:g}",
+            f"{party['beta']:g}",
+            amount(party["macs_per_sample"]),
+            amount(party["parameters"]),
+            f"{amount(party['uplink_bytes'])}B",
+            f"{amount(party['downlink_bytes'])}B",
+            f"{party['train_time_s']:.1f} s",
+        )
+    parties = summary["parties"].values()
+    table.add_section()
+    table.add_row(
+        "all",
+        "",
+        "",
+        amount(sum(party["macs_per_sample"] for party in parties)),
+        amount(sum(party["parameters"] for party in parties)),
+        f"{amount(summary['uplink_bytes'])}B",
+        f"{amount(summary['downlink_bytes'])}B",
+        f"{sum(party['train_time_s'] for party in parties):.1f} s",
+    )
+    return table
+
+
+def amount(number: float) -> str:
+    """Return a count with three digits and a decimal prefix, as ``78.5 M`` (the unit follows at once)."""
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(number) < 999.5:
+            return f"{number:.3g} {prefix}"
+        number /= 1000
+    return f"{number:.3g} P"

@@ -1,0 +1,345 @@
+"""Tensor <-> bytes for the wire: exact, compact for sparse tensors, and safe to decode from a stranger.
+
+A frame is a header and one of three bodies; `encode` takes the smallest. All integers are little endian, all
+bit streams fill each byte from its lowest bit, and their padding bits are zero.
+
+    offset   bytes  header field
+    0        1      version, 1
+    1        1      format: 0 dense, 1 bitmap, 2 gaps
+    2        1      value type: 0 float32, 1 float16, 2 bfloat16
+    3        1      number of dimensions, 0 to 8
+    4        1      k, the Rice parameter, 0 to 31; 0 unless gaps
+    5        4      number of non-zero values (nnz below; n is the number of entries)
+    9        4 each dimensions
+
+    format   body, its parts in order
+    dense    all n values
+    bitmap   n bits, one where the entry is non-zero | the nnz non-zero values
+    gaps     unary stream: per gap, gap >> k zero bits and a one bit | the low k bits of each gap | nnz values
+
+A gap is the number of zero entries between a non-zero entry and the one before it (or the start), in row-major
+order. Golomb-Rice codes of gaps stay within a few percent of the entropy of random positions (R. F. Rice, "Some
+practical universal noiseless coding techniques", JPL 79-22, 1979). The unary stream needs no length: the other
+parts' are known, and its last byte holds the last one bit.
+
+"Non-zero" speaks of bit patterns after conversion to the value type: -0.0 is sent, so decoding is exact.
+"""
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+ValueType = Literal["float32", "float16", "bfloat16"]
+Format = Literal["dense", "bitmap", "gaps"]
+
+MAX_DIMENSIONS = 8
+MAX_RICE_K = 31
+
+_VERSION = 1
+_FORMATS: tuple[Format, ...] = ("dense", "bitmap", "gaps")
+_VALUE_TYPES: tuple[ValueType, ...] = ("float32", "float16", "bfloat16")
+_FIXED_HEADER = struct.Struct("<BBBBBI")
+
+_Bytes = NDArray[np.uint8]
+_Patterns = NDArray[np.unsignedinteger]
+_Integers = NDArray[np.int64]
+
+
+class CodecError(ValueError):
+    """A received frame is malformed, or is not of the agreed shape: the only error that bytes can cause."""
+
+
+class FrameInfo(NamedTuple):
+    """What a frame's header says."""
+
+    format: Format
+    values: ValueType
+    shape: tuple[int, ...]
+    nonzeros: int
+
+
+class _Storage(NamedTuple):
+    """How the values of one type lie in memory and in a frame. numpy knows their bits only: it has no bfloat16."""
+
+    floats: torch.dtype
+    bits: torch.dtype
+    frame_bits: np.dtype[Any]
+
+
+_STORAGE: dict[ValueType, _Storage] = {
+    "float32": _Storage(torch.float32, torch.uint32, np.dtype("<u4")),
+    "float16": _Storage(torch.float16, torch.uint16, np.dtype("<u2")),
+    "bfloat16": _Storage(torch.bfloat16, torch.uint16, np.dtype("<u2")),
+}
+
+
+def encode(tensor: Tensor, values: ValueType = "float32") -> bytes:
+    """Encode in the smallest of the three formats; never more bytes than `dense_frame_size`.
+
+    Args:
+        tensor: floating point, of any shape up to 8 dimensions, on any device (moved to the CPU once).
+        values: type in which the values travel. `decode` gives back `tensor` converted to it, bit for bit.
+
+    Raises:
+        ValueError: not a floating point tensor, too many dimensions or entries, an unknown value type, or a
+            finite value that would become infinite in it.
+    """
+    shape = tuple(tensor.shape)
+    dense_size = dense_frame_size(shape, values)
+    patterns = _to_patterns(tensor, values)
+    positions = np.flatnonzero(patterns != 0)
+    gaps = np.diff(positions, prepend=-1) - 1
+    k = _best_rice_parameter(gaps)
+
+    bitmap_size, gaps_size = _bits_size(len(patterns)), _gaps_size(gaps, k)
+    sparse_size = _header_size(shape) + min(bitmap_size, gaps_size) + len(positions) * patterns.itemsize
+    if dense_size <= sparse_size:
+        return _header("dense", values, shape, len(positions)) + patterns.tobytes()
+    sent = patterns[positions].tobytes()
+    if bitmap_size <= gaps_size:
+        bitmap = np.packbits(patterns != 0, bitorder="little").tobytes()
+        return _header("bitmap", values, shape, len(positions)) + bitmap + sent
+    return _header("gaps", values, shape, len(positions), k) + _pack_gaps(gaps, k) + sent
+
+
+def decode(
+    frame: bytes | bytearray | memoryview, *, shape: tuple[int, ...] | None = None, max_entries: int = 2**26
+) -> Tensor:
+    """Decode a frame, trusting none of it: memory is spent in proportion to the frame and the bounds given here.
+
+    Args:
+        frame: as received; not kept.
+        shape: if given, the shape agreed upon, which the frame's must equal.
+        max_entries: most entries to accept (an empty dimension counts as 1): even an empty frame may declare
+            that many zeros.
+
+    Returns:
+        float32 on the CPU, with its own memory.
+
+    Raises:
+        CodecError: the frame departs from the layout above in any way, or is not what was agreed. That another
+            format or Rice parameter would have been smaller is no error.
+    """
+    info, k = _read_header(frame)
+    if shape is not None and info.shape != tuple(shape):
+        raise CodecError(f"frame holds a tensor of shape {info.shape}, expected {tuple(shape)}")
+    if _extent(info.shape) > max_entries:
+        raise CodecError(f"frame declares shape {info.shape}, more than the {max_entries} entries allowed")
+    body = np.frombuffer(frame, np.uint8)[_header_size(info.shape) :]
+    if info.format == "dense":
+        patterns = _read_dense(body, info)
+    elif info.format == "bitmap":
+        patterns = _read_bitmap(body, info)
+    else:
+        patterns = _read_gaps(body, info, k)
+    return torch.as_tensor(patterns).view(_STORAGE[info.values].floats).reshape(info.shape).float()
+
+
+def frame_info(frame: bytes | bytearray | memoryview) -> FrameInfo:
+    """Read the header alone; the body is not looked at.
+
+    Raises:
+        CodecError: the header is malformed.
+    """
+    return _read_header(frame)[0]
+
+
+def dense_frame_size(shape: Sequence[int], values: ValueType = "float32") -> int:
+    """Bytes of the dense frame, header included: no frame of this shape and value type is larger.
+
+    Raises:
+        ValueError: the shape does not fit in a frame, or the value type is unknown.
+    """
+    if values not in _STORAGE:
+        raise ValueError(f"value type {values!r} is unknown: use one of {', '.join(_VALUE_TYPES)}")
+    if len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"a frame holds at most {MAX_DIMENSIONS} dimensions, not {len(shape)}: flatten some")
+    if _extent(shape) >= 2**32:
+        raise ValueError(f"a frame holds fewer than 2**32 entries, not shape {tuple(shape)}: send it in parts")
+    return _header_size(shape) + math.prod(shape) * _STORAGE[values].frame_bits.itemsize
+
+
+def entropy_bound_bytes(entries: int, nonzeros: int, value_bits: int) -> float:
+    """Mean bytes that non-zeros at random positions need at least: n * (H(p) + p * v) / 8, p = nonzeros / n.
+
+    H is the binary entropy in bits; the values, of v bits each, count as incompressible.
+    """
+    if nonzeros in (0, entries):
+        return nonzeros * value_bits / 8
+    p = nonzeros / entries
+    entropy = -p * math.log2(p) - (1 - p) * math.log2(1 - p)
+    return entries * (entropy + p * value_bits) / 8
+
+
+# --- header ---
+
+
+def _header(frame_format: Format, values: ValueType, shape: tuple[int, ...], nonzeros: int, rice_k: int = 0) -> bytes:
+    codes = _FORMATS.index(frame_format), _VALUE_TYPES.index(values)
+    fixed = _FIXED_HEADER.pack(_VERSION, *codes, len(shape), rice_k, nonzeros)
+    return fixed + struct.pack(f"<{len(shape)}I", *shape)
+
+
+def _read_header(frame: bytes | bytearray | memoryview) -> tuple[FrameInfo, int]:
+    """The header, seen to be consistent in itself, and the Rice parameter."""
+    if len(frame) < _FIXED_HEADER.size:
+        raise CodecError(f"frame of {len(frame)} bytes is shorter than a header")
+    version, format_code, values_code, dimensions, k, nonzeros = _FIXED_HEADER.unpack_from(frame)
+    if version != _VERSION:
+        raise CodecError(f"frame is of version {version}, this program reads version {_VERSION}")
+    if format_code >= len(_FORMATS) or values_code >= len(_VALUE_TYPES):
+        raise CodecError(f"frame is of unknown format {format_code} or value type {values_code}")
+    if dimensions > MAX_DIMENSIONS or len(frame) < _FIXED_HEADER.size + 4 * dimensions:
+        raise CodecError(f"frame declares {dimensions} dimensions: above {MAX_DIMENSIONS}, or cut short")
+    shape = struct.unpack_from(f"<{dimensions}I", frame, _FIXED_HEADER.size)
+    info = FrameInfo(_FORMATS[format_code], _VALUE_TYPES[values_code], shape, nonzeros)
+    if nonzeros > math.prod(shape):
+        raise CodecError(f"frame declares {nonzeros} non-zero values in shape {shape}")
+    if k > (MAX_RICE_K if info.format == "gaps" and nonzeros else 0):
+        raise CodecError(f"frame declares Rice parameter {k} for {nonzeros} values in format {info.format}")
+    return info, k
+
+
+def _header_size(shape: Sequence[int]) -> int:
+    return _FIXED_HEADER.size + 4 * len(shape)
+
+
+def _extent(shape: Sequence[int]) -> int:
+    """Entries, empty dimensions counted as one: this also bounds the strides, which libraries overflow on."""
+    return math.prod(max(1, dimension) for dimension in shape)
+
+
+# --- bodies ---
+
+
+def _to_patterns(tensor: Tensor, values: ValueType) -> _Patterns:
+    """The tensor's entries in row-major order, as bit patterns of the value type."""
+    if not tensor.is_floating_point():
+        raise ValueError(f"only floating point tensors travel, not {tensor.dtype}: convert it first")
+    # Converted on the CPU only: the rounding of NaN payloads differs between devices.
+    tensor = tensor.detach().cpu()
+    converted = tensor.to(_STORAGE[values].floats)
+    if converted.dtype != tensor.dtype and _count_infinite(converted) > _count_infinite(tensor):
+        raise ValueError(f"a finite value overflows {values}: send bfloat16 or float32, or scale the tensor")
+    patterns = converted.flatten().view(_STORAGE[values].bits).numpy()
+    return patterns.astype(_STORAGE[values].frame_bits, copy=False)
+
+
+def _count_infinite(tensor: Tensor) -> int:
+    # numpy's isinf takes a tenth of the time of torch's.
+    return int(np.count_nonzero(np.isinf(tensor.double().numpy())))
+
+
+def _read_dense(body: _Bytes, info: FrameInfo) -> _Patterns:
+    """All entries' bit patterns, in native byte order."""
+    frame_bits = _STORAGE[info.values].frame_bits
+    if len(body) != math.prod(info.shape) * frame_bits.itemsize:
+        raise CodecError(f"dense frame of shape {info.shape} has a body of {len(body)} bytes")
+    patterns = body.view(frame_bits)
+    if np.count_nonzero(patterns) != info.nonzeros:
+        raise CodecError(f"dense frame does not hold the {info.nonzeros} non-zero values it declares")
+    return patterns.astype(frame_bits.newbyteorder("="))
+
+
+def _read_bitmap(body: _Bytes, info: FrameInfo) -> _Patterns:
+    """All entries' bit patterns, in native byte order."""
+    bitmap_size = _bits_size(math.prod(info.shape))
+    if len(body) != bitmap_size + info.nonzeros * _STORAGE[info.values].frame_bits.itemsize:
+        raise CodecError(f"bitmap frame of shape {info.shape} has a body of {len(body)} bytes")
+    bits = np.unpackbits(body[:bitmap_size], bitorder="little")
+    return _scatter(np.flatnonzero(bits), body[bitmap_size:], info)
+
+
+def _read_gaps(body: _Bytes, info: FrameInfo, k: int) -> _Patterns:
+    """All entries' bit patterns, in native byte order."""
+    values_size = info.nonzeros * _STORAGE[info.values].frame_bits.itemsize
+    remainders_size = _bits_size(info.nonzeros * k)
+    unary_size = len(body) - remainders_size - values_size
+    most_unary_bits = info.nonzeros + (math.prod(info.shape) >> k)
+    if not 0 <= unary_size <= _bits_size(most_unary_bits):
+        raise CodecError(f"gaps frame of shape {info.shape} has a body of {len(body)} bytes")
+    unary, remainders, sent = np.split(body, (unary_size, unary_size + remainders_size))
+    gaps = _unpack_gaps(unary, remainders, info.nonzeros, k)
+    return _scatter(np.cumsum(gaps + 1) - 1, sent, info)
+
+
+def _scatter(positions: _Integers, sent: _Bytes, info: FrameInfo) -> _Patterns:
+    """Put the sent values at strictly increasing positions; every other entry is zero."""
+    frame_bits = _STORAGE[info.values].frame_bits
+    if len(positions) != info.nonzeros:
+        raise CodecError(f"frame places {len(positions)} values but declares {info.nonzeros}")
+    # Padding bits of a bitmap lie beyond the last entry too.
+    if len(positions) and positions[-1] >= math.prod(info.shape):
+        raise CodecError(f"frame places a value beyond the last entry of shape {info.shape}")
+    values = sent.view(frame_bits)
+    if np.count_nonzero(values) != info.nonzeros:
+        raise CodecError("frame sends a zero among its non-zero values")
+    patterns = np.zeros(math.prod(info.shape), frame_bits.newbyteorder("="))
+    patterns[positions] = values
+    return patterns
+
+
+# --- Golomb-Rice coding of gaps ---
+
+
+def _best_rice_parameter(gaps: _Integers) -> int:
+    """The smallest k of fewest bits: a walk downhill from the optimum of geometrically distributed gaps.
+
+    The bits are convex in k, since k + 1 adds one bit per gap and saves sum(ceil((gap >> k) / 2)) of them, which
+    shrinks with k: the walk ends at the true minimum.
+    """
+    if not len(gaps):
+        return 0
+
+    def bits(k: int) -> int:
+        return int((gaps >> k).sum()) + len(gaps) * k
+
+    k = max(0, int(math.log(2) * float(gaps.mean())).bit_length() - 1)
+    while k < MAX_RICE_K and bits(k + 1) < bits(k):
+        k += 1
+    while k > 0 and bits(k - 1) <= bits(k):
+        k -= 1
+    return k
+
+
+def _bits_size(bits: int) -> int:
+    """Bytes of a bit stream, its last byte padded."""
+    return -(-bits // 8)
+
+
+def _gaps_size(gaps: _Integers, k: int) -> int:
+    """Bytes of the two streams that `_pack_gaps` makes."""
+    return _bits_size(int((gaps >> k).sum()) + len(gaps)) + _bits_size(len(gaps) * k)
+
+
+def _pack_gaps(gaps: _Integers, k: int) -> bytes:
+    """The unary stream of the quotients, then the stream of the k-bit remainders."""
+    ends = np.cumsum((gaps >> k) + 1)
+    unary = np.zeros(ends[-1] if len(ends) else 0, np.uint8)
+    unary[ends - 1] = 1
+    gap_bytes = gaps.astype("<u4").view(np.uint8).reshape(-1, 4)
+    remainders = np.unpackbits(gap_bytes, axis=1, count=k, bitorder="little")
+    return b"".join(np.packbits(stream, bitorder="little").tobytes() for stream in (unary, remainders))
+
+
+def _unpack_gaps(unary: _Bytes, remainders: _Bytes, nonzeros: int, k: int) -> _Integers:
+    """Inverse of `_pack_gaps` for `nonzeros` gaps; they may still lead beyond the last entry.
+
+    A gap stays below n + 2**(k + 4) with n < 2**32 entries, because the caller bounds the unary stream's length.
+    """
+    ones = np.flatnonzero(np.unpackbits(unary, bitorder="little"))
+    if len(ones) != nonzeros or (len(unary) and unary[-1] == 0):
+        raise CodecError(f"gaps frame has {len(ones)} gaps, then padding, where it declares {nonzeros}")
+    bits = np.unpackbits(remainders, bitorder="little")
+    if bits[nonzeros * k :].any():
+        raise CodecError("gaps frame has a non-zero padding bit")
+    gaps = (np.diff(ones, prepend=-1) - 1) << k
+    for place, digit in enumerate(bits[: nonzeros * k].reshape(nonzeros, k).T):
+        gaps |= digit.astype(np.int64) << place
+    return gaps

@@ -1,0 +1,148 @@
+"""What travels between the head server and a party: one envelope around labelled parts.
+
+    offset  bytes  field
+    0       1      version (1)
+    1       1      message kind
+    2       4      round, little endian
+    6       4      exchange within the round
+    10      2      number of parts
+    12      ...    parts: 1 byte kind, 4 bytes length, payload
+
+Tensor payloads are frames of ``vfl.wire.codec``, settings and reports are JSON. Nothing is ever unpickled.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeVar, cast
+
+VERSION = 1
+MAX_PARTS = 4096
+MAX_SETTINGS_BYTES = 1 << 20
+E = TypeVar("E", bound=IntEnum)
+_ENVELOPE = struct.Struct("<BBIIH")
+_PART = struct.Struct("<BI")
+
+
+class MessageError(ValueError):
+    """Bytes that are no message of this protocol, or a message that does not belong here."""
+
+
+class Kind(IntEnum):
+    """What a message asks for or answers."""
+
+    START_ROUND = 1
+    """Settings of the round (alpha, beta) and, with head_sync replay, the head."""
+    EMBED = 2
+    """Asks for the embedding of the exchange's batch."""
+    EMBEDDING = 3
+    UPDATE = 4
+    """What a party needs for its local iterations: the others' embeddings, or its gradient."""
+    END_ROUND = 5
+    """Asks for the round's report."""
+    REPORT = 6
+    EVALUATE = 7
+    """Asks for the embedding of a range of test samples."""
+    EVALUATION = 8
+    DESCRIBE = 9
+    """Asks for the digest of the party's weights."""
+    DONE = 10
+
+
+class PartKind(IntEnum):
+    """What a part of a message holds; its name is the ledger's kind."""
+
+    EMBEDDING = 1
+    GRADIENT = 2
+    HEAD = 3
+    CONTROL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A labelled payload."""
+
+    kind: PartKind
+    payload: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return _PART.size + len(self.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. ``exchange`` counts from 0 within the round."""
+
+    kind: Kind
+    round_index: int = 0
+    exchange: int = 0
+    parts: tuple[Part, ...] = ()
+
+    def payloads(self, kind: PartKind) -> list[bytes]:
+        """Return the payloads of one kind, in order."""
+        return [part.payload for part in self.parts if part.kind == kind]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The JSON object of the message's control part. Raises MessageError where there is not just one."""
+        payloads = self.payloads(PartKind.CONTROL)
+        if len(payloads) != 1:
+            raise MessageError(f"{self.kind.name} message with {len(payloads)} control parts instead of 1")
+        try:
+            settings = json.loads(payloads[0])
+        except ValueError as error:
+            raise MessageError(f"{self.kind.name} message: control part is not JSON ({error})") from None
+        if not isinstance(settings, dict):
+            raise MessageError(f"{self.kind.name} message: control part is not a JSON object")
+        return cast(dict[str, Any], settings)
+
+
+def control(settings: Mapping[str, Any]) -> Part:
+    """Return a part with settings as JSON; floats keep all their bits."""
+    return Part(PartKind.CONTROL, json.dumps(settings, separators=(",", ":"), sort_keys=True).encode())
+
+
+def pack(message: Message) -> bytes:
+    """Serialize a message."""
+    chunks = [_ENVELOPE.pack(VERSION, message.kind, message.round_index, message.exchange, len(message.parts))]
+    for part in message.parts:
+        chunks += [_PART.pack(part.kind, len(part.payload)), part.payload]
+    return b"".join(chunks)
+
+
+def unpack(data: bytes) -> Message:
+    """Read a message. Raises MessageError for anything that ``pack`` does not write."""
+    if len(data) < _ENVELOPE.size:
+        raise MessageError(f"{len(data)} bytes are no message")
+    version, kind, round_index, exchange, count = _ENVELOPE.unpack_from(data)
+    if version != VERSION:
+        raise MessageError(f"protocol version {version}, this side speaks {VERSION}")
+    if count > MAX_PARTS:
+        raise MessageError(f"{count} parts, at most {MAX_PARTS} are allowed")
+    parts: list[Part] = []
+    offset = _ENVELOPE.size
+    for _ in range(count):
+        if offset + _PART.size > len(data):
+            raise MessageError("truncated in a part's header")
+        part_kind, size = _PART.unpack_from(data, offset)
+        offset += _PART.size
+        if offset + size > len(data):
+            raise MessageError("truncated in a part's payload")
+        if part_kind == PartKind.CONTROL and size > MAX_SETTINGS_BYTES:
+            raise MessageError(f"control part of {size} bytes, at most {MAX_SETTINGS_BYTES} are allowed")
+        parts.append(Part(_member(PartKind, part_kind), data[offset : offset + size]))
+        offset += size
+    if offset != len(data):
+        raise MessageError(f"{len(data) - offset} bytes after the last part")
+    return Message(_member(Kind, kind), round_index, exchange, tuple(parts))
+
+
+def _member(enum: type[E], value: int) -> E:
+    try:
+        return enum(value)
+    except ValueError:
+        raise MessageError(f"{value} is no {enum.__name__}") from None
