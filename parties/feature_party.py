@@ -195,7 +195,7 @@ class FeatureParty:
             self.report.psi = psi(before_BD, self._probe())
         return pruned
 
-    def end_round(self) -> dict[str, float]:
+    def end_round(self) -> dict[str, float | str]:
         """Return what the round cost and the errors that lightweighting made."""
         return {
             "alpha": self.pruner.alpha_max,
@@ -204,7 +204,7 @@ class FeatureParty:
             "parameters": count_parameters(self.model),
             "train_macs": self.report.train_macs,
             "unpruned_train_macs": self.report.unpruned_train_macs,
-            "train_time_s": self.report.train_time_s,
+            "train_time_s": f"{self.report.train_time_s:.6e}",  # of fixed width: bytes must not depend on speed
             "omega": self.report.omega / self.steps,
             "psi": self.report.psi,
             **self.protocol.report(),

@@ -184,7 +184,7 @@ class HeadServer:
             costs = self.costs[link.name]
             costs.train_macs += report["train_macs"]
             costs.unpruned_train_macs += report["unpruned_train_macs"]
-            costs.train_time_s += report["train_time_s"]
+            costs.train_time_s += float(report["train_time_s"])
             for ratio in self.ratio_sums:
                 self.ratio_sums[ratio] += report[ratio]
 

@@ -106,4 +106,5 @@ def _safetensors_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes |
     yield len(text).to_bytes(8, "little") + text
     for _, tensor in ordered:
         plain = tensor.detach().resolve_neg().cpu().contiguous()
-        yield plain.reshape(-1).view(torch.uint8).numpy().data
+        flat = plain.as_strided((plain.numel(),), (1,))  # reshape(-1) keeps a single element's stride of 2
+        yield flat.view(torch.uint8).numpy().data

@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     PlainValidator,
     ValidationError,
     model_validator,
@@ -53,8 +54,9 @@ def _strict_int(value: object) -> object:
 
 Positive = Annotated[int, BeforeValidator(_strict_int), Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-RatioSchedule = Annotated[PartySchedule, PlainValidator(parse_party_schedule)]
-RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate)]
+AsItIs = PlainSerializer(lambda value: value, return_type=Any)  # pydantic would try each type of the union
+RatioSchedule = Annotated[PartySchedule, PlainValidator(parse_party_schedule), AsItIs]
+RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate), AsItIs]
 
 
 class Section(BaseModel):
@@ -290,12 +292,12 @@ def parse_config(values: Mapping[str, Any]) -> ExperimentConfig:
 
 def dump_config(config: ExperimentConfig) -> str:
     """Return the resolved experiment as YAML; ``load_config`` of it gives the same experiment."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(_plain(config.model_dump()), sort_keys=False, allow_unicode=True)
 
 
 def changed_keys(before: ExperimentConfig, after: ExperimentConfig) -> list[str]:
     """Return the dotted keys, with both values, in which two experiments differ."""
-    old, new = _flatten(before.model_dump(mode="json")), _flatten(after.model_dump(mode="json"))
+    old, new = _flatten(before.model_dump()), _flatten(after.model_dump())
     absent = "(absent)"
     return [
         f"{key} ({old.get(key, absent)} -> {new.get(key, absent)})"
@@ -357,11 +359,20 @@ def _set(values: dict[str, Any], keys: Sequence[str], value: object) -> None:
     values[last] = value
 
 
+def _plain(value: object) -> object:
+    """Return a dumped value in YAML's own types."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in cast(dict[object, object], value).items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in cast(tuple[object, ...], value)]
+    return str(value) if isinstance(value, Path) else value
+
+
 def _flatten(values: object, prefix: str = "") -> dict[str, object]:
     if not isinstance(values, dict):
         return {prefix: values}
     flat: dict[str, object] = {}
-    for key, value in cast(dict[str, object], values).items():
+    for key, value in cast(dict[object, object], values).items():
         flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return flat
 

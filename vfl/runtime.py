@@ -1,5 +1,6 @@
 """Where and how tensors are computed: device, precision, memory format, threads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +35,7 @@ class Runtime:
         batch = images[rows_B].to(self.device, non_blocking=True)
         return batch.contiguous(memory_format=torch.channels_last) if self.channels_last else batch
 
-    def forward(self, module: nn.Module, inputs: Tensor) -> Tensor:
+    def forward(self, module: nn.Module, inputs: Tensor | Sequence[Tensor]) -> Tensor:
         """Apply a module in this runtime's precision; the result is float32."""
         if self.autocast_dtype is None:
             return module(inputs)

@@ -152,7 +152,7 @@ def _digits(root: Path | None, image_size: int | None) -> _Source:
 
 def _in_memory(images: Tensor, labels: Tensor, image_size: int | None) -> _Pool:
     """images: uint8 [N, C, H, W] of any strides."""
-    return _Pool(labels, lambda rows: _resize(images[rows].contiguous(), image_size))
+    return _Pool(labels, lambda rows: _resize(images[rows], image_size))
 
 
 def _resize(images: Tensor, size: int | None) -> Tensor:
@@ -200,7 +200,11 @@ def _cifar10_pool(split: "CIFAR10", image_size: int | None) -> _Pool:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
-    """Swallow torchvision's progress bar, and its warnings: about the format of its file, nothing a user can act on."""
+    """Swallow torchvision's progress bar and its warnings.
+
+    They are of its archive's age (NumPy 2.4.0 to 2.4.4 on unpickling, Python 3.12 on unpacking): no user can act on
+    them. The pickles are torchvision's to read, which checks their published md5 first.
+    """
     with (
         warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()),

@@ -1,0 +1,57 @@
+"""Shared settings of the tests: one thread (bits do not depend on the machine), small experiments."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from parties.head_server import HeadServer
+from parties.local import build_in_process
+from vfl.config import ExperimentConfig, parse_config
+from vfl.runtime import start_runtime
+
+Settings = dict[str, Any]
+Build = Callable[..., HeadServer]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def small_config(**sections: Settings) -> ExperimentConfig:
+    """Four digit quadrants, a narrow VGG11 at each party; ``sections`` lay over it key by key."""
+    values: Settings = {
+        "name": "small",
+        "seed": 3,
+        "threads": 1,
+        "data": {"dataset": {"kind": "digits"}, "train_samples": 48, "test_samples": 40},
+        "models": {
+            "feature": {"kind": "vgg11", "width": 0.1, "embedding_size": 8},
+            "head": {"hidden": [16]},
+        },
+        "training": {"rounds": 4, "batch_size": 16, "optimizer": {"learning_rate": 0.05, "momentum": 0.9}},
+    }
+    for name, section in sections.items():
+        values[name] = values.get(name, {}) | section if isinstance(section, dict) else section
+    return parse_config(values)
+
+
+@pytest.fixture
+def configure() -> Callable[..., ExperimentConfig]:
+    return small_config
+
+
+@pytest.fixture
+def build() -> Build:
+    """Build a head server with its parties in this process from sections that lay over the small experiment."""
+
+    def build_server(**sections: Settings) -> HeadServer:
+        config = small_config(**sections)
+        return build_in_process(config, start_runtime(config))
+
+    return build_server

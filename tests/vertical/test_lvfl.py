@@ -1,0 +1,324 @@
+"""The algorithm: against joint training, against a naive Algorithm 1, and against itself."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from parties.head_server import HeadServer
+from parties.local import LocalLink
+from vfl.vertical.batches import batch_rows
+from vfl.vertical.joint import JointTrainer
+
+SETTINGS = {"training": {"rounds": 4, "batch_size": 16, "optimizer": {"learning_rate": 0.05, "momentum": 0.9}}}
+
+
+def training(**changes):
+    return SETTINGS["training"] | changes
+
+
+def parties_of(server: HeadServer):
+    return [link.party for link in server.links if isinstance(link, LocalLink)]
+
+
+def weights_of(server: HeadServer) -> dict[str, Tensor]:
+    weights = {f"head.{name}": value for name, value in server.trainer.head.state_dict().items()}
+    for party in parties_of(server):
+        weights |= {f"{party.name}.{name}": value for name, value in party.model.state_dict().items()}
+    return {name: value.detach().clone() for name, value in weights.items()}
+
+
+def digest(server: HeadServer) -> str:
+    return server.summary()["model_digest"]
+
+
+def run(server: HeadServer, rounds: int = 4) -> HeadServer:
+    for round_index in range(rounds):
+        server.train_round(round_index)
+    return server
+
+
+@pytest.mark.parametrize("labels", ["shared", "server"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_without_lightweighting_equals_joint_training(build, labels: str, precision: str):
+    # A small step and a large batch: rounding differences, where a machine has any, must not grow chaotically.
+    optimizer = {"learning_rate": 0.01, "momentum": 0.9}
+    server: HeadServer = build(
+        training=training(labels=labels, batch_size=24, optimizer=optimizer), precision=precision
+    )
+    parties = parties_of(server)
+    joint = JointTrainer(
+        [copy.deepcopy(party.model) for party in parties],
+        copy.deepcopy(server.trainer.head),
+        server.config.training.optimizer,
+        server.trainer.runtime,
+    )
+    images = [party.train.features for party in parties]
+    initial = weights_of(server)
+    steps = 0
+    for round_index in range(10):  # of 2 steps each
+        server.train_round(round_index)
+        for rows_B in batch_rows(3, round_index, 2, 48, 24):
+            joint.step(images, server.train_labels_N, rows_B)
+            steps += 1
+    assert steps == 20
+    for name, value in weights_of(server).items():
+        owner, _, inner = name.partition(".")
+        module = joint.model.head if owner == "head" else joint.model.features[int(owner[-1]) - 1]
+        expected = module.state_dict()[inner]
+        assert float((value - expected).float().norm()) <= 1e-5 * float(expected.float().norm()) + 1e-12, name
+    assert any(not torch.equal(value, initial[name]) for name, value in weights_of(server).items())
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+@pytest.mark.parametrize("values", ["float32", "bfloat16"])
+def test_replay_and_broadcast_give_equal_bits(build, iterations: int, values: str):
+    lightweighting = {"alpha": {1: 0.3}, "beta": {0: 0.4, 2: 0.7}, "error_feedback": iterations == 3}
+    digests = set()
+    for head_sync in ("replay", "broadcast"):
+        server = build(
+            training=training(head_sync=head_sync, local_iterations=iterations),
+            lightweighting=lightweighting,
+            wire={"values": values},
+        )
+        metrics = {}
+        for round_index in range(3):
+            metrics = server.train_round(round_index)
+        assert metrics["head_drift/party_1"] == 0.0
+        digests.add(digest(server))
+    assert len(digests) == 1
+
+
+class NaiveLVFL:
+    """Algorithm 1 written down as it stands, with masks instead of codecs and a second forward pass per exchange."""
+
+    def __init__(self, server: HeadServer, iterations: int, beta: float, labels: str) -> None:
+        parties = parties_of(server)
+        self.models = [copy.deepcopy(party.model) for party in parties]
+        self.images = [party.train.features for party in parties]
+        self.head = copy.deepcopy(server.trainer.head)
+        self.y = server.train_labels_N
+        self.iterations, self.beta, self.labels = iterations, beta, labels
+        self.optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in [*self.models, self.head]]
+
+    def sparse(self, h: Tensor) -> Tensor:
+        removed = int(self.beta * h.numel())
+        order = torch.argsort(h.abs().flatten(), stable=True)
+        flat = h.flatten().clone()
+        flat[order[:removed]] = 0.0
+        return flat.view_as(h)
+
+    def descend(self, k: int, loss: Tensor, module: nn.Module) -> None:
+        for parameter in module.parameters():
+            parameter.grad = None
+        parameters = list(module.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad = gradient
+        self.optimizers[k].step()
+
+    def exchange(self, rows: Tensor) -> None:
+        y = self.y[rows]
+        stale = [self.sparse(m(x[rows]).detach()) for m, x in zip(self.models, self.images, strict=True)]
+        leaves = [h.clone().requires_grad_() for h in stale]
+        at_server = torch.autograd.grad(F.cross_entropy(self.head(torch.cat(leaves, 1)), y), leaves)
+        old_head = copy.deepcopy(self.head)
+        for k, (model, images) in enumerate(zip(self.models, self.images, strict=True)):
+            for _ in range(self.iterations):
+                own = model(images[rows])
+                if self.labels == "server":
+                    loss = (own * at_server[k]).sum()
+                else:
+                    loss = F.cross_entropy(old_head(torch.cat([*stale[:k], own, *stale[k + 1 :]], 1)), y)
+                self.descend(k, loss, model)
+        for _ in range(self.iterations):
+            self.descend(-1, F.cross_entropy(self.head(torch.cat(stale, 1)), y), self.head)
+
+
+@pytest.mark.parametrize("labels", ["shared", "server"])
+@pytest.mark.parametrize("iterations", [1, 3])
+@pytest.mark.parametrize("beta", [0.0, 0.6])
+def test_equals_a_naive_algorithm_1(build, labels: str, iterations: int, beta: float):
+    # Without BatchNorm: the naive form runs a forward pass more per exchange, which would move the statistics.
+    server = build(
+        models={
+            "feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8, "batch_norm": False},
+            "head": {"hidden": [16]},
+        },
+        training=training(labels=labels, local_iterations=iterations),
+        lightweighting={"beta": beta},
+    )
+    naive = NaiveLVFL(server, iterations, beta, labels)
+    for round_index in range(2):
+        server.train_round(round_index)
+        for rows in batch_rows(3, round_index, 3, 48, 16):
+            naive.exchange(rows)
+    for party, model in zip(parties_of(server), naive.models, strict=True):
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(party.model.state_dict()[name], value, rtol=2e-5, atol=1e-6)
+    for name, value in naive.head.state_dict().items():
+        torch.testing.assert_close(server.trainer.head.state_dict()[name], value, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("labels", ["shared", "server"])
+def test_the_exchange_reuses_its_forward_pass(build, labels: str):
+    server = build(training=training(labels=labels, local_iterations=2), lightweighting={"alpha": {1: 0.5}})
+    party = parties_of(server)[0]
+
+    def forwards() -> int:
+        return int(party.model.state_dict()["features.1.num_batches_tracked"])
+
+    server.train_round(0)
+    assert forwards() == 3 * 2  # steps * E
+    server.train_round(1)
+    assert forwards() == 3 * 2 + 3 * 2 + 1  # the embedding of the pruning's exchange comes from the model before it
+
+
+def test_pruning_waits_for_the_first_exchange_of_the_round(build):
+    server = build(lightweighting={"alpha": {1: 0.5}})
+    party = parties_of(server)[0]
+    server.train_round(0)
+    seen: list[int] = []
+    embed, update = party.embed, party.update
+    party.embed = lambda message: (seen.append(party.macs), embed(message))[1]
+    party.update = lambda message: (update(message), seen.append(party.macs))[0]
+    server.train_round(1)
+    assert seen[0] > seen[1]  # dense when the embedding was sent, pruned after the update
+    assert len(set(seen[1:])) == 1  # and only once
+
+
+@pytest.mark.parametrize("labels", ["shared", "server"])
+def test_ratios_are_per_party_and_per_round(build, labels: str):
+    server = build(
+        training=training(labels=labels),
+        lightweighting={"alpha": {"party_1": 0.5, "party_3": {1: 0.25}}, "beta": {"party_2": {0: 0.5, 1: 0.75}}},
+    )
+    first, second = server.train_round(0), server.train_round(1)
+    assert [first[f"alpha/party_{k}"] for k in (1, 2, 3, 4)] == [0.5, 0.0, 0.0, 0.0]
+    assert [second[f"alpha/party_{k}"] for k in (1, 2, 3, 4)] == [0.5, 0.0, 0.25, 0.0]
+    assert (first["beta/party_2"], second["beta/party_2"], second["beta/party_1"]) == (0.5, 0.75, 0.0)
+    assert second["macs_per_sample/party_1"] < second["macs_per_sample/party_3"] < second["macs_per_sample/party_2"]
+    assert second["uplink_bytes/party_2"] < first["uplink_bytes/party_2"] < first["uplink_bytes/party_1"]
+    assert (first["psi/party_1"] > 0, first["psi/party_3"], second["psi/party_3"] > 0) == (True, 0.0, True)
+    assert first["omega/party_2"] > 0
+    assert first["omega/party_1"] == 0
+    assert second["corollary1/sum_alpha"] == pytest.approx(0.5 + 0.5 + 0.25)
+    assert second["corollary1/sum_beta"] == pytest.approx(0.5 + 0.75)
+
+
+def test_a_falling_alpha_leaves_the_model_as_it_is(build):
+    server = build(lightweighting={"alpha": {0: 0.5, 1: 0.2}})
+    first, second = server.train_round(0), server.train_round(1)
+    assert second["alpha/party_1"] == first["alpha/party_1"] == 0.5
+    assert second["parameters/party_1"] == first["parameters/party_1"]
+
+
+@pytest.mark.parametrize("split", [1, 2, 3])
+@pytest.mark.parametrize("labels", ["shared", "server"])
+def test_resumed_equals_uninterrupted(build, split: int, labels: str):
+    sections = {
+        "training": training(labels=labels, local_iterations=2),
+        "lightweighting": {"alpha": {1: 0.2, 3: 0.5}, "beta": 0.5, "error_feedback": True},
+        "channels_last": split == 2,
+    }
+    whole = run(build(**sections))
+    first = run(build(**sections), split)
+    state = copy.deepcopy(first.state_dict())
+    resumed = build(**sections)
+    resumed.load_state_dict(state)
+    for round_index in range(split, 4):
+        resumed.train_round(round_index)
+    assert digest(resumed) == digest(whole)
+    ours, theirs = resumed.summary(), whole.summary()
+    for name in ("uplink_bytes", "downlink_bytes", "train_macs", "unpruned_train_macs"):
+        assert ours[name] == theirs[name]
+
+
+def test_evaluation_moves_nothing(build):
+    quiet, watched = build(), build()
+    for round_index in range(2):
+        quiet.train_round(round_index)
+        watched.train_round(round_index)
+        assert watched.evaluate() == watched.evaluate()
+    assert digest(quiet) == digest(watched)
+
+
+def test_evaluation_equals_the_joint_model_on_the_test_split(build):
+    server = run(build(evaluation={"batch_size": 13}), 2)
+    parties = parties_of(server)
+    with torch.no_grad():
+        embeddings = [party.model.eval()(party.test.features) for party in parties]
+        logits = server.trainer.head(torch.cat(embeddings, 1))
+    metrics = server.evaluate()
+    assert metrics["accuracy/test"] == pytest.approx(
+        float((logits.argmax(1) == server.test_labels_N).double().mean())
+    )
+    assert metrics["loss/test"] == pytest.approx(float(F.cross_entropy(logits, server.test_labels_N)), rel=1e-5)
+
+
+def test_sparsified_evaluation_sees_what_would_be_sent(build):
+    lightweighting = {"beta": 0.9}
+    dense = run(build(lightweighting=lightweighting), 2)
+    sparse = run(build(lightweighting=lightweighting, evaluation={"sparsified": True}), 2)
+    assert digest(dense) == digest(sparse)
+    assert dense.evaluate() != sparse.evaluate()
+
+
+def test_error_feedback_sends_differences_that_shrink_the_error(build):
+    errors = {}
+    for feedback in (False, True):
+        # A learning rate near 0 keeps the embeddings still, so that the estimates can catch up with them.
+        server = build(
+            training=training(optimizer={"learning_rate": 1e-8, "momentum": 0.0}),
+            lightweighting={"beta": 0.5, "error_feedback": feedback},
+        )
+        errors[feedback] = [server.train_round(r)["omega/party_1"] for r in range(4)]
+    assert errors[True][0] == pytest.approx(errors[False][0], rel=1e-3)
+    assert errors[True][-1] < 0.5 * errors[False][-1]
+
+
+def test_an_embedding_that_is_not_finite_ends_the_run_with_the_party_named(build):
+    server = build()
+    with torch.no_grad():
+        parties_of(server)[1].model.get_parameter("embedding.bias").fill_(float("nan"))
+    with pytest.raises(ValueError, match=r"party_2's embedding has values that are not finite.*learning_rate"):
+        server.train_round(0)
+
+
+def test_parties_may_have_different_models_and_widths(build):
+    server = build(
+        models={
+            "feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8},
+            "parties": {"party_2": {"kind": "mlp", "width": 0.05, "embedding_size": 5}},
+            "head": {"hidden": []},
+        },
+        lightweighting={"alpha": {1: 0.5}, "beta": 0.5},
+    )
+    metrics = run(server, 2).evaluate()
+    assert 0 <= metrics["accuracy/test"] <= 1
+    assert [len(p) for p in server.trainer.head.parameters()] == [10, 10]
+    assert next(server.trainer.head.parameters()).shape == (10, 8 + 5 + 8 + 8)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (1, 2), (4, 2)])
+def test_other_grids_and_party_counts_train(build, rows: int, columns: int):
+    data = {
+        "dataset": {"kind": "digits"},
+        "train_samples": 48,
+        "test_samples": 40,
+        "partition": {"rows": rows, "columns": columns},
+    }
+    server = run(build(data=data, lightweighting={"alpha": {1: 0.3}, "beta": 0.3}), 2)
+    assert len(server.summary()["parties"]) == rows * columns
+
+
+def test_learns_the_digits(build: Callable[..., HeadServer]):
+    server = build(
+        data={"dataset": {"kind": "digits"}, "train_samples": 400, "test_samples": 200},
+        models={"feature": {"kind": "cnn", "width": 0.5, "embedding_size": 16}, "head": {"hidden": [32]}},
+        training=training(batch_size=32),
+        lightweighting={"alpha": {2: 0.2}, "beta": 0.3},
+    )
+    assert run(server, 5).evaluate()["accuracy/test"] > 0.6
