@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from models.small_map import SmallMapConv2d
+
 
 def scaled_width(channels: int, width: float) -> int:
     """Channels of a layer under the width multiplier: max(1, round(width * channels)).
@@ -73,7 +75,7 @@ class ConvolutionalFeatures(nn.Module):
 
 def _convolution(in_channels: int, out_channels: int, batch_norm: bool) -> list[nn.Module]:
     """3x3 convolution, batch normalization if asked for, ReLU; initialized as in He et al. 2015 (fan out)."""
-    conv = nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1, bias=not batch_norm)
+    conv = SmallMapConv2d(in_channels, out_channels, bias=not batch_norm)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     if conv.bias is not None:
         nn.init.zeros_(conv.bias)

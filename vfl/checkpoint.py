@@ -194,7 +194,7 @@ def _read_manifest(folder: Path, round_index: int) -> dict[str, Fingerprint]:
 
 def _read_section(folder: Path, name: str) -> State:
     tree = json.loads((folder / f"{name}.json").read_bytes())
-    # The library maps the file; a clone stays valid whatever happens to it.
+    # The library maps the file: a clone stays valid whatever happens to it, and is aligned for complex numbers.
     tensors = {key: tensor.clone() for key, tensor in load_file(folder / f"{name}.safetensors").items()}
     return _unpack(tree, tensors)
 

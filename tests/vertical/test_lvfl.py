@@ -252,9 +252,7 @@ def test_evaluation_equals_the_joint_model_on_the_test_split(build):
         embeddings = [party.model.eval()(party.test.features) for party in parties]
         logits = server.trainer.head(torch.cat(embeddings, 1))
     metrics = server.evaluate()
-    assert metrics["accuracy/test"] == pytest.approx(
-        float((logits.argmax(1) == server.test_labels_N).double().mean())
-    )
+    assert metrics["accuracy/test"] == pytest.approx(float((logits.argmax(1) == server.test_labels_N).double().mean()))
     assert metrics["loss/test"] == pytest.approx(float(F.cross_entropy(logits, server.test_labels_N)), rel=1e-5)
 
 
