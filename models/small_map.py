@@ -27,7 +27,7 @@ class SmallMapConv2d(nn.Conv2d):
     def __init__(self, in_channels: int, out_channels: int, *, bias: bool) -> None:
         super().__init__(in_channels, out_channels, kernel_size=3, padding=1, bias=bias)
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name of the overridden parameter
+    def forward(self, input: Tensor) -> Tensor:
         """Convolve [B, C, H, W] to [B, O, H, W]."""
         if input.device.type != "cpu" or max(input.shape[2:]) > LARGEST_SIDE:
             return super().forward(input)
