@@ -87,7 +87,7 @@ class ShowProgress(Callback):
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Show the round's result."""
         shown = [("loss/train", "loss {:.4f}"), ("accuracy/test", "test accuracy {:.2%}")]
-        shown += [("savings/compute", "compute saved {:.0%}"), ("savings/communication", "communication saved {:.0%}")]
+        shown += [("savings/compute", "saved: compute {:.0%}"), ("savings/communication", "communication {:.0%}")]
         text = "  ".join(form.format(metrics[tag]) for tag, form in shown if tag in metrics)
         self.bar.update(self.task, completed=0, label=f"{loop.next_round + 1}/{loop.rounds}", status=text)
         self.console.print(f"round {round_index + 1}/{loop.rounds}  {text}", highlight=False)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from vfl.costs import savings
@@ -14,16 +15,21 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     sent = summary["uplink_bytes"] + summary["downlink_bytes"]
     dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
     table = Table(
-        title=f"test accuracy {summary['test_accuracy']:.2%} after {summary['rounds']} rounds "
-        f"({summary['wall_time_s']:.0f} s)",
-        caption=f"saved against no lightweighting: {compute:.1%} of the compute "
-        f"({amount(summary['train_macs'])} of {amount(summary['unpruned_train_macs'])} multiply-accumulates), "
-        f"{savings(sent, dense):.1%} of the communication ({amount(sent)}B of {amount(dense)}B; "
-        f"uplink alone {savings(summary['uplink_bytes'], summary['dense_uplink_bytes']):.1%})",
+        title=f"test accuracy {summary['test_accuracy']:.2%} after {summary['rounds']} rounds, "
+        f"{summary['wall_time_s']:.0f} s",
+        caption="saved against no lightweighting\n"
+        f"compute {compute:.1%}: {amount(summary['train_macs'])} instead of "
+        f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (MACs)\n"
+        f"communication {savings(sent, dense):.1%}: {amount(sent)}B instead of {amount(dense)}B "
+        f"(up {savings(summary['uplink_bytes'], summary['dense_uplink_bytes']):.1%}, "
+        f"down {savings(summary['downlink_bytes'], summary['dense_downlink_bytes']):.1%})",
+        caption_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
     )
-    table.add_column("party")
+    table.add_column("party", no_wrap=True)
     for heading in ("alpha", "beta", "MACs/sample", "parameters", "sent up", "sent down", "train time"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, party in summary["parties"].items():
         table.add_row(
             name,
