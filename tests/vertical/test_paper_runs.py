@@ -2,11 +2,12 @@
 
 import json
 import os
+import runpy
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from parties import paper
 from parties.paper import fork_store, run_all
 from parties.run import run_experiment
 from vfl.checkpoint import CheckpointStore
-from vfl.config import ConfigError, parse_config
+from vfl.config import parse_config
 from vfl.loop import Callback, TrainingLoop
-from vfl.vertical.paper.plan import Plan, Run, make_plan
+from vfl.vertical.paper.plan import Plan, make_plan
 from vfl.vertical.paper.results import Result, load_results, read_rows
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "paper_lvfl.py"
@@ -75,7 +76,7 @@ def numbers(result: Result) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All ten runs of a seed, as the script trains them."""
+    """The runs of Fig. 2 and 3a of a seed, as the script trains them."""
     runs = tmp_path_factory.mktemp("series")
     assert len(train(tiny_plan("2", "3a"), runs)) == 7
     return runs
@@ -113,7 +114,7 @@ def test_a_finished_series_is_not_repeated_and_keeps_no_checkpoints(series: Path
     before = {path: path.stat().st_mtime_ns for path in series.rglob("*")}
     assert train(plan, series) == []
     assert {path: path.stat().st_mtime_ns for path in series.rglob("*")} == before
-    assert not [path for path in series.rglob("round_*")]
+    assert not list(series.rglob("round_*"))
     assert {path.name.split(".")[0] for path in (series / "L-seed0").iterdir()} == {
         "config", "metrics", "summary", "events",
     }  # fmt: skip
@@ -144,18 +145,23 @@ class Stop(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def stopping_after(rounds: int) -> Callable[..., Any]:
+    """Return ``run_experiment`` with an interrupt."""
+
+    def stopping(*args: Any, **kwargs: Any) -> Any:
+        kwargs["extra_callbacks"] = [*kwargs["extra_callbacks"], Stop(rounds)]
+        return run_experiment(*args, **kwargs)
+
+    return stopping
+
+
 @pytest.mark.parametrize("after", [1, 2, 3, 5])
 def test_an_interrupted_series_goes_on_with_the_same_bits(
     series: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ):
     plan = tiny_plan("2")
-
-    def stopping(*args: Any, **kwargs: Any) -> Any:
-        kwargs["extra_callbacks"] = [*kwargs["extra_callbacks"], Stop(after)]
-        return run_experiment(*args, **kwargs)
-
     with monkeypatch.context() as patch:
-        patch.setattr(paper, "run_experiment", stopping)
+        patch.setattr(paper, "run_experiment", stopping_after(after))
         assert run_all(plan, tmp_path, QUIET, lambda *_: None) == "SIGTERM"
     assert (tmp_path / "NL-seed0" / "summary.json").exists() == (after == 5)
     assert not (tmp_path / "PL-seed0").exists()
@@ -172,37 +178,49 @@ def test_a_kill_between_checkpoint_and_fork_loses_no_fork(tmp_path: Path):
     assert fork_store(tmp_path).rounds() == [2, 3]
 
 
-def test_a_folder_of_another_configuration_is_refused(series: Path):
-    plan = tiny_plan("2")
-    first = plan.runs[0]
-    changed = Run(first.method, 0, first.config.model_copy(update={"precision": "bfloat16"}))
-    with pytest.raises(ConfigError, match=r"other settings: precision \(float32 -> bfloat16\)"):
-        train(Plan(plan.base, (0,), plan.curves, (changed,), {}), series)
+Call = Callable[..., tuple[int, str, str]]
 
 
-def script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Call]:
+    """Run the script in this process; return its exit code, standard output and standard error."""
+    main = runpy.run_path(str(SCRIPT), run_name="paper_script")["main"]
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back what the script sets
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+        code = main()
+        printed, errors = capsys.readouterr()
+        return code, printed, errors
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)
 
 
-def test_the_script_trains_draws_and_says_so(tmp_path: Path):
+def test_the_script_trains_goes_on_draws_and_says_so(script: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "tiny.yaml").write_text(json.dumps(TINY))  # JSON is YAML
-    settings = [str(tmp_path / "tiny.yaml"), "lightweighting.error_feedback=false", "--out", str(tmp_path / "out")]
-    done = script(*settings, "--figures", "3b", "--rounds", "10", "--data-note", "small digits")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    out = tmp_path / "out"
+    command = [str(tmp_path / "tiny.yaml"), "lightweighting.error_feedback=false", "--out", str(out)]
+    command += ["--figures", "3b", "--rounds", "10", "--data-note", "small digits"]
+    with monkeypatch.context() as patch:
+        patch.setattr(paper, "run_experiment", stopping_after(7))
+        code, printed, _ = script(*command)
+    assert (code, printed.splitlines()[1].split(":")[0]) == (130, "SIGTERM")
+    assert CheckpointStore(out / "runs" / "NL-seed0" / "checkpoints").rounds() == [4, 7]
+    code, printed, errors = script(*command)
+    assert (code, errors) == (0, "")
+    lines = printed.splitlines()
     assert lines[0].startswith("4 runs; scaled from 5 to 10 rounds, rounded: α {4: 0.3, 6: 0.5}; β {2: 0.4};")
-    assert [line.split(":")[0] for line in lines[1:5]] == [
-        "1/4 NL seed 0", "2/4 beta0.2 seed 0", "3/4 beta0.4 seed 0", "4/4 beta0.6 seed 0",
-    ]  # fmt: skip
-    assert len(lines) == 6
-    written = {path.name for path in (tmp_path / "out").iterdir()}
+    runs = ["1/4 NL seed 0", "2/4 beta0.2 seed 0", "3/4 beta0.4 seed 0", "4/4 beta0.6 seed 0"]
+    assert [line.split(":")[0] for line in lines[1:]] == [*runs, "done"]
+    written = {path.name for path in out.iterdir()}
     assert written == {"README.md", "about.json", "config.yaml", "fig3b.png", "results.csv", "runs"}
-    text = (tmp_path / "out" / "README.md").read_text()
+    text = (out / "README.md").read_text()
     assert "4 of 4 runs are finished." in text
-    assert "small digits" in text
-    drawn = script("--plots-only", "--out", str(tmp_path / "out"), "--data-note", "other note")
-    assert (drawn.returncode, drawn.stderr) == (0, "")
-    assert (tmp_path / "out" / "README.md").read_text() == text.replace("small digits", "other note")
+    assert "- Data: small digits;" in text
+    assert script("--plots-only", "--out", str(out), "--data-note", "other note")[0] == 0
+    assert (out / "README.md").read_text() == text.replace("Data: small digits", "Data: other note")
 
 
 @pytest.mark.parametrize(
@@ -211,18 +229,19 @@ def test_the_script_trains_draws_and_says_so(tmp_path: Path):
         (["--out", "x", "training.round=3"], "training.round: unknown key"),
         (["--out", "x", "--seeds", "a"], "--seeds: "),
         (["--out", "x", "--rounds", "1"], "--rounds: 1 are too few"),
+        (["--out", "x", "--rounds", "many"], "--rounds"),
         (["a.yaml", "b.yaml", "--out", "x"], "one configuration"),
         ([], "--out"),
         (["--plots-only", "--out", "nothing-here"], "holds no results yet"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], field: str
+    script: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], field: str
 ):
     monkeypatch.chdir(tmp_path)
-    done = script(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: ")
-    assert field in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    code, printed, errors = script(*arguments)
+    assert (code, printed) == (2, "")
+    assert errors.startswith("error: ")
+    assert field in errors
+    assert len(errors.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
