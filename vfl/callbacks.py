@@ -19,21 +19,18 @@ class TensorBoard(Callback):
         self.run_dir = run_dir
         self.writer: SummaryWriter | None = None
 
-    def on_start(self, loop: TrainingLoop) -> None:
-        """Open the event file."""
-        self.writer = SummaryWriter(str(self.run_dir), purge_step=loop.next_round or None)
-
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
-        """Write the round."""
-        assert self.writer is not None
+        """Write the round; the first one of a session opens an event file and purges what it will write again."""
+        if self.writer is None:
+            self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
         for tag, value in metrics.items():
             self.writer.add_scalar(tag, value, round_index)  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         self.writer.flush()
 
     def on_end(self, loop: TrainingLoop) -> None:
         """Close the event file."""
-        assert self.writer is not None
-        self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
 
 class JsonLines(Callback):
@@ -70,14 +67,12 @@ class ShowProgress(Callback):
             disable=not console.is_terminal,
         )
         self.task = self.bar.add_task("", total=None, label="", status="")
-        self.rounds_done = 0
 
     def on_start(self, loop: TrainingLoop) -> None:
         """Show where the run stands."""
         if loop.next_round:
-            self.console.print(f"resumed after {loop.next_round} of {loop.rounds} rounds")
-        self.rounds_done = loop.next_round
-        self.bar.update(self.task, label=f"1/{loop.rounds}")
+            self._print(f"resumed after {loop.next_round} of {loop.rounds} rounds")
+        self._label_round(loop)
         self.bar.start()
 
     def on_step(self, done: int, total: int) -> None:
@@ -89,12 +84,19 @@ class ShowProgress(Callback):
         shown = [("loss/train", "loss {:.4f}"), ("accuracy/test", "test accuracy {:.2%}")]
         shown += [("savings/compute", "saved: compute {:.0%}"), ("savings/communication", "communication {:.0%}")]
         text = "  ".join(form.format(metrics[tag]) for tag, form in shown if tag in metrics)
-        self.bar.update(self.task, completed=0, label=f"{loop.next_round + 1}/{loop.rounds}", status=text)
-        self.console.print(f"round {round_index + 1}/{loop.rounds}  {text}", highlight=False)
+        self.bar.update(self.task, completed=0, status=text)
+        self._label_round(loop)
+        self._print(f"round {round_index + 1}/{loop.rounds}  {text}")
 
     def on_end(self, loop: TrainingLoop) -> None:
         """Take the bar away."""
         self.bar.stop()
+
+    def _label_round(self, loop: TrainingLoop) -> None:
+        self.bar.update(self.task, label=f"{min(loop.next_round + 1, loop.rounds)}/{loop.rounds}")
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class EarlyStop(Callback):

@@ -5,6 +5,7 @@ one line of ``ConfigError`` that names the field and the fix.
 """
 
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
@@ -35,12 +36,15 @@ from vfl.lightweighting.schedule import (
 class ConfigError(ValueError):
     """A configuration that cannot be run; the text is one line that names the field and the fix."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.splitlines()))  # keys and values of a user's may hold line ends
+
 
 def _learning_rate(value: object) -> Schedule:
     schedule = parse_schedule(value)
     values = list(schedule.values()) if isinstance(schedule, dict) else [schedule]
-    if any(rate <= 0 for rate in values):
-        raise ValueError("must be above 0")
+    if not all(0 < rate < math.inf for rate in values):
+        raise ValueError("must be above 0 and finite")
     if isinstance(schedule, dict) and 0 not in schedule:
         raise ValueError("must name round 0")
     return schedule
@@ -52,8 +56,15 @@ def _strict_int(value: object) -> object:
     return value
 
 
+def _not_bool(value: object) -> object:
+    if isinstance(value, bool):  # YAML's yes and on; pydantic would take it for 1.0
+        raise ValueError("must be a number")
+    return value
+
+
 Positive = Annotated[int, BeforeValidator(_strict_int), Field(ge=1)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+Number = Annotated[float, BeforeValidator(_not_bool)]
+Fraction = Annotated[Number, Field(ge=0, lt=1)]
 AsItIs = PlainSerializer(lambda value: value, return_type=Any)  # pydantic would try each type of the union
 RatioSchedule = Annotated[PartySchedule, PlainValidator(parse_party_schedule), AsItIs]
 RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate), AsItIs]
@@ -106,7 +117,7 @@ class FeatureModelConfig(Section):
     kind: Literal["vgg16", "vgg11", "cnn", "mlp"] = "vgg16"
     embedding_size: Positive = 128
     """Width d_k of the embedding; never pruned."""
-    width: Annotated[float, Field(gt=0)] = 1.0
+    width: Annotated[Number, Field(gt=0)] = 1.0
     """Multiplier of the layers' widths."""
     batch_norm: bool = True
 
@@ -134,7 +145,7 @@ class OptimizerConfig(Section):
     learning_rate: RateSchedule = 0.05
     """A number, or {round: value} from round 0 on."""
     momentum: Fraction = 0.9
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[Number, Field(ge=0)] = 0.0
     nesterov: bool = False
 
     @model_validator(mode="after")
@@ -212,13 +223,13 @@ class CheckpointConfig(Section):
 class ExperimentConfig(Section):
     """One experiment."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
     """Names the run folder."""
     seed: Annotated[int, BeforeValidator(_strict_int), Field(ge=0)] = 0
     mode: Literal["vertical"] = "vertical"
     threads: Positive | None = None
     """CPU threads; null leaves PyTorch's choice. The same bits need the same number."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")] = "cpu"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$")] = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast, float32 weights."""
     channels_last: bool = False
@@ -322,7 +333,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2020-99-99
         raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: must hold 'key: value' settings")
@@ -335,8 +346,11 @@ def _overlay(section: type[BaseModel], under: dict[str, Any], over: dict[str, An
     for key, value in over.items():
         field = section.model_fields.get(key)
         inner = field.annotation if field else None
-        if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, dict) and merged.get(key):
-            merged[key] = _overlay(inner, merged[key], cast(dict[str, Any], value))
+        inherited = merged.get(key)
+        if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, dict):
+            # Where the base wrote something else in the section's place, that is what gives way.
+            settings = cast(dict[str, Any], inherited) if isinstance(inherited, dict) else {}
+            merged[key] = _overlay(inner, settings, cast(dict[str, Any], value))
         else:
             merged[key] = value
     return merged
@@ -345,7 +359,7 @@ def _overlay(section: type[BaseModel], under: dict[str, Any], over: dict[str, An
 def _parse_value(key: str, text: str) -> object:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{key}: {text!r} is not a YAML value ({' '.join(str(error).split())})") from None
 
 

@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from vfl.checkpoint import CheckpointStore, State
@@ -53,7 +53,7 @@ class Callback:
         """Run after every round, before its checkpoint: what is written here for a lost round is written again."""
 
     def on_end(self, loop: "TrainingLoop") -> None:
-        """Run after the last round, interrupted runs included."""
+        """Run at the end, also of an interrupted or failed run, if ``on_start`` went well; the last callback first."""
 
     def state_dict(self) -> State:
         """Return what must survive a resume."""
@@ -94,45 +94,42 @@ class TrainingLoop:
         self.next_round = 0
         self.last_metrics: Metrics = {}
         self.stop_reason: str | None = None
-        self._wall_time_before_s = 0.0
+        self.wall_time_s = 0.0
+        """Seconds up to the end of the last round, in all sessions of this run."""
+        self._saved_round = 0
         self._started_s = time.perf_counter()
 
     def run(self) -> dict[str, Any]:
         """Train the rounds that are left and return the run's summary."""
-        try:
+        with ExitStack() as at_end:
+            at_end.callback(self.algorithm.close)
             self.restore()
             for callback in self.callbacks:
                 callback.on_start(self)
+                at_end.callback(callback.on_end, self)
             while self.next_round < self.rounds and self.stop_reason is None:
                 self.run_round(self.next_round)
-            summary = self.summary()
-            for callback in self.callbacks:
-                callback.on_end(self)
-            return summary
-        finally:
-            self.algorithm.close()
+            if self._saved_round != self.next_round:
+                self.save()
+            return self.summary()
 
     def run_round(self, round_index: int) -> None:
-        """Train, evaluate, report and save one round."""
+        """Train, evaluate and report one round, and save it when a checkpoint is due."""
         metrics = self.algorithm.train_round(round_index)
         last = round_index + 1 == self.rounds
         if last or (round_index + 1) % self.evaluate_every == 0:
             metrics |= self.algorithm.evaluate()
         self.next_round = round_index + 1
         self.last_metrics |= metrics
+        self.wall_time_s = time.perf_counter() - self._started_s
         for callback in self.callbacks:
             callback.on_round(self, round_index, metrics)
-        if last or self.stop_reason is not None or self.next_round % self.checkpoint_every == 0:
+        if self.next_round % self.checkpoint_every == 0:
             self.save()
 
     def request_stop(self, reason: str) -> None:
         """End the run after the present round and its checkpoint."""
         self.stop_reason = reason
-
-    @property
-    def wall_time_s(self) -> float:
-        """Seconds of all sessions of this run, those before a resume included up to their checkpoint."""
-        return self._wall_time_before_s + time.perf_counter() - self._started_s
 
     def summary(self) -> dict[str, Any]:
         """Return rounds done, last evaluation, seconds and the algorithm's totals."""
@@ -155,6 +152,7 @@ class TrainingLoop:
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
         }
         self.checkpoints.save(self.next_round, {"loop": own, **self.algorithm.state_dict()})
+        self._saved_round = self.next_round
 
     def restore(self) -> None:
         """Continue from the newest good checkpoint; without one, start at round 0."""
@@ -163,9 +161,10 @@ class TrainingLoop:
             return
         _, sections = loaded
         own = sections.pop("loop")
-        self.next_round = own["next_round"]
+        self.next_round = self._saved_round = own["next_round"]
         self.last_metrics = own["last_metrics"]
-        self._wall_time_before_s = own["wall_time_s"]
+        self.wall_time_s = own["wall_time_s"]
+        self._started_s -= self.wall_time_s
         for callback in self.callbacks:
             if callback.name:
                 callback.load_state_dict(own["callbacks"][callback.name])

@@ -61,6 +61,11 @@ def test_too_few_rounds_for_the_schedule_are_refused(rounds: int):
         scale_rounds(BASE, rounds)
 
 
+def test_a_change_does_not_move_to_round_0():
+    with pytest.raises(ConfigError, match=r"round 4 of lightweighting\.beta would fall on round 0"):
+        scale_rounds(parse_config(PAPER | {"lightweighting": {"beta": {4: 0.2}}}), 10)
+
+
 def test_all_figures_take_ten_runs_per_seed_in_order():
     plan = make_plan(BASE, FIGURES, (3, 1))
     methods = ["NL", "PL", "ML", "L", "alpha0.2", "alpha0.4", "alpha0.6", "beta0.2", "beta0.4", "beta0.6"]

@@ -76,6 +76,11 @@ def test_a_pruning_s_drop_and_recovery():
     assert second.drop == pytest.approx(0.1)
 
 
+def test_a_recovery_after_the_next_pruning_is_not_this_one_s():
+    first, second = result("PL", [0.5, 0.3, 0.4, 0.2, 0.5], {1: 0.1, 3: 0.2}).prunings()
+    assert (first.recovery_rounds, first.until, second.recovery_rounds) == (None, 3, 1)
+
+
 def test_no_drop_recovers_at_once_and_round_0_has_nothing_before():
     (only,) = result("PL", [0.1, 0.2, 0.3], {0: 0.1, 1: 0.2}).prunings()
     assert (only.round_index, only.recovery_rounds) == (1, 0)

@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +97,20 @@ def test_a_fork_gives_the_same_bits_as_the_run_from_scratch(series: Path, tmp_pa
 
 
 def test_forks_skip_the_shared_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    first_rounds: dict[str, int] = {}
+    begun: dict[str, tuple[int, int]] = {}
 
     class Watch(paper.SaveForks):
+        def __init__(self, run_dir: Path, rounds: Iterable[int]) -> None:
+            super().__init__(run_dir, rounds)
+            self.rows = len(read_rows(run_dir)) if run_dir.exists() else 0
+
         def on_start(self, loop: TrainingLoop) -> None:
-            first_rounds[self.forks.directory.parent.name] = loop.next_round
+            begun[self.forks.directory.parent.name] = (self.rows, loop.next_round)
             super().on_start(loop)
 
     monkeypatch.setattr(paper, "SaveForks", Watch)
     train(tiny_plan("2"), tmp_path)
-    assert first_rounds == {"NL-seed0": 0, "PL-seed0": 2, "ML-seed0": 1, "L-seed0": 2}
+    assert begun == {"NL-seed0": (0, 0), "PL-seed0": (2, 2), "ML-seed0": (1, 1), "L-seed0": (2, 2)}
 
 
 def test_a_finished_series_is_not_repeated_and_keeps_no_checkpoints(series: Path):
@@ -212,13 +216,12 @@ def test_the_script_trains_goes_on_draws_and_says_so(script: Call, tmp_path: Pat
     assert (code, errors) == (0, "")
     lines = printed.splitlines()
     assert lines[0].startswith("4 runs; scaled from 5 to 10 rounds, rounded: α {4: 0.3, 6: 0.5}; β {2: 0.4};")
-    runs = ["1/4 NL seed 0", "2/4 beta0.2 seed 0", "3/4 beta0.4 seed 0", "4/4 beta0.6 seed 0"]
+    runs = [f"{n}/4 {method} seed 0" for n, method in enumerate(("NL", "beta0.2", "beta0.4", "beta0.6"), start=1)]
     assert [line.split(":")[0] for line in lines[1:]] == [*runs, "done"]
     written = {path.name for path in out.iterdir()}
     assert written == {"README.md", "about.json", "config.yaml", "fig3b.png", "results.csv", "runs"}
     text = (out / "README.md").read_text()
     assert "4 of 4 runs are finished." in text
-    assert "- Data: small digits;" in text
     assert script("--plots-only", "--out", str(out), "--data-note", "other note")[0] == 0
     assert (out / "README.md").read_text() == text.replace("Data: small digits", "Data: other note")
 

@@ -1,0 +1,285 @@
+"""LVFL in one process against the bare PyTorch loop on the same split model: throughput, codec share, memory.
+
+The bare loop is ``vfl.vertical.joint.JointTrainer``. ``python -m parties.benchmark SIDE LAYOUT OPTIONS`` is the
+child process of the memory comparison.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from models.registry import build_feature_model
+from parties.head_server import HeadServer
+from parties.local import LocalLink, build_head, build_party, build_receiver, build_server_protocol
+from vfl.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
+from vfl.benchmarks.report import describe_machine
+from vfl.config import ExperimentConfig, parse_config
+from vfl.data.datasets import Dataset
+from vfl.data.samples import Samples
+from vfl.random import generator, seeded
+from vfl.runtime import start_runtime
+from vfl.vertical.batches import batch_rows
+from vfl.vertical.joint import JointTrainer
+
+WARM_UP = 2
+SIDE = 16
+"""Pixels of a quadrant's side."""
+CLASSES = 10
+BATCHES = 39
+"""Batches in the random training set: 39 of 256 are the paper's 10000 images."""
+BETAS = (0.0, 0.5, 0.9)
+MEMORY_STEPS = 3
+MEMORY_PAIRS = 3
+"""At most; every value costs a process, and they hardly differ."""
+
+Layout = Literal["float32 NCHW", "bfloat16 channels_last"]
+LAYOUTS: tuple[Layout, ...] = ("float32 NCHW", "bfloat16 channels_last")
+LABELS = {"labels shared, replay": "shared", "labels server": "server"}
+THROUGHPUT = "throughput: one exchange (lvfl) against one step (bare), E = 1"
+
+
+class Bare:
+    """The bare loop on random data."""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        runtime = start_runtime(config)
+        self.images, self.labels_N = random_data(config)
+        model = config.models.feature
+        with seeded(config.seed, "init"):
+            features = [
+                build_feature_model(
+                    model.kind,
+                    in_channels=3,
+                    image_size=(SIDE, SIDE),
+                    embedding_size=model.embedding_size,
+                    width=model.width,
+                )
+                for _ in self.images
+            ]
+        head = build_head(config, CLASSES, runtime).head
+        self.trainer = JointTrainer(features, head, config.training.optimizer, runtime)
+        self.rows = cycle(batch_rows(config.seed, 0, WARM_UP, len(self.labels_N), config.training.batch_size))
+
+    def step(self) -> None:
+        """Take one step."""
+        self.trainer.step(self.images, self.labels_N, next(self.rows))
+
+
+class Lightweight:
+    """Head server and parties in this process, on the same random data."""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self.config = config
+        runtime = start_runtime(config)
+        images, labels_N = random_data(config)
+        ids_N = torch.arange(len(labels_N))
+        parts = [Samples(ids_N, part) for part in images]
+        data = Dataset(
+            train=Samples(ids_N, images[0], labels_N),
+            test=Samples(ids_N, images[0], labels_N),
+            classes=tuple(map(str, range(CLASSES))),
+        )
+        self.parties = [build_party(position, part, part, data, config, runtime) for position, part in enumerate(parts)]
+        self.server = HeadServer(
+            [LocalLink(party) for party in self.parties],
+            [build_receiver(party.name, len(labels_N), config) for party in self.parties],
+            build_head(config, CLASSES, runtime),
+            build_server_protocol(config),
+            labels_N,
+            labels_N,
+            config,
+        )
+        self.round_index = -1
+
+    def next_round(self) -> None:
+        """Run the next round as warm-up; it also assigns the round's beta."""
+        self.round_index += 1
+        self.server.train_round(self.round_index)
+        training = self.config.training
+        samples = len(self.server.train_labels_N)
+        rows = batch_rows(self.config.seed, self.round_index, WARM_UP, samples, training.batch_size)
+        # The round's exchanges, again and again: their batches are the ones that the parties still hold.
+        self.exchanges = cycle(enumerate(rows))
+
+    def exchange(self) -> None:
+        """Run one exchange."""
+        number, rows_B = next(self.exchanges)
+        self.server.exchange(self.round_index, number, rows_B)
+
+    def embeddings(self) -> tuple[list[Tensor], Tensor]:
+        """Return the parties' present embeddings of a batch, and its rows."""
+        _, rows_B = next(self.exchanges)
+        with torch.no_grad():
+            embeddings = [
+                party.runtime.forward(party.model, party.runtime.batch(party.train.features, rows_B))
+                for party in self.parties
+            ]
+        return embeddings, rows_B
+
+    def transmit(self, embeddings: Sequence[Tensor], rows_B: Tensor) -> None:
+        """Sparsify, encode and decode as often as an exchange with shared labels does.
+
+        Every sender decodes its own frame once, the server all K, and each of the K parties the K - 1 others.
+        """
+        frames = [
+            party.sender.send(embedding_BD, rows_B, party.beta)[0]
+            for party, embedding_BD in zip(self.parties, embeddings, strict=True)
+        ]
+        for _ in self.parties:
+            for receiver, frame in zip(self.server.receivers, frames, strict=True):
+                receiver.receive(frame, rows_B)
+
+
+def benchmark_vertical(options: Options) -> list[Result]:
+    """Measure throughput, the gain of bfloat16, the codec's share and the peak memory."""
+    return [
+        *(
+            _throughput(options, f"{layout}, {labels}", layout, layout, LABELS[labels])
+            for layout in LAYOUTS
+            for labels in LABELS
+        ),
+        _bfloat16_gain(options),
+        *(result for layout in LAYOUTS for result in _codec_share(options, layout)),
+        *(_memory(options, layout) for layout in LAYOUTS),
+    ]
+
+
+def make_config(options: Options, layout: Layout, labels: str = "shared", **lightweighting: Any) -> ExperimentConfig:
+    """Return the paper's setting with the command line's sizes."""
+    return parse_config(
+        {
+            "name": "benchmark",
+            "threads": options.threads,
+            "precision": layout.split()[0],
+            "channels_last": layout.endswith("channels_last"),
+            "models": {"feature": {"embedding_size": options.embedding_size, "width": options.width}},
+            "training": {
+                "steps_per_round": WARM_UP,
+                "batch_size": options.batch_size,
+                "labels": labels,
+                "optimizer": {"learning_rate": 0.001},  # random labels must not diverge
+            },
+            "lightweighting": lightweighting,
+        }
+    )
+
+
+def random_data(config: ExperimentConfig) -> tuple[list[Tensor], Tensor]:
+    """Return standardised-looking images [N, 3, 16, 16] of each party, and labels [N]."""
+    samples = BATCHES * config.training.batch_size
+    stream = generator(config.seed, "benchmark")
+    images = [torch.randn(samples, 3, SIDE, SIDE, generator=stream) for _ in config.data.partition.parties]
+    return images, torch.randint(CLASSES, (samples,), generator=stream)
+
+
+def _throughput(options: Options, case: str, ours: Layout, bare: Layout, labels: str) -> Result:
+    yardstick = Bare(make_config(options, bare))
+    subject = Lightweight(make_config(options, ours, labels))
+    subject.next_round()
+    raw = interleave({"bare": yardstick.step, "lvfl": subject.exchange}, options.pairs, WARM_UP)
+    measured = median(ratios(raw, ("bare", "lvfl")))
+    return Result(THROUGHPUT, case, raw, ("bare", "lvfl"), requirement=Requirement(measured, ">=", 0.97))
+
+
+def _bfloat16_gain(options: Options) -> Result:
+    result = _throughput(options, "labels shared, replay", "bfloat16 channels_last", "float32 NCHW", "shared")
+    excuse = "" if describe_machine()["avx512_bf16"] else "this CPU has no AVX512-BF16"
+    return Result(
+        "bfloat16 channels_last (lvfl) against float32 NCHW (bare)",
+        result.case,
+        result.raw,
+        result.ratio_of,
+        requirement=Requirement(median(result.ratios), ">=", 1.6, excuse=excuse),
+    )
+
+
+def _codec_share(options: Options, layout: Layout) -> list[Result]:
+    subject = Lightweight(make_config(options, layout, beta=dict(enumerate(BETAS))))
+    results: list[Result] = []
+    for beta in BETAS:
+        subject.next_round()
+        embeddings, rows_B = subject.embeddings()
+        raw = interleave(
+            {"codec": lambda: subject.transmit(embeddings, rows_B), "exchange": subject.exchange},  # noqa: B023
+            options.pairs,
+            WARM_UP,
+        )
+        share_percent = 100 * median(ratios(raw, ("codec", "exchange")))
+        results.append(
+            Result(
+                "share of an exchange (labels shared) in sparsify, encode and decode",
+                f"{layout}, beta {beta:g}",
+                raw,
+                ("codec", "exchange"),
+                requirement=Requirement(share_percent, "<=", 3.0, "%"),
+            )
+        )
+    return results
+
+
+def _memory(options: Options, layout: Layout) -> Result:
+    raw: Raw = {"bare": [], "lvfl": []}
+    imported: Raw = {"bare": [], "lvfl": []}
+    for pair in range(min(options.pairs, MEMORY_PAIRS)):
+        for side in ("bare", "lvfl") if pair % 2 == 0 else ("lvfl", "bare"):
+            arguments = [side, layout, json.dumps(asdict(options))]
+            child = subprocess.run(
+                [sys.executable, "-m", "parties.benchmark", *arguments], stdout=subprocess.PIPE, check=True
+            )
+            sizes = json.loads(child.stdout)
+            raw[side].append(sizes["peak_bytes"])
+            imported[side].append(sizes["imported_bytes"])
+    above = {side: median(raw[side]) - median(imported[side]) for side in raw}
+    return Result(
+        f"peak resident memory of a process that takes {MEMORY_STEPS} steps",
+        f"{layout}, labels shared, replay",
+        raw,
+        ("lvfl", "bare"),
+        unit="bytes",
+        details={"ratio_above_imports": above["lvfl"] / above["bare"]},
+        requirement=Requirement(median(ratios(raw, ("lvfl", "bare"))), "<=", 1.3),
+    )
+
+
+def _peak_bytes() -> int:
+    """This process's peak resident memory.
+
+    On Linux from /proc: ru_maxrss of a started process begins there at its parent's value, and would measure that.
+    """
+    if sys.platform == "linux":
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _measure_memory(side: str, layout: Layout, options: Options) -> dict[str, int]:
+    """Take steps of one side and return the peak before and after."""
+    imported_bytes = _peak_bytes()
+    config = make_config(options, layout)
+    if side == "bare":
+        bare = Bare(config)
+        for _ in range(MEMORY_STEPS):
+            bare.step()
+    else:
+        subject = Lightweight(config)
+        subject.next_round()
+        for _ in range(MEMORY_STEPS - WARM_UP):
+            subject.exchange()
+    return {"imported_bytes": imported_bytes, "peak_bytes": _peak_bytes()}
+
+
+if __name__ == "__main__":
+    side, layout, options = sys.argv[1:]
+    assert layout in LAYOUTS
+    json.dump(_measure_memory(side, layout, Options(**json.loads(options))), sys.stdout)

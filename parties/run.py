@@ -1,0 +1,75 @@
+"""One training from a configuration: the parties in this process, the callbacks, the loop and its signals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from parties.local import build_in_process
+from vfl.callbacks import Callback, EarlyStop, JsonLines, ShowProgress, TensorBoard
+from vfl.checkpoint import CheckpointStore
+from vfl.config import ExperimentConfig
+from vfl.loop import TrainingLoop, stop_on_signal
+from vfl.run_folder import open_run, write_summary
+from vfl.runtime import start_runtime
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended."""
+
+    summary: dict[str, Any]
+    """As in ``summary.json``, which is written only when the run is finished."""
+    finished: bool
+    """All rounds are done, or early stopping ended the run."""
+    signal_name: str | None
+    """The signal that asked for an end, which may have come in the last round; None without one."""
+    stop_reason: str | None
+    """Why the loop ended before its last round, signals included."""
+
+
+def run_experiment(
+    config: ExperimentConfig,
+    run_dir: Path,
+    *,
+    resume: bool,
+    console: Console,
+    extra_callbacks: Sequence[Callback] = (),
+) -> Outcome:
+    """Build the experiment and train it in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
+
+    ``extra_callbacks`` come after all others. Raises ValueError for data or a folder that cannot be used.
+    """
+    runtime = start_runtime(config)
+    progress = ShowProgress(console)
+    algorithm = build_in_process(config, runtime, progress.on_step)
+    open_run(run_dir, config, resume=resume)
+    console.print(
+        f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}", highlight=False
+    )
+    callbacks: list[Callback] = [TensorBoard(run_dir), JsonLines(run_dir / "metrics.jsonl"), progress]
+    if config.training.patience is not None:
+        callbacks.append(EarlyStop(config.training.patience))
+    loop = TrainingLoop(
+        algorithm,
+        config.training.rounds,
+        [*callbacks, *extra_callbacks],
+        checkpoints=CheckpointStore(run_dir / "checkpoints", keep=config.checkpoint.keep),
+        checkpoint_every=config.checkpoint.every,
+        evaluate_every=config.evaluation.every,
+    )
+    signals: list[str] = []
+
+    def interrupt(signal_name: str) -> None:
+        signals.append(signal_name)
+        loop.request_stop(signal_name)
+        console.print(f"{signal_name}: ending after this round and its checkpoint (again: at once)", highlight=False)
+
+    with stop_on_signal(interrupt):
+        summary = loop.run()
+    finished = not signals or loop.next_round == loop.rounds
+    if finished:
+        write_summary(run_dir, summary)
+    return Outcome(summary, finished, signals[0] if signals else None, loop.stop_reason)

@@ -1,0 +1,128 @@
+"""Measure LVFL: python scripts/benchmark.py {vertical,pruning,codec} [--pairs N] [--json FILE].
+
+Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
+ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
+
+Exit codes: 0 done (whether targets are met or not), 2 bad input (one line on stderr), 130 interrupted.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import torch
+from rich.console import Console
+
+from parties.benchmark import benchmark_vertical
+from vfl.benchmarks.codec import benchmark_codec
+from vfl.benchmarks.paired import Options, Result
+from vfl.benchmarks.pruning import benchmark_pruning
+from vfl.benchmarks.report import describe_machine, show, write_json
+
+PIPE_WIDTH = 150
+"""Columns of the tables where there is no terminal to fit in."""
+
+
+class Benchmark(NamedTuple):
+    """A subcommand."""
+
+    run: Callable[[Options], list[Result]]
+    help: str
+    pairs: int
+    options: tuple[str, ...]
+    """Those of ``Options`` that matter to it, beside pairs and threads."""
+
+
+BENCHMARKS = {
+    "vertical": Benchmark(
+        benchmark_vertical,
+        "an exchange of four parties against the bare PyTorch loop: throughput, codec share, memory",
+        10,
+        ("batch_size", "width", "embedding_size"),
+    ),
+    "pruning": Benchmark(
+        benchmark_pruning,
+        "a party's step after pruning against before: time saved per multiply-accumulate saved",
+        10,
+        ("batch_size", "width", "embedding_size"),
+    ),
+    "codec": Benchmark(
+        benchmark_codec,
+        "sparsify, encode and decode: microseconds, and bytes over the entropy bound",
+        50,
+        ("batch_size", "embedding_size"),
+    ),
+}
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave with exit code 2."""
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="benchmark", required=True, metavar="{" + ",".join(BENCHMARKS) + "}")
+    for name, benchmark in BENCHMARKS.items():
+        command = commands.add_parser(name, help=benchmark.help, description=benchmark.help)
+        command.add_argument("--pairs", type=int, default=benchmark.pairs, help="measured pairs (%(default)s)")
+        command.add_argument("--threads", type=int, help="CPU threads (PyTorch's choice)")
+        for option in benchmark.options:
+            default = getattr(Options, option)
+            command.add_argument(
+                f"--{option.replace('_', '-')}", type=type(default), default=default, help="(%(default)s)"
+            )
+        command.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
+    return parser.parse_args(argv)
+
+
+def run(arguments: argparse.Namespace, command: str, console: Console) -> None:
+    """Measure, show and save."""
+    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
+        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
+    options = Options(**given)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    machine = describe_machine()
+    console.print(
+        f"{arguments.benchmark}: {options.pairs} pairs on {machine['cpu']}, {machine['threads']} of {machine['cores']} "
+        f"cores, AVX512-BF16 {_yes(machine['avx512_bf16'])}, AMX-BF16 {_yes(machine['amx_bf16'])}, "
+        f"torch {machine['torch']}",
+        highlight=False,
+    )
+    results = BENCHMARKS[arguments.benchmark].run(options)
+    show(results, console)
+    if arguments.json is not None:
+        write_json(arguments.json, arguments.benchmark, command, options, results)
+
+
+def _yes(there: bool) -> str:
+    return "yes" if there else "no"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments(argv)
+    command = " ".join(["scripts/benchmark.py", *(sys.argv[1:] if argv is None else argv)])
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    try:
+        run(arguments, command, console)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Reproduce Fig. 2 and 3 of the LVFL paper: train every run once, draw the figures, write the report.
+
+python scripts/paper_lvfl.py [CONFIG] [key=value ...] --out DIR [--seeds 0,1,2] [--figures 2,3a,3b] [--rounds R]
+
+The dynamic ratios of Fig. 2 are the configuration's lightweighting.alpha and .beta. Each run has its folder below
+DIR/runs; the same command goes on where it was interrupted, and with --plots-only draws what is finished.
+Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a checkpoint.
+"""
+
+import argparse
+import shlex
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from parties.paper import run_all
+from vfl.checkpoint import CheckpointWriteError
+from vfl.config import ConfigError, load_config
+from vfl.vertical.paper.output import Output
+from vfl.vertical.paper.plan import make_plan, parse_figures, parse_seeds, scale_rounds
+from vfl.vertical.paper.report import describe_schedules
+from vfl.vertical.paper.results import Result
+
+DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "cifar10_quadrants.yaml"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Leave it to ``main`` to print the line."""
+        raise ConfigError(message)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "settings", nargs="*", metavar="CONFIG | key=value", help="YAML file (default: the paper's), and what differs"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and the report")
+    parser.add_argument("--seeds", help="as 0,1,2 (default: 0); a seed is finished before the next begins")
+    parser.add_argument("--figures", help="of 2,3a,3b (default: all)")
+    parser.add_argument("--rounds", type=int, help="train so many rounds, and move all schedules in proportion")
+    parser.add_argument("--data-note", help="what the report says about the data")
+    parser.add_argument("--plots-only", action="store_true", help="train nothing; settings are those of the last call")
+    return parser.parse_intermixed_args()
+
+
+def plots_only(arguments: argparse.Namespace) -> int:
+    """Draw what is finished, with the settings under which it was trained unless others are given."""
+    if arguments.settings or arguments.rounds is not None:
+        raise ConfigError("--plots-only: takes its settings and rounds from --out; leave them out")
+    output = Output(arguments.out)
+    base, about = output.read()
+    seeds = parse_seeds(arguments.seeds) if arguments.seeds else about.seeds
+    figures = parse_figures(arguments.figures) if arguments.figures else about.figures
+    note = about.data_note if arguments.data_note is None else arguments.data_note
+    written = output.write_results(make_plan(base, figures, seeds), about.with_note(note))
+    print(f"{written} finished runs: {arguments.out / 'README.md'}")
+    return 0
+
+
+def train(arguments: argparse.Namespace) -> int:
+    """Train what is missing and write the results after every seed."""
+    files = [text for text in arguments.settings if "=" not in text]
+    if len(files) > 1:
+        raise ConfigError(f"one configuration, not {len(files)} ({', '.join(files)}); overrides are key=value")
+    overrides = [text for text in arguments.settings if "=" in text]
+    base = load_config(Path(files[0]) if files else DEFAULT_CONFIG, overrides)
+    for line in base.warnings():
+        print(f"warning: {line}", file=sys.stderr)
+    scaled_from = None
+    if arguments.rounds is not None:
+        scaled_from, base = base.training.rounds, scale_rounds(base, arguments.rounds)
+    plan = make_plan(base, parse_figures(arguments.figures or "2,3a,3b"), parse_seeds(arguments.seeds or "0"))
+    output = Output(arguments.out)
+    command = shlex.join(["python", "scripts/paper_lvfl.py", *sys.argv[1:]])
+    about = output.start_session(plan, command, arguments.data_note, scaled_from)
+    print(f"{len(plan.runs)} runs; {describe_schedules(plan, scaled_from)}", flush=True)
+
+    def show(result: Result, position: int) -> None:
+        print(
+            f"{position + 1}/{len(plan.runs)} {result.method} seed {result.seed}: test accuracy "
+            f"{result.accuracy[-1]:.2%}, compute saved {result.compute_saved:.1%}, communication saved "
+            f"{result.communication_saved:.1%}, {result.summary['wall_time_s']:.0f} s",
+            flush=True,
+        )
+        if position + 1 == len(plan.runs) or plan.runs[position + 1].seed != result.seed:
+            output.write_results(plan, about)
+
+    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    signal_name = run_all(plan, output.runs, console, show)
+    if signal_name:
+        print(f"{signal_name}: the same command goes on; --plots-only --out {arguments.out} draws what is finished")
+        return 130
+    output.write_results(plan, about)
+    print(f"done: {arguments.out / 'README.md'}")
+    return 0
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    # Between two trainings too, SIGTERM ends the series as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    warnings.showwarning = lambda message, *rest: print(f"warning: {message}", file=sys.stderr)
+    try:
+        arguments = parse_arguments()
+        return plots_only(arguments) if arguments.plots_only else train(arguments)
+    except (ValueError, CheckpointWriteError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the last checkpoint stays", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

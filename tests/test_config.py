@@ -1,0 +1,388 @@
+"""The typed experiment: every mistake is one line that names the field and the fix; nothing is lost in the YAML."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vfl.config import ConfigError, changed_keys, dump_config, load_config, parse_config
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+DIGITS = {"name": "small", "data": {"train_samples": 100}, "training": {"batch_size": 10}}
+
+ratios = st.floats(0, 1, exclude_max=True)
+by_round = st.dictionaries(st.integers(0, 500), ratios, min_size=1, max_size=4)
+ratio_schedules = ratios | by_round | st.dictionaries(st.sampled_from(["party_1", "party_4"]), ratios | by_round)
+rates = st.floats(0, 10, exclude_min=True)
+
+
+def write(folder: Path, content: object, name: str = "experiment.yaml") -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    """The one line that loading ends with."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    text = str(caught.value)
+    assert len(text.splitlines()) == 1, text
+    return text
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    return write(tmp_path, DIGITS)
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("sed", "seed"),
+        ("trainig.rounds", "training"),
+        ("training.round", "rounds"),
+        ("training.optimizer.learning_rat", "learning_rate"),
+        ("data.dataset.knd", "kind"),
+        ("data.partition.row", "rows"),
+        ("models.feature.widht", "width"),
+        ("models.parties.party_1.embeding_size", "embedding_size"),
+        ("models.head.hiden", "hidden"),
+        ("lightweighting.alfa", "alpha"),
+        ("lightweighting.pruning.importence", "importance"),
+        ("wire.value", "values"),
+        ("evaluation.evry", "every"),
+        ("checkpoint.keeps", "keep"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_known_one(digits: Path, key: str, nearest: str):
+    unknown = key if nearest != "training" else "trainig"
+    assert refusal(digits, f"{key}=1") == f"{unknown}: unknown key; did you mean {nearest!r}?"
+
+
+def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
+    assert refusal(digits, "wire.xyz=1") == "wire.xyz: unknown key; known: values"
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("training.rounds=ten", "must be a whole number (got 'ten')"),
+        ("training.rounds=2.5", "must be a whole number (got 2.5)"),
+        ("training.rounds=2.0", "must be a whole number (got 2.0)"),
+        ("training.rounds=true", "must be a whole number (got True)"),
+        ("training.rounds=1e3", "must be a whole number (got '1e3')"),
+        ("training.rounds=0", "greater than or equal to 1 (got 0)"),
+        ("training.rounds=[4]", "valid integer (got [4])"),
+        ("training.rounds=null", "valid integer (got None)"),
+        ("training.batch_size=-1", "greater than or equal to 1 (got -1)"),
+        ("training=fast", "got 'fast'"),
+        ("training.labels=everywhere", "'shared' or 'server' (got 'everywhere')"),
+        ("training.optimizer.momentum=1", "less than 1 (got 1)"),
+        ("training.optimizer.weight_decay=yes", "must be a number (got True)"),
+        ("training.optimizer.weight_decay=.inf", "finite number (got inf)"),
+        ("training.optimizer.learning_rate=0", "must be above 0 and finite (got 0)"),
+        ("training.optimizer.learning_rate=.nan", "must be above 0 and finite (got nan)"),
+        ("training.optimizer.learning_rate=fast", "'fast' is not a number"),
+        ("training.optimizer.learning_rate={5: 0.1}", "must name round 0"),
+        ("seed=-1", "greater than or equal to 0 (got -1)"),
+        ("seed=1.5", "must be a whole number (got 1.5)"),
+        ("mode=diagonal", "got 'diagonal'"),
+        ("device=tpu", "got 'tpu'"),
+        ("device=cuda:1000", "got 'cuda:1000'"),
+        ("name=my/run", "got 'my/run'"),
+        ("name=..", "got '..'"),
+        ("name=", "got None"),
+        ("name=2020-01-01", "valid string"),
+        ("data.dataset.kind=mnist", "'digits', 'cifar10' or 'image_folder' (got 'mnist')"),
+        ("data.dataset.root=5", "got 5"),
+        ("models.head.hidden=256", "got 256"),
+        ("models.head.hidden.0=256", "got"),
+        ("checkpoint.keep=1", "greater than or equal to 2 (got 1)"),
+        ("lightweighting.alpha=1", "outside [0, 1)"),
+        ("lightweighting.alpha=-0.1", "outside [0, 1)"),
+        ("lightweighting.beta=1.0", "outside [0, 1)"),
+        ("lightweighting.beta=.nan", "outside [0, 1)"),
+        ("lightweighting.beta={2: 1.5}", "1.5 is outside [0, 1)"),
+        ("lightweighting.alpha.party_1=2", "2.0 is outside [0, 1)"),
+        ("lightweighting.alpha={}", "is an empty mapping; give a number or {round: value}"),
+        ("lightweighting.alpha={-3: 0.2}", "-3 is not a round"),
+        ("lightweighting.alpha={0: 0.1, party_1: 0.2}", "mixes rounds and party names"),
+    ],
+)
+def test_a_wrong_value_names_the_field_and_what_was_given(digits: Path, override: str, reason: str):
+    text = refusal(digits, override)
+    section = override.split("=")[0].split(".")[0]
+    assert text.startswith(section), text
+    assert reason in text, text
+
+
+def test_a_name_that_is_missing_is_said(tmp_path: Path):
+    assert refusal(write(tmp_path, {"seed": 1})) == "name: is missing"
+
+
+def test_all_mistakes_stand_in_one_line(digits: Path):
+    text = refusal(digits, "seed=x", "training.rounds=0", "wire.xyz=1")
+    assert [text.count(field) for field in ("seed:", "training.rounds:", "wire.xyz:")] == [1, 1, 1]
+
+
+def test_nesterov_without_momentum_is_refused(digits: Path):
+    text = refusal(digits, "training.optimizer.nesterov=true", "training.optimizer.momentum=0")
+    assert text.startswith("training.optimizer: nesterov needs momentum above 0")
+
+
+def test_a_batch_larger_than_the_chosen_samples_is_refused(digits: Path):
+    text = refusal(digits, "training.batch_size=101")
+    assert text == ("training.batch_size: 101 is larger than data.train_samples = 100; lower it or take more samples")
+
+
+@pytest.mark.parametrize("field", ["lightweighting.alpha", "lightweighting.beta"])
+def test_a_ratio_of_an_unknown_party_names_the_nearest(digits: Path, field: str):
+    assert refusal(digits, f"{field}.party_5=0.1").startswith(f"{field}: no party is called 'party_5'; did you mean")
+    config = load_config(digits, [f"{field}.party_5=0.1", "data.partition.columns=3"])
+    assert config.data.partition.parties == tuple(f"party_{k}" for k in range(1, 7))
+
+
+def test_a_model_of_an_unknown_party_is_refused(digits: Path):
+    text = refusal(digits, "models.parties.anna.kind=mlp")
+    assert text == ("models.parties: no party is called 'anna'; known: party_1, party_2, party_3, party_4")
+
+
+def test_a_falling_alpha_warns_once_for_the_parties_that_fall_alike(digits: Path):
+    alike = load_config(digits, ["lightweighting.alpha={0: 0.5, 3: 0.2}"])
+    assert alike.warnings() == [
+        "lightweighting.alpha: falls from 0.5 to 0.2 at round 3 (party_1, party_2, party_3, party_4); "
+        "nothing is un-pruned, the larger ratio stays"
+    ]
+    apart = "lightweighting.alpha={party_1: {0: 0.5, 3: 0.2}, party_2: {1: 0.3, 2: 0.1}, party_3: {0: 0.1, 1: 0.2}}"
+    assert [line.split(";")[0] for line in load_config(digits, [apart]).warnings()] == [
+        "lightweighting.alpha: falls from 0.3 to 0.1 at round 2 (party_2)",
+        "lightweighting.alpha: falls from 0.5 to 0.2 at round 3 (party_1)",
+    ]
+
+
+def test_settings_that_are_ignored_are_warned_of_and_others_are_not(digits: Path):
+    assert load_config(digits, ["lightweighting.beta={0: 0.5, 3: 0.2}"]).warnings() == []  # beta may fall
+    assert load_config(digits, ["training.labels=server"]).warnings() == []
+    ignored = load_config(digits, ["training.labels=server", "training.head_sync=replay", "data.dataset.root=here"])
+    assert [line.split(":")[0] for line in ignored.warnings()] == ["training.head_sync", "data.dataset.root"]
+
+
+def test_overrides_are_yaml_nested_and_the_last_one_holds(digits: Path):
+    config = load_config(
+        digits,
+        [
+            "training.rounds=3",
+            "training.rounds=7",
+            "training.optimizer.learning_rate=1e-3",
+            "training.steps_per_round=null",
+            "models.head.hidden=[8, 4]",
+            "lightweighting.alpha=0.1",
+            "lightweighting.beta={2: 0.5, 4: 1e-1}",
+            "data.dataset.root=a=b",
+            "channels_last=true",
+        ],
+    )
+    assert config.training.rounds == 7
+    assert config.training.batch_size == 10  # of the file, in the same section
+    assert config.training.optimizer.learning_rate == 0.001
+    assert config.training.steps_per_round is None
+    assert config.models.head.hidden == (8, 4)
+    assert config.lightweighting.alpha == 0.1
+    assert config.lightweighting.beta == {2: 0.5, 4: 0.1}
+    assert config.data.dataset.root == Path("a=b")
+    assert config.channels_last is True
+
+
+def test_an_override_reaches_into_a_schedule_or_takes_its_place(tmp_path: Path):
+    path = write(tmp_path, DIGITS | {"lightweighting": {"alpha": {1: 0.2, 4: 0.4}, "beta": 0.3}})
+    config = load_config(path, ["lightweighting.alpha.4=0.6", "lightweighting.beta.party_2=0.5"])
+    assert config.lightweighting.alpha == {1: 0.2, 4: 0.6}
+    assert config.lightweighting.beta == {"party_2": 0.5}
+    assert load_config(path, ["lightweighting.alpha={2: 0.1}"]).lightweighting.alpha == {2: 0.1}
+
+
+@pytest.mark.parametrize("override", ["training.rounds", "=5", "--rounds", ""])
+def test_what_is_not_an_override_is_refused_with_an_example(digits: Path, override: str):
+    assert refusal(digits, override) == f"{override!r} is not an override; write key=value, as training.rounds=20"
+
+
+@pytest.mark.parametrize("value", ["[1, 2", "{a: b: c}", "'open", "2020-99-99", "*nowhere", "- a\nb: c"])
+def test_an_override_that_is_not_yaml_names_its_key(digits: Path, value: str):
+    assert refusal(digits, f"training.rounds={value}").startswith(f"training.rounds: {value!r} is not a YAML value (")
+
+
+def test_an_override_of_an_unknown_key_is_refused(digits: Path):
+    assert refusal(digits, "lightweighting.gamma.party_1=0.5").startswith("lightweighting.gamma: unknown key")
+
+
+def test_a_base_gives_what_the_file_does_not(tmp_path: Path):
+    base = DIGITS | {
+        "seed": 4,
+        "training": {"rounds": 9, "batch_size": 10, "optimizer": {"learning_rate": {0: 0.1, 5: 0.01}, "momentum": 0.5}},
+        "lightweighting": {"alpha": {1: 0.2, 4: 0.4}, "beta": {"party_1": 0.5}, "error_feedback": True},
+        "models": {"parties": {"party_1": {"kind": "mlp"}}, "head": {"hidden": [8, 4]}},
+    }
+    (tmp_path / "bases").mkdir()
+    write(tmp_path / "bases", base, "far.yaml")
+    write(tmp_path / "bases", {"base": "far.yaml", "seed": 5}, "near.yaml")  # relative to itself
+    child = {
+        "base": "bases/near.yaml",
+        "name": "child",
+        "training": {"optimizer": {"learning_rate": {0: 0.2}}},
+        "lightweighting": {"alpha": {2: 0.3}, "beta": {"party_2": 0.1}},
+        "models": {"parties": {"party_2": {"kind": "cnn"}}, "head": {"hidden": [2]}},
+        "wire": {"values": "float16"},
+    }
+    config = load_config(write(tmp_path, child), ["training.rounds=2"])
+    assert (config.name, config.seed, config.wire.values) == ("child", 5, "float16")
+    assert (config.training.rounds, config.training.batch_size) == (2, 10)
+    assert (config.training.optimizer.momentum, config.training.optimizer.learning_rate) == (0.5, {0: 0.2})
+    assert config.lightweighting.error_feedback is True
+    # Schedules, parties and lists are values: a round of the base in the child's schedule would be a surprise.
+    assert config.lightweighting.alpha == {2: 0.3}
+    assert config.lightweighting.beta == {"party_2": 0.1}
+    assert list(config.models.parties) == ["party_2"]
+    assert config.models.head.hidden == (2,)
+
+
+@pytest.mark.parametrize("section", ["fast", 5, None, [1]])
+def test_a_section_takes_the_place_of_something_else_in_the_base(tmp_path: Path, section: object):
+    write(tmp_path, DIGITS | {"training": section}, "base.yaml")
+    child = write(tmp_path, {"base": "base.yaml", "training": {"batch_size": 5}})
+    assert load_config(child).training.batch_size == 5
+
+
+def test_a_base_that_refers_back_is_refused(tmp_path: Path):
+    own = write(tmp_path, {"base": "experiment.yaml"})
+    assert refusal(own) == f"{own}: base refers back to itself"
+    write(tmp_path, {"base": "second.yaml"}, "first.yaml")
+    write(tmp_path, {"base": "./first.yaml"}, "second.yaml")
+    assert refusal(tmp_path / "first.yaml").endswith("first.yaml: base refers back to itself")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path):
+    missing = tmp_path / "missing.yaml"
+    assert refusal(missing) == f"{missing}: cannot be read (No such file or directory)"
+    assert refusal(tmp_path) == f"{tmp_path}: cannot be read (Is a directory)"
+    assert refusal(write(tmp_path, {"base": "missing.yaml"})).startswith(f"{missing}: cannot be read")
+
+
+@pytest.mark.parametrize(
+    "content", ["a: [1, 2", "a: b: c", "\tx: 1", "{a: 1}}", "x: 2020-99-99", "--- 1\n--- 2", "a: !b c"]
+)
+def test_a_file_that_is_not_yaml_is_named(tmp_path: Path, content: str):
+    path = write(tmp_path, content)
+    assert refusal(path).startswith(f"{path}: is not YAML (")
+
+
+@pytest.mark.parametrize("content", ["", "just text", "[1, 2]", "5"])
+def test_a_file_without_settings_is_refused(tmp_path: Path, content: str):
+    path = write(tmp_path, content)
+    assert refusal(path) == f"{path}: must hold 'key: value' settings"
+
+
+def test_a_binary_file_is_refused(tmp_path: Path):
+    path = tmp_path / "model.yaml"
+    path.write_bytes(b"\x80\xff\x00\x93")
+    assert refusal(path).startswith(f"{path}: is not YAML (")
+
+
+scalars = st.none() | st.booleans() | st.integers(-2, 300) | st.floats() | st.text("ab1.-\n\u2028 [{'", max_size=5)
+keys = st.sampled_from(
+    [
+        "name", "seed", "data", "dataset", "root", "kind", "training", "rounds", "optimizer", "learning_rate", "models",
+        "parties", "party_1", "head", "hidden", "lightweighting", "alpha", "beta", "partition", "rows", "base", "wire",
+    ]
+)  # fmt: skip
+anything = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys | scalars, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def outcome(path: Path) -> str:
+    """The experiment as YAML, or why it is none."""
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return str(error)
+    assert all(len(line.splitlines()) == 1 for line in config.warnings())
+    return dump_config(config)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(keys | scalars, anything, max_size=6), st.booleans())
+def test_whatever_yaml_can_say_is_an_experiment_or_one_line(tmp_path_factory, content, named: bool):
+    path = write(tmp_path_factory.getbasetemp(), content | ({"name": "x"} if named else {}), "anything.yaml")
+    text = outcome(path)
+    assert text.startswith("name: ") if len(text.splitlines()) > 1 else text
+
+
+@settings(deadline=None)
+@given(
+    alpha=ratio_schedules.filter(lambda value: value != {}),
+    beta=ratio_schedules.filter(lambda value: value != {}),
+    rate=rates | st.dictionaries(st.integers(1, 500), rates, max_size=3).map(lambda later: {0: 0.1} | later),
+    name=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,8}", fullmatch=True),
+    root=st.none() | st.text("aé/ :#'\"", min_size=1, max_size=6),
+    hidden=st.lists(st.integers(1, 300), max_size=3),
+    mixed=st.booleans(),
+)
+def test_what_is_dumped_loads_as_the_same_experiment(tmp_path_factory, alpha, beta, rate, name, root, hidden, mixed):
+    config = parse_config(
+        {
+            "name": name,
+            "data": {"dataset": {"root": root}, "train_samples": None},
+            "models": {"head": {"hidden": hidden}, "parties": {"party_1": {"kind": "mlp"}} if mixed else {}},
+            "training": {"optimizer": {"learning_rate": rate}},
+            "lightweighting": {"alpha": alpha, "beta": beta},
+        }
+    )
+    path = tmp_path_factory.getbasetemp() / "dumped.yaml"
+    path.write_text(dump_config(config), encoding="utf-8")
+    loaded = load_config(path)
+    assert loaded == config
+    assert changed_keys(config, loaded) == []
+    assert dump_config(loaded) == dump_config(config)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_configuration_of_the_repository_loads_without_a_warning(path: Path):
+    config = load_config(path)
+    assert config.warnings() == []
+    assert config.name == path.stem
+
+
+def test_the_paper_s_four_methods_differ_in_their_ratios_only():
+    configs = {path.stem: load_config(path) for path in CONFIGS}
+    methods = {name: configs[f"cifar10_{name}"] for name in ("nl", "ml", "pl", "l")}
+    used = {name: (c.lightweighting.alpha != 0, c.lightweighting.beta != 0) for name, c in methods.items()}
+    assert used == {"nl": (False, False), "ml": (False, True), "pl": (True, False), "l": (True, True)}
+    for config in methods.values():
+        changes = changed_keys(methods["l"], config)
+        assert all(change.startswith(("name ", "lightweighting.")) for change in changes), changes
+
+
+def test_changed_keys_names_keys_and_both_values(digits: Path):
+    before = load_config(digits, ["lightweighting.alpha={1: 0.2, 3: 0.5}"])
+    after = load_config(
+        digits, ["lightweighting.alpha={1: 0.2, 4: 0.5}", "training.rounds=20", "models.parties.party_1.kind=mlp"]
+    )
+    assert changed_keys(before, before) == []
+    changes = changed_keys(before, after)
+    assert changes[:3] == [
+        "lightweighting.alpha.3 (0.5 -> (absent))",
+        "lightweighting.alpha.4 ((absent) -> 0.5)",
+        "models.parties.party_1.batch_norm ((absent) -> True)",
+    ]
+    assert changes[-1] == "training.rounds (10 -> 20)"
+
+
+def test_an_experiment_cannot_be_changed(digits: Path):
+    config = load_config(digits)
+    with pytest.raises(ValueError, match="frozen"):
+        config.training.rounds = 3  # pyright: ignore[reportAttributeAccessIssue]  # what is tested

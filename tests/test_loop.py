@@ -1,0 +1,467 @@
+"""The one loop and its callbacks, with an algorithm that only writes down what is asked of it."""
+
+import io
+import json
+import os
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from vfl.callbacks import EarlyStop, JsonLines, ShowProgress, TensorBoard
+from vfl.checkpoint import CheckpointStore, State
+from vfl.loop import Callback, Metrics, TrainingLoop, stop_on_signal
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+class Fake:
+    """An algorithm whose only weight is the number of rounds it took.
+
+    Args:
+        accuracies: what the evaluations return, one per round.
+        fail_in: round that fails.
+    """
+
+    def __init__(self, accuracies: list[float] | None = None, fail_in: int | None = None) -> None:
+        self.accuracies = accuracies
+        self.fail_in = fail_in
+        self.trained = 0
+        self.log: list[str] = []
+
+    def train_round(self, round_index: int) -> Metrics:
+        assert round_index == self.trained
+        if round_index == self.fail_in:
+            raise RuntimeError("the algorithm failed")
+        self.log.append(f"train {round_index}")
+        self.trained += 1
+        return {"loss/train": 1.0 / self.trained}
+
+    def evaluate(self) -> Metrics:
+        self.log.append("evaluate")
+        accuracy = self.accuracies[self.trained - 1] if self.accuracies else self.trained / 100
+        return {"accuracy/test": accuracy, "loss/test": 0.5}
+
+    def summary(self) -> dict[str, Any]:
+        self.log.append("summary")
+        return {"trained": self.trained}
+
+    def state_dict(self) -> dict[str, State]:
+        return {"owner": {"trained": self.trained}}
+
+    def load_state_dict(self, state: Mapping[str, State]) -> None:
+        self.trained = state["owner"]["trained"]
+
+    def close(self) -> None:
+        self.log.append("close")
+
+
+class Watch(Callback):
+    """Writes what it sees into the algorithm's own log; may ask for a stop, or fail, in a round."""
+
+    def __init__(self, log: list[str], stop_in: int | None = None, fail: str = "") -> None:
+        self.log = log
+        self.stop_in = stop_in
+        self.fail = fail
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        self._see("start")
+
+    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+        assert loop.next_round == round_index + 1
+        self._see(f"saw {round_index} {sorted(metrics)[0]}")
+        if round_index == self.stop_in:
+            loop.request_stop("enough")
+
+    def on_end(self, loop: TrainingLoop) -> None:
+        self._see("end")
+
+    def _see(self, event: str) -> None:
+        self.log.append(event)
+        if self.fail and event.startswith(self.fail):
+            raise RuntimeError("a callback failed")
+
+
+class LoggingStore(CheckpointStore):
+    """A store that writes into the algorithm's log when it saves."""
+
+    def __init__(self, directory: Path, log: list[str]) -> None:
+        super().__init__(directory)
+        self.log = log
+
+    def save(self, round_index: int, sections: Mapping[str, State]) -> Path:
+        self.log.append(f"save {round_index}")
+        return super().save(round_index, sections)
+
+
+def run(folder: Path, rounds: int, fake: Fake | None = None, callbacks: list[Callback] | None = None, **every: int):
+    """Run the fake, with what is saved in ``folder``; return the loop and the summary."""
+    fake = fake or Fake()
+    store = CheckpointStore(folder / "checkpoints")
+    loop = TrainingLoop(fake, rounds, callbacks or [], checkpoints=store, **every)
+    return loop, loop.run()
+
+
+def test_the_order_of_calls(tmp_path: Path):
+    fake = Fake()
+    loop = TrainingLoop(fake, 2, [Watch(fake.log)], checkpoints=LoggingStore(tmp_path, fake.log))
+    summary = loop.run()
+    assert fake.log == [
+        "start",
+        *("train 0", "evaluate", "saw 0 accuracy/test", "save 1"),
+        *("train 1", "evaluate", "saw 1 accuracy/test", "save 2"),
+        *("summary", "end", "close"),
+    ]
+    assert summary.pop("wall_time_s") > 0
+    assert summary == {"rounds": 2, "test_accuracy": 0.02, "test_loss": 0.5, "trained": 2}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "every", "evaluated"),
+    [(6, 1, [0, 1, 2, 3, 4, 5]), (6, 2, [1, 3, 5]), (5, 2, [1, 3, 4]), (5, 4, [3, 4]), (3, 10, [2]), (1, 1, [0])],
+)
+def test_evaluation_is_due_every_so_often_and_in_the_last_round(rounds: int, every: int, evaluated: list[int]):
+    fake = Fake()
+    summary = TrainingLoop(fake, rounds, [Watch(fake.log)], evaluate_every=every).run()
+    assert [r for r in range(rounds) if f"saw {r} accuracy/test" in fake.log] == evaluated
+    assert fake.log.count("evaluate") == len(evaluated)
+    assert summary["test_accuracy"] == rounds / 100
+
+
+@pytest.mark.parametrize(
+    ("rounds", "every", "saved"), [(4, 1, [1, 2, 3, 4]), (6, 2, [2, 4, 6]), (5, 2, [2, 4, 5]), (3, 10, [3])]
+)
+def test_a_checkpoint_is_due_every_so_often_and_after_the_last_round(tmp_path, rounds, every, saved):
+    fake = Fake()
+    TrainingLoop(fake, rounds, checkpoints=LoggingStore(tmp_path, fake.log), checkpoint_every=every).run()
+    assert [line for line in fake.log if line.startswith("save")] == [f"save {number}" for number in saved]
+
+
+@pytest.mark.parametrize("rounds_before", [0, 2, 3])
+def test_a_restored_run_goes_on_at_the_next_round(tmp_path: Path, rounds_before: int):
+    earlier_s = run(tmp_path, rounds_before)[1]["wall_time_s"] if rounds_before else 0.0
+    fake = Fake()
+    watch = Watch(fake.log)
+    _, summary = run(tmp_path, 5, fake, [watch])
+    assert [line for line in fake.log if line.startswith("train")] == [f"train {r}" for r in range(rounds_before, 5)]
+    assert (summary["rounds"], summary["trained"]) == (5, 5)
+    assert summary["wall_time_s"] > earlier_s  # of all sessions
+
+
+def test_a_finished_run_has_nothing_to_do_and_the_same_summary(tmp_path: Path):
+    fake = Fake()
+    _, first = run(tmp_path, 3)
+    store = LoggingStore(tmp_path / "checkpoints", fake.log)
+    again = TrainingLoop(fake, 3, [Watch(fake.log)], checkpoints=store).run()
+    assert again == first  # seconds included
+    assert fake.log == ["start", "summary", "end", "close"]
+
+
+def test_a_corrupt_checkpoint_costs_the_rounds_since_the_one_before(tmp_path: Path):
+    _, whole = run(tmp_path, 4)
+    (tmp_path / "checkpoints/round_000004/owner.json").write_text("{}")
+    fake = Fake()
+    with pytest.warns(UserWarning, match=r"round 4 is corrupt .* using round 3 instead"):
+        _, summary = run(tmp_path, 4, fake)
+    assert [line for line in fake.log if line.startswith("train")] == ["train 3"]
+    assert {**summary, "wall_time_s": 0} == {**whole, "wall_time_s": 0}
+
+
+@pytest.mark.parametrize("stop_in", [0, 2])
+def test_a_requested_stop_saves_the_round_and_ends(tmp_path: Path, stop_in: int):
+    fake = Fake()
+    loop, summary = run(tmp_path, 9, fake, [Watch(fake.log, stop_in)], checkpoint_every=5)
+    assert (summary["rounds"], loop.stop_reason) == (stop_in + 1, "enough")
+    assert loop.checkpoints is not None
+    assert loop.checkpoints.rounds() == [stop_in + 1]
+    assert fake.log[-2:] == ["end", "close"]
+    assert run(tmp_path, 9)[1]["trained"] == 9
+
+
+def test_a_stop_that_comes_between_two_rounds_saves_too(tmp_path: Path):
+    class Late(TrainingLoop):
+        def run_round(self, round_index: int) -> None:
+            super().run_round(round_index)
+            if round_index == 2:
+                self.request_stop("after the round's checkpoint was found not to be due")
+
+    store = CheckpointStore(tmp_path)
+    Late(Fake(), 9, checkpoints=store, checkpoint_every=5).run()
+    assert store.rounds() == [3]
+
+
+def test_a_stop_before_the_first_round_saves_nothing(tmp_path: Path):
+    class Stop(Callback):
+        def on_start(self, loop: TrainingLoop) -> None:
+            loop.request_stop("at once")
+
+    loop, summary = run(tmp_path, 3, callbacks=[Stop()])
+    assert loop.checkpoints is not None
+    assert (summary["rounds"], summary["test_accuracy"], loop.checkpoints.rounds()) == (0, None, [])
+
+
+@pytest.mark.parametrize(
+    ("fail", "ended"),
+    [("start", []), ("saw 1", ["first", "second"]), ("end", ["first", "second"]), ("train", ["first", "second"])],
+)
+def test_whatever_fails_callbacks_that_started_end_and_the_algorithm_is_closed(fail: str, ended: list[str]):
+    fake = Fake(fail_in=1 if fail == "train" else None)
+    logs: dict[str, list[str]] = {"first": [], "second": []}
+    failing = Watch([], fail=fail)
+    loop = TrainingLoop(fake, 3, [failing, *(Watch(log) for log in logs.values())])
+    with pytest.raises(RuntimeError, match="failed"):
+        loop.run()
+    assert fake.log[-1] == "close"
+    assert [name for name, log in logs.items() if log[-1:] == ["end"]] == ended
+
+
+def test_a_failed_restore_closes_the_algorithm(tmp_path: Path):
+    run(tmp_path, 1)
+    (tmp_path / "checkpoints/round_000001/owner.json").write_text("{}")
+    fake = Fake()
+    with pytest.raises(ValueError, match="no usable checkpoint"):
+        run(tmp_path, 3, fake)
+    assert fake.log == ["close"]
+
+
+def test_an_interrupt_leaves_the_checkpoints_and_closes(tmp_path: Path):
+    class Interrupted(Fake):
+        def train_round(self, round_index: int) -> Metrics:
+            if round_index == 2:
+                raise KeyboardInterrupt
+            return super().train_round(round_index)
+
+    fake = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, 5, fake)
+    assert fake.log[-1] == "close"
+    assert CheckpointStore(tmp_path / "checkpoints").rounds() == [1, 2]
+
+
+# signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_interrupts(number: signal.Signals):
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    asked: list[str] = []
+
+    def raise_twice() -> None:
+        with stop_on_signal(asked.append):
+            signal.raise_signal(number)
+            assert asked == [number.name]
+            signal.raise_signal(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        raise_twice()
+    assert asked == [number.name]
+    assert {each: signal.getsignal(each) for each in before} == before
+
+
+# early stopping
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "patience", "rounds"),
+    [
+        ([0.1, 0.2, 0.3, 0.4, 0.5], 1, 5),
+        ([0.1, 0.2, 0.2, 0.4, 0.5], 1, 3),  # equal is not better
+        ([0.5, 0.4, 0.6, 0.1, 0.2], 2, 5),
+        ([0.5, 0.4, 0.3, 0.9, 0.9], 2, 3),
+        ([0.0, 0.0, 0.0, 0.0, 0.0], 3, 4),
+    ],
+)
+def test_early_stop_waits_for_so_many_evaluations_without_a_better_one(tmp_path, accuracies, patience, rounds):
+    loop, summary = run(tmp_path, 5, Fake(accuracies), [EarlyStop(patience)])
+    assert summary["rounds"] == rounds
+    assert summary["test_accuracy"] == accuracies[rounds - 1]
+    if rounds < 5:
+        assert f"no better test accuracy than {max(accuracies[:rounds]):.2%}" in str(loop.stop_reason)
+
+
+def test_early_stop_counts_evaluations_and_not_rounds(tmp_path: Path):
+    _, summary = run(tmp_path, 20, Fake([0.5] * 20), [EarlyStop(2)], evaluate_every=3)
+    assert summary["rounds"] == 9
+
+
+@pytest.mark.parametrize("split", [1, 2, 3])
+def test_early_stop_goes_on_counting_after_a_resume(tmp_path: Path, split: int):
+    accuracies = [0.5, 0.4, 0.45, 0.49, 0.6]
+    first = Fake(accuracies)
+    run(tmp_path, 5, first, [EarlyStop(3), Watch(first.log, stop_in=split - 1)])
+    loop, summary = run(tmp_path, 5, Fake(accuracies), [EarlyStop(3)])
+    assert summary["rounds"] == 4
+    assert loop.stop_reason == "no better test accuracy than 50.00% in 3 evaluations"
+
+
+def test_a_run_that_stopped_early_stays_stopped(tmp_path: Path):
+    _, first = run(tmp_path, 5, Fake([0.5] * 5), [EarlyStop(1)])
+    fake = Fake([0.5] * 5)
+    loop, summary = run(tmp_path, 5, fake, [EarlyStop(1)])
+    assert summary == first
+    assert "train 2" not in fake.log
+    assert loop.stop_reason is not None
+
+
+# metrics.jsonl
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_row_per_round_is_readable_at_once(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+
+    class Reader(Callback):
+        def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+            assert rows_of(path)[-1] == {"round": round_index, **metrics}
+
+    run(tmp_path, 3, callbacks=[JsonLines(path), Reader()], evaluate_every=2)
+    rows = rows_of(path)
+    assert [row["round"] for row in rows] == [0, 1, 2]
+    assert ["accuracy/test" in row for row in rows] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "",
+        '{"round": 4, "loss/train": 0.1}\n{"round": 5, "loss/train": 0.1}\n',  # written, but their checkpoint is lost
+        '{"round": 4, "loss/tr',
+        '{"round": 4, "loss/train": 0.1}\n{"rou',
+        "{",
+        "[4]\n",
+        '{"loss/train": 0.1}\n',
+        "\x00\x00\x00",
+    ],
+)
+def test_a_resume_keeps_the_rows_before_it_and_writes_the_others_again(tmp_path: Path, tail: str):
+    path = tmp_path / "metrics.jsonl"
+    run(tmp_path / "whole", 6, callbacks=[JsonLines(tmp_path / "whole.jsonl")])
+    run(tmp_path, 4, callbacks=[JsonLines(path)])
+    path.write_text(path.read_text() + tail)
+    run(tmp_path, 6, callbacks=[JsonLines(path)])
+    assert path.read_text() == (tmp_path / "whole.jsonl").read_text()
+
+
+def test_a_run_without_a_checkpoint_starts_its_rows_anew(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"round": 0, "loss/train": 9.0}\n{"round": 1')
+    run(tmp_path, 1, callbacks=[JsonLines(path)])
+    assert rows_of(path) == [{"round": 0, "loss/train": 1.0, "accuracy/test": 0.01, "loss/test": 0.5}]
+
+
+# TensorBoard
+
+
+@pytest.fixture
+def ordered_event_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every session a second of its own: event files are read in the order of their names."""
+    seconds = iter(range(1_700_000_000, 1_800_000_000))
+    monkeypatch.setattr("tensorboard.summary.writer.event_file_writer.time.time", lambda: next(seconds))
+
+
+def scalars_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    tags: list[str] = events.Tags()["scalars"]
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
+
+
+def test_tensorboard_has_every_metric_at_its_round(tmp_path: Path):
+    run(tmp_path, 3, callbacks=[TensorBoard(tmp_path)], evaluate_every=2)
+    scalars = scalars_of(tmp_path)
+    assert scalars.keys() == {"loss/train", "accuracy/test", "loss/test"}
+    assert scalars["loss/train"] == [(0, 1.0), (1, 0.5), (2, pytest.approx(1 / 3))]
+    assert [step for step, _ in scalars["accuracy/test"]] == [1, 2]
+
+
+@pytest.mark.usefixtures("ordered_event_files")
+@pytest.mark.parametrize("every", [2, 5])
+def test_tensorboard_shows_the_rounds_that_a_resume_repeats_once(tmp_path: Path, every: int):
+    class Other(Fake):  # its losses tell which session they are of
+        def train_round(self, round_index: int) -> Metrics:
+            return {"loss/train": super().train_round(round_index)["loss/train"] + 100}
+
+    with pytest.raises(RuntimeError):
+        run(tmp_path, 6, Fake(fail_in=3), [TensorBoard(tmp_path)], checkpoint_every=every)
+    assert [step for step, _ in scalars_of(tmp_path)["loss/train"]] == [0, 1, 2]
+    run(tmp_path, 6, Other(), [TensorBoard(tmp_path)], checkpoint_every=every)
+    kept = 2 if every == 2 else 0  # the round of the last checkpoint, none at all for 5
+    assert [(step, value > 100) for step, value in scalars_of(tmp_path)["loss/train"]] == [
+        (step, step >= kept) for step in range(6)
+    ]
+
+
+def test_tensorboard_gets_no_file_from_a_run_with_nothing_to_do(tmp_path: Path):
+    run(tmp_path, 2, callbacks=[TensorBoard(tmp_path)])
+    files = {path: path.read_bytes() for path in tmp_path.glob("events.*")}
+    run(tmp_path, 2, callbacks=[TensorBoard(tmp_path)])
+    assert {path: path.read_bytes() for path in tmp_path.glob("events.*")} == files
+
+
+# progress
+
+
+class Steps(Fake):
+    """Reports the exchanges of its rounds, as algorithms do."""
+
+    progress: ShowProgress
+
+    def train_round(self, round_index: int) -> Metrics:
+        metrics = super().train_round(round_index)
+        for done in range(3):
+            self.progress.on_step(done + 1, 3)
+        return metrics | {"savings/compute": 0.25, "savings/communication": 0.5}
+
+
+def show(folder: Path, rounds: int, console: Console, **fake: Any) -> None:
+    algorithm = Steps(**fake)
+    algorithm.progress = ShowProgress(console)
+    run(folder, rounds, algorithm, [algorithm.progress], evaluate_every=2)
+
+
+def test_progress_is_one_plain_line_per_round_where_there_is_no_terminal(tmp_path: Path):
+    file = io.StringIO()
+    show(tmp_path, 3, Console(file=file, width=40))  # narrower than the lines
+    saved = "saved: compute 25%  communication 50%"
+    assert file.getvalue().rstrip("\n").split("\n") == [
+        f"round 1/3  loss 1.0000  {saved}",
+        f"round 2/3  loss 0.5000  test accuracy 2.00%  {saved}",
+        f"round 3/3  loss 0.3333  test accuracy 3.00%  {saved}",
+    ]
+    file = io.StringIO()
+    show(tmp_path, 4, Console(file=file))
+    assert file.getvalue().startswith("resumed after 3 of 4 rounds\nround 4/4  loss 0.2500")
+
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+
+
+def test_progress_is_a_bar_on_a_terminal_above_which_the_rounds_stay(tmp_path: Path):
+    file = io.StringIO()
+    show(tmp_path, 2, Console(file=file, force_terminal=True, width=120, _environ={}))
+    text = file.getvalue()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert text.startswith(HIDE)
+    assert "━" in text
+    assert "round 1/2" in plain
+    assert "3/2" not in plain
+    assert "round 2/2  loss 0.5000  test accuracy 2.00%" in plain
+    assert text.rfind(SHOW) > text.rfind(HIDE)  # the cursor is back
+
+
+def test_progress_gives_the_cursor_back_when_the_run_fails(tmp_path: Path):
+    file = io.StringIO()
+    with pytest.raises(RuntimeError):
+        show(tmp_path, 3, Console(file=file, force_terminal=True, width=120, _environ={}), fail_in=1)
+    assert file.getvalue().rfind(SHOW) > file.getvalue().rfind(HIDE)
