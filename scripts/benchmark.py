@@ -22,7 +22,7 @@ from vfl.benchmarks.paired import Options, Result
 from vfl.benchmarks.pruning import benchmark_pruning
 from vfl.benchmarks.report import describe_machine, show, write_json
 
-PIPE_WIDTH = 150
+PIPE_WIDTH = 170
 """Columns of the tables where there is no terminal to fit in."""
 
 

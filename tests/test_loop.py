@@ -342,13 +342,14 @@ def test_a_row_per_round_is_readable_at_once(tmp_path: Path):
         "[4]\n",
         '{"loss/train": 0.1}\n',
         "\x00\x00\x00",
+        "\x80\xff",
     ],
 )
 def test_a_resume_keeps_the_rows_before_it_and_writes_the_others_again(tmp_path: Path, tail: str):
     path = tmp_path / "metrics.jsonl"
     run(tmp_path / "whole", 6, callbacks=[JsonLines(tmp_path / "whole.jsonl")])
     run(tmp_path, 4, callbacks=[JsonLines(path)])
-    path.write_text(path.read_text() + tail)
+    path.write_bytes(path.read_bytes() + tail.encode("latin-1"))
     run(tmp_path, 6, callbacks=[JsonLines(path)])
     assert path.read_text() == (tmp_path / "whole.jsonl").read_text()
 

@@ -41,7 +41,8 @@ class JsonLines(Callback):
 
     def on_start(self, loop: TrainingLoop) -> None:
         """Keep the rows of the rounds before the first one to come."""
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True) if self.path.exists() else []
+        text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
+        lines = text.splitlines(keepends=True)
         kept = [line for line in lines if _round_of(line) < loop.next_round]
         write_atomically(self.path, "".join(kept))
 

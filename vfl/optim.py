@@ -10,14 +10,16 @@ from vfl.lightweighting.schedule import value_at
 
 
 def build_sgd(module: nn.Module, config: OptimizerConfig) -> torch.optim.SGD:
-    """Return SGD over all parameters of a module; one fused kernel per step."""
+    """Return SGD over all parameters of a module, with one fused kernel per step where that is the faster form."""
+    parameters = list(module.parameters())
     return torch.optim.SGD(
-        module.parameters(),
+        parameters,
         lr=value_at(config.learning_rate, 0),
         momentum=config.momentum,
         weight_decay=config.weight_decay,
         nesterov=config.nesterov,
-        fused=True,
+        # The fused CPU kernel copies every gradient that is not contiguous: slower for channels_last than plain steps.
+        fused=all(parameter.is_contiguous() for parameter in parameters),
     )
 
 

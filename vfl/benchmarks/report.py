@@ -66,7 +66,10 @@ def _table(title: str, results: Sequence[Result]) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("case", no_wrap=True)
     ratio = f"{first.ratio_of[0]} / {first.ratio_of[1]}"
-    for heading in (*(f"{side} [{unit}]" for side in sides), ratio, "min - max", *details):
+    for heading in (*(f"{side} [{unit}]" for side in sides), ratio):
+        table.add_column(_heading(heading), justify="right")
+    table.add_column("min - max", justify="right", no_wrap=True)
+    for heading in details:
         table.add_column(_heading(heading), justify="right")
     if judged:
         table.add_column("requirement", no_wrap=True)

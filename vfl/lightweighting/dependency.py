@@ -39,7 +39,7 @@ class CoupledLayers:
 
 
 class Shadow:
-    """A traced float64 copy of a model, used for one pruning event and thrown away.
+    """A traced float64 copy of a model, used for one pruning event: ``with Shadow(model, example) as shadow``.
 
     `example_input` [B, ...] is any valid input. Raises ValueError for a model that cannot be pruned exactly: layers
     other than Conv2d, Linear and BatchNorm that hold parameters, grouped convolutions that are not depthwise,
@@ -60,6 +60,14 @@ class Shadow:
         self._names = {module: name for name, module in modules_by_name(self.model).items()}
         self._group_of = {group.names[0]: (group, raw) for group, raw in self._coupled_layers()}
         self.groups = tuple(group for group, _ in self._group_of.values())
+
+    def __enter__(self) -> "Shadow":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        # Torch-Pruning's graph is cyclic: it would keep twice the model's memory until Python's next full collection.
+        for tensor in [*self.model.parameters(), *self.model.buffers()]:
+            tensor.data = torch.empty(0, dtype=tensor.dtype)
 
     def _coupled_layers(self) -> Iterator[tuple[CoupledLayers, Any]]:
         """Every group of the model with Torch-Pruning's own form of it."""

@@ -73,7 +73,8 @@ class StructuredPruner:
         self._keep_whole = frozenset(keep_whole)
         self._round_to = round_to
         self._importance: Importance = importance
-        groups = Shadow(model, example_input).groups
+        with Shadow(model, example_input) as shadow:
+            groups = shadow.groups
         _warn_of_unreached(model, groups)
         self._groups = [group for group in groups if self._is_prunable(group)]
         self._history: list[PruningEvent] = []
@@ -106,13 +107,13 @@ class StructuredPruner:
         excess = {g.names[0]: present[g.names[0]] - targets[g.names[0]] for g in self._groups}
         changed = any(count > 0 for count in excess.values())
         if changed:
-            shadow = Shadow(self._model, self._example)
-            removed = {
-                group.names[0]: _lowest(shadow.importance(group, self._importance), excess[group.names[0]])
-                for group in shadow.groups
-                if excess.get(group.names[0], 0) > 0
-            }
-            self._remove(shadow, removed, optimizer)
+            with Shadow(self._model, self._example) as shadow:
+                removed = {
+                    group.names[0]: _lowest(shadow.importance(group, self._importance), excess[group.names[0]])
+                    for group in shadow.groups
+                    if excess.get(group.names[0], 0) > 0
+                }
+                self._remove(shadow, removed, optimizer)
             self._history.append({"alpha": alpha, "removed": removed})
         self.alpha_max = alpha
         return changed
@@ -147,7 +148,8 @@ class StructuredPruner:
             raise ValueError("pruning state: load it into a newly built model, this one was pruned already")
         checked = checked_state(state, {group.names[0]: group.width for group in self._groups})
         for event in checked["history"]:
-            self._remove(Shadow(self._model, self._example), event["removed"], optimizer)
+            with Shadow(self._model, self._example) as shadow:
+                self._remove(shadow, event["removed"], optimizer)
         self._history, self.alpha_max = checked["history"], checked["alpha_max"]
 
 

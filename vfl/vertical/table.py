@@ -19,7 +19,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         f"{summary['wall_time_s']:.0f} s",
         caption="saved against no lightweighting\n"
         f"compute {compute:.1%}: {amount(summary['train_macs'])} instead of "
-        f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (the table's MACs are per sample)\n"
+        f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (above: per sample)\n"
         f"communication {savings(sent, dense):.1%}: {amount(sent)}B instead of {amount(dense)}B "
         f"(up {savings(summary['uplink_bytes'], summary['dense_uplink_bytes']):.1%}, "
         f"down {savings(summary['downlink_bytes'], summary['dense_downlink_bytes']):.1%})",

@@ -1,0 +1,434 @@
+"""A training that dies at any instant goes on where it was, to the same bits, rows and bytes.
+
+Run as a program this file is a server that forks one process per command: each really dies, and none has to import
+PyTorch again. See `serve` at its end.
+"""
+
+import json
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from vfl.checkpoint import CheckpointStore
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "train.py"
+ROUNDS = 4
+UPDATES = 4
+"""Of parties in a round: two exchanges with two parties."""
+SECTIONS = 4
+"""Loop, server and two parties: each two files of a checkpoint."""
+EXPERIMENT = {
+    "name": "killed",
+    "seed": 3,
+    "threads": 1,
+    "data": {"train_samples": 48, "test_samples": 40, "partition": {"rows": 1, "columns": 2}},
+    "models": {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}},
+    "training": {
+        "rounds": ROUNDS,
+        "steps_per_round": 2,
+        "batch_size": 16,
+        "local_iterations": 2,
+        "optimizer": {"learning_rate": 0.05, "momentum": 0.9},
+    },
+    # Pruned before a kill in round 2, and again after it.
+    "lightweighting": {"alpha": {1: 0.2, 3: 0.5}, "beta": {0: 0.3, 2: 0.6}, "error_feedback": True},
+    "checkpoint": {"every": 1},
+}
+
+
+class Ended(NamedTuple):
+    """How a process ended; a negative code is the signal that killed it."""
+
+    code: int
+    out: str
+    err: str
+
+
+Strike = tuple[str, int, str]
+"""At which place, at which time of passing it, what happens: see PLACES and ACTIONS."""
+
+
+class Runner:
+    """Runs the training command of one experiment in processes of their own."""
+
+    def __init__(self, server: "subprocess.Popen[str]", folder: Path, every: int) -> None:
+        self.server = server
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.every = every
+        self.config = folder / "experiment.yaml"
+        self.config.write_text(yaml.safe_dump(EXPERIMENT | {"checkpoint": {"every": every}}))
+
+    def __call__(self, *strikes: Strike, resume: bool = False) -> Ended:
+        """Run it in a fork of the server, with what shall happen to it."""
+        order = {"argv": self.argv(resume=resume), "strikes": strikes, "folder": str(self.folder)}
+        assert self.server.stdin is not None
+        assert self.server.stdout is not None
+        self.server.stdin.write(json.dumps(order) + "\n")
+        self.server.stdin.flush()
+        code = int(self.server.stdout.readline())
+        return Ended(code, (self.folder / "out").read_text(), (self.folder / "err").read_text())
+
+    def from_scratch(self, *, resume: bool = False) -> Ended:
+        """Run it as a user does, in a new interpreter."""
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, *self.argv(resume=resume)], env=environment, capture_output=True, text=True, timeout=120
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    def argv(self, *, resume: bool) -> list[str]:
+        resumption = ["--resume"] if resume else []
+        return [str(SCRIPT), str(self.config), "--run-dir", str(self.run_dir), *resumption]
+
+    @property
+    def saved_rounds(self) -> list[int]:
+        return CheckpointStore(self.run_dir / "checkpoints").rounds()
+
+    def outcome(self) -> dict[str, Any]:
+        """What must not depend on what happened on the way: weights, rows, bytes; not seconds."""
+        rows = [json.loads(line) for line in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
+        summary = json.loads((self.run_dir / "summary.json").read_text())
+        del summary["wall_time_s"]
+        for party in summary["parties"].values():
+            del party["train_time_s"]
+        timeless = [{tag: value for tag, value in row.items() if not tag.startswith("train_time_s/")} for row in rows]
+        return {"rows": timeless, "summary": summary}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator["subprocess.Popen[str]"]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, str(Path(__file__))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=30) == 0
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the plain command reaches when nothing happens to it."""
+    runner = Runner(server, tmp_path_factory.mktemp("uninterrupted"), every=1)
+    ended = runner.from_scratch()
+    assert (ended.code, ended.err) == (0, "")
+    outcome = runner.outcome()
+    # What a wrong resume would have to get right: both prunings, changing sparsity, sparse differences.
+    assert [row["alpha/party_1"] for row in outcome["rows"]] == [0.0, 0.2, 0.2, 0.5]
+    assert [row["beta/party_1"] for row in outcome["rows"]] == [0.3, 0.3, 0.6, 0.6]
+    return outcome
+
+
+@pytest.fixture
+def make_runner(server, tmp_path: Path) -> Callable[[int], Runner]:
+    return lambda every: Runner(server, tmp_path, every)
+
+
+def check_finished(runner: Runner, ended: Ended, uninterrupted: dict[str, Any]) -> None:
+    """The run is done, equals the uninterrupted one, and left nothing behind."""
+    assert (ended.code, ended.err) == (0, "")
+    assert runner.outcome() == uninterrupted
+    assert runner.saved_rounds == ([3, 4] if runner.every == 1 else [2, 4])
+    assert list(runner.run_dir.rglob(".*")) == []
+
+
+def files_until(checkpoint: int) -> int:
+    """Durably written files before a checkpoint's own: the configuration, the emptied rows, earlier checkpoints."""
+    return 2 + checkpoint * (2 * SECTIONS + 1)
+
+
+# A place, how often it is passed unharmed, and the checkpoints then there with checkpoint.every 1 and 2.
+KILLS = {
+    "while the configuration is written": ("half a file", 0, [], []),
+    "before the folder has its rows": ("rename over", 1, [], []),
+    "in the first round": ("update", 2, [], []),
+    "in the first round's row": ("half a row", 0, [], []),
+    "between the first row and its checkpoint": ("evaluated", 0, [], []),
+    "at the first checkpoint's first file": ("half a file", files_until(0), [], []),
+    "between the first checkpoint's files and manifest": ("half a file", files_until(1) - 1, [], []),
+    "between the first manifest and the name": ("rename", 0, [], []),
+    "in a round between two prunings": ("update", 2 * UPDATES + 1, [1, 2], [2]),
+    "in a row": ("half a row", 2, [1, 2], [2]),
+    "between a row and its checkpoint": ("evaluated", 2, [1, 2], [2]),
+    "in the second checkpoint's tensors": ("half a file", files_until(1) + 3, [1], [2]),
+    "between the second checkpoint's files and manifest": ("half a file", files_until(2) - 1, [1], [2]),
+    "in the round of the second pruning, after it": ("update", 3 * UPDATES + 3, [2, 3], [2]),
+    "before the summary": ("summary", 0, [3, 4], [2, 4]),
+    "while the summary is written": ("rename over", 2, [3, 4], [2, 4]),
+}
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("instant", KILLS)
+def test_a_killed_run_goes_on_to_the_same_end(make_runner, uninterrupted, instant: str, every: int):
+    place, passed, *saved = KILLS[instant]
+    runner = make_runner(every)
+    assert runner((place, passed + 1, "SIGKILL")).code == -signal.SIGKILL
+    assert runner.saved_rounds == saved[every - 1]
+    assert not (runner.run_dir / "summary.json").exists()
+    check_finished(runner, runner(resume=True), uninterrupted)
+
+
+@pytest.mark.parametrize("passed", range(4))
+def test_a_run_killed_while_old_checkpoints_are_removed(make_runner, uninterrupted, passed: int):
+    runner = make_runner(1)
+    assert runner(("remove", passed + 1, "SIGKILL")).code == -signal.SIGKILL
+    assert len(runner.saved_rounds) >= 2
+    check_finished(runner, runner(resume=True), uninterrupted)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_killed_run_goes_on_in_a_new_interpreter(make_runner, uninterrupted, every: int):
+    runner = make_runner(every)
+    assert runner(("update", 2 * UPDATES + 2, "SIGKILL")).code == -signal.SIGKILL
+    check_finished(runner, runner.from_scratch(resume=True), uninterrupted)
+
+
+def test_a_run_killed_again_and_again_while_it_resumes(make_runner, uninterrupted):
+    runner = make_runner(1)
+    blows = [
+        ("update", 2 * UPDATES + 1),  # in round 2
+        ("rename over", 1),  # while the rows of lost rounds are dropped
+        ("half a file", 1),
+        ("update", 1),
+        ("half a row", 1),
+        ("half a file", 4),  # in the checkpoint of round 2
+        ("rename", 1),
+        ("update", UPDATES + 1),  # in round 3
+        ("summary", 1),
+    ]
+    for number, (place, passing) in enumerate(blows):
+        assert runner((place, passing, "SIGKILL"), resume=number > 0).code == -signal.SIGKILL, place
+    check_finished(runner, runner(resume=True), uninterrupted)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_ends_the_run_after_its_round_and_a_checkpoint(make_runner, uninterrupted, name: str, every: int):
+    runner = make_runner(every)
+    ended = runner(("update", 2 * UPDATES + 1, name))
+    assert (ended.code, ended.err) == (130, "")
+    assert f"{name}: ending after this round and its checkpoint" in ended.out
+    assert f"interrupted after round 3; go on with --run-dir {runner.run_dir} --resume" in ended.out
+    assert runner.saved_rounds == [2, 3]  # round 3 also where every second one is due
+    assert len((runner.run_dir / "metrics.jsonl").read_text().splitlines()) == 3
+    assert not (runner.run_dir / "summary.json").exists()
+    shutil.rmtree(runner.run_dir / "checkpoints/round_000002")  # the last full round alone must do
+    resumed = runner(resume=True)
+    assert (resumed.code, resumed.err) == (0, "")
+    assert "resumed after 3 of 4 rounds" in resumed.out
+    assert runner.outcome() == uninterrupted
+
+
+def test_a_signal_in_the_last_round_finishes_the_run(make_runner, uninterrupted):
+    runner = make_runner(2)
+    check_finished(runner, runner(("update", 3 * UPDATES + 2, "SIGTERM")), uninterrupted)
+
+
+@pytest.mark.parametrize("second", ["SIGINT", "SIGTERM"])
+def test_a_second_signal_ends_the_run_at_once(make_runner, uninterrupted, second: str):
+    runner = make_runner(2)
+    ended = runner(("update", 2 * UPDATES + 1, "SIGINT"), ("update", 2 * UPDATES + 2, second))
+    assert (ended.code, ended.err) == (130, "interrupted; the last checkpoint stays\n")
+    assert runner.saved_rounds == [2]
+    assert len((runner.run_dir / "metrics.jsonl").read_text().splitlines()) == 2
+    check_finished(runner, runner(resume=True), uninterrupted)
+
+
+def test_a_second_signal_while_a_checkpoint_is_written(make_runner, uninterrupted):
+    runner = make_runner(2)
+    ended = runner(("update", UPDATES + 1, "SIGINT"), ("half a file", files_until(0) + 3, "SIGINT"))
+    assert (ended.code, ended.err) == (130, "interrupted; the last checkpoint stays\n")
+    assert runner.saved_rounds == []
+    check_finished(runner, runner(resume=True), uninterrupted)
+
+
+@pytest.mark.parametrize(("checkpoint", "still"), [(0, []), (1, [1]), (3, [2, 3])])
+@pytest.mark.parametrize("file", [0, 5, 2 * SECTIONS], ids=["first file", "tensors", "manifest"])
+def test_a_disk_that_is_full_at_a_checkpoint(make_runner, uninterrupted, checkpoint: int, still: list[int], file: int):
+    runner = make_runner(1)
+    ended = runner(("checkpoint file", checkpoint * (2 * SECTIONS + 1) + file + 1, "ENOSPC"))
+    assert ended.code == 2
+    assert ended.err == (
+        f"error: round {checkpoint + 1} could not be saved in {runner.run_dir / 'checkpoints'}: No space left on device; "
+        f"still saved: rounds {still}; free space, then continue with --resume\n"
+    )
+    assert runner.saved_rounds == still
+    check_finished(runner, runner(resume=True), uninterrupted)
+
+
+def test_a_disk_that_is_full_from_the_start(make_runner, uninterrupted):
+    runner = make_runner(1)
+    ended = runner(("any file", 1, "ENOSPC"))
+    assert ended.code == 2
+    assert ended.err == f"error: --run-dir: {runner.run_dir} cannot be written (No space left on device)\n"
+    check_finished(runner, runner(), uninterrupted)  # nothing began, so nothing is to be resumed
+
+
+# The server, and what it does to its forks
+
+
+def serve() -> None:
+    """Fork a process for every line of standard input and answer with its exit code, as `Popen.returncode`."""
+    preload()
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # nobody waits for a run that hangs
+            run_order(order)  # ends with SystemExit, as the command itself does
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+def preload() -> None:
+    """Import what a run imports on its way, without computing anything: threads would not survive a fork."""
+    import sklearn.datasets  # pyright: ignore[reportMissingTypeStubs, reportUnusedImport]
+    import torch._dynamo  # pyright: ignore[reportUnusedImport]  # imported by the first optimizer
+
+    import parties.run  # pyright: ignore[reportUnusedImport]  # noqa: F401
+
+
+def run_order(order: dict[str, Any]) -> None:
+    folder = Path(order["folder"])
+    for descriptor, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    os.fsync = lambda fd: None  # the system lives on: what is written can be read
+    by_place: dict[str, dict[int, str]] = {}
+    for place, passing, action in order["strikes"]:
+        by_place.setdefault(place, {})[passing] = action
+    for place, actions in by_place.items():
+        PLACES[place](Counter(actions))
+    sys.argv = order["argv"]
+    runpy.run_path(order["argv"][0], run_name="__main__")
+
+
+class Counter:
+    """Counts how often a place is passed, and tells what is to happen there now."""
+
+    def __init__(self, actions: dict[int, str]) -> None:
+        self.actions = actions
+        self.passed = 0
+
+    def due(self) -> str | None:
+        self.passed += 1
+        return self.actions.get(self.passed)
+
+    def strike(self) -> None:
+        action = self.due()
+        if action:
+            os.kill(os.getpid(), signal.Signals[action])
+
+
+def before(owner: Any, name: str, counter: Counter) -> None:
+    """Strike whenever a function is about to be called."""
+    original = getattr(owner, name)
+
+    def struck(*arguments: Any, **options: Any) -> Any:
+        counter.strike()
+        return original(*arguments, **options)
+
+    setattr(owner, name, struck)
+
+
+def at_update(counter: Counter) -> None:
+    from parties.feature_party import FeatureParty
+
+    before(FeatureParty, "update", counter)
+
+
+def at_half_a_row(counter: Counter) -> None:
+    from vfl.callbacks import JsonLines
+
+    write_row = JsonLines.on_round
+
+    def write_half(self: JsonLines, *arguments: Any) -> None:
+        size = self.path.stat().st_size
+        write_row(self, *arguments)
+        if counter.due():
+            os.truncate(self.path, (size + self.path.stat().st_size) // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    JsonLines.on_round = write_half
+
+
+def at_half_a_file(counter: Counter) -> None:
+    import vfl.atomic
+    import vfl.checkpoint
+
+    write = vfl.atomic.write_durably
+
+    def write_half(path: Path, chunks: Any) -> Any:
+        written = write(path, chunks)
+        action = counter.due()
+        if action:
+            os.truncate(path, path.stat().st_size // 2)
+            os.kill(os.getpid(), signal.Signals[action])
+        return written
+
+    vfl.atomic.write_durably = vfl.checkpoint.write_durably = write_half
+
+
+def at_open(counter: Counter, folder: str) -> None:
+    open_file = Path.open
+
+    def open_full(self: Path, mode: str = "r", **options: Any) -> Any:
+        if mode == "wb" and folder in str(self.parent) and counter.due() == "ENOSPC":
+            return open_file(Path("/dev/full"), mode, **options)
+        return open_file(self, mode, **options)
+
+    Path.open = open_full  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def at_row_without_checkpoint(counter: Counter) -> None:
+    """Strike when the row is written and neither the bar nor the checkpoint has followed."""
+    from vfl.callbacks import ShowProgress
+
+    before(ShowProgress, "on_round", counter)
+
+
+def at_summary(counter: Counter) -> None:
+    import parties.run
+
+    before(parties.run, "write_summary", counter)
+
+
+def at_removal(counter: Counter) -> None:
+    """Strike when a checkpoint that is no longer needed is about to step aside, and to be deleted."""
+    before(CheckpointStore, "_remove", counter)
+    remove_tree = shutil.rmtree
+
+    def struck(*arguments: Any, **options: Any) -> None:
+        counter.strike()
+        remove_tree(*arguments, **options)
+
+    shutil.rmtree = struck  # pyright: ignore[reportAttributeAccessIssue]
+
+
+PLACES: dict[str, Callable[[Counter], None]] = {
+    "update": at_update,
+    "half a row": at_half_a_row,
+    "half a file": at_half_a_file,
+    "evaluated": at_row_without_checkpoint,
+    "rename": lambda counter: before(Path, "rename", counter),
+    "rename over": lambda counter: before(Path, "replace", counter),
+    "remove": at_removal,
+    "summary": at_summary,
+    "checkpoint file": lambda counter: at_open(counter, "checkpoints"),
+    "any file": lambda counter: at_open(counter, ""),
+}
+
+
+if __name__ == "__main__":
+    serve()
