@@ -23,6 +23,7 @@ class TensorBoard(Callback):
         """Write the round; the first one of a session opens an event file and purges what it will write again."""
         if self.writer is None:
             self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
+            self.writer.add_custom_scalars(_charts(metrics))  # pyright: ignore[reportUnknownMemberType]  # as add_scalar
         for tag, value in metrics.items():
             self.writer.add_scalar(tag, value, round_index)  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         self.writer.flush()
@@ -134,6 +135,12 @@ class EarlyStop(Callback):
     def _stop_if_exhausted(self, loop: TrainingLoop) -> None:
         if self.waited >= self.patience:
             loop.request_stop(f"no better test accuracy than {self.best:.2%} in {self.patience} evaluations")
+
+
+def _charts(metrics: Metrics) -> dict[str, dict[str, list[str | list[str]]]]:
+    """Return a layout of TensorBoard's custom scalars: a chart per quantity, with a line for each of its owners."""
+    quantities = dict.fromkeys(["accuracy", "savings", *(tag.partition("/")[0] for tag in metrics)])
+    return {"run": {quantity: ["Multiline", [f"^{quantity}/"]] for quantity in quantities}}
 
 
 def _round_of(line: str) -> float:

@@ -1,0 +1,102 @@
+"""What holds for the repository as a whole: who may import whom, scripts that explain themselves, links that lead."""
+
+import ast
+import re
+import runpy
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted(path for top in ("models", "vfl", "parties", "scripts") for path in (ROOT / top).rglob("*.py"))
+SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+OURS = {"models", "vfl", "parties", "scripts", "tests"}
+FORBIDDEN = {
+    "models": OURS - {"models"},
+    "vfl": {"parties", "scripts", "tests"},
+    "parties": {"scripts", "tests"},
+    "scripts": {"scripts", "tests"},
+}
+GENERAL = ("vfl/loop.py", "vfl/callbacks.py", "vfl/checkpoint.py", "vfl/costs.py")
+"""What horizontal algorithms use as well."""
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names of all modules that a file imports anywhere, relative ones made absolute."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*above, *(node.module or "").split(".")]).strip(".")
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def test_there_is_something_to_check():
+    assert {path.relative_to(ROOT).parts[0] for path in SOURCES} == {"models", "vfl", "parties", "scripts"}
+
+
+def test_imports_go_down_only():
+    upward = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in SOURCES
+        for name in imported(path)
+        if name.split(".")[0] in FORBIDDEN[path.relative_to(ROOT).parts[0]]
+    ]
+    assert upward == []
+
+
+def test_models_import_torch_and_the_standard_library_only():
+    known = sys.stdlib_module_names | {"torch", "models"}
+    strange = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in SOURCES
+        if path.is_relative_to(ROOT / "models")
+        for name in imported(path)
+        if name.split(".")[0] not in known
+    ]
+    assert strange == []
+
+
+@pytest.mark.parametrize("path", GENERAL)
+def test_what_all_algorithms_share_knows_nothing_of_one_kind(path: str):
+    special = [name for name in imported(ROOT / path) if name.startswith(("vfl.vertical", "vfl.horizontal"))]
+    assert special == []
+
+
+def test_only_the_configuration_knows_yaml():
+    readers = {str(path.relative_to(ROOT)) for path in SOURCES if "yaml" in imported(path)}
+    assert readers == {"vfl/config.py"}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_every_script_explains_itself(script: Path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script.name, "--help"])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(script), run_name="__main__")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert end.value.code in (0, None)
+    said = capsys.readouterr()
+    assert said.out.startswith("usage: ")
+    assert script.name in said.out
+    assert said.err == ""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_relative_links_lead_somewhere(document: Path):
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\(\s*<?([^)\s>]+)", text) + re.findall(r"(?:src|href)=[\"']([^\"']+)", text)
+    local = [target.split("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
+    assert [target for target in local if not (document.parent / target).exists()] == []
