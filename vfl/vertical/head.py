@@ -35,27 +35,38 @@ class HeadTrainer:
         """Return the mean cross-entropy."""
         return F.cross_entropy(self.runtime.forward(self.head, representation_BP), labels_B)
 
-    def step(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
-        """Take one SGD step on theta_0 and return the loss before it."""
+    def backward(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
+        """Compute the gradients of theta_0, and of the representation if it asks for one; return the loss."""
         loss = self.loss(representation_BP, labels_B)
         self.optimizer.zero_grad()
         loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
-        self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         return loss.detach()
 
-    def step_with_gradient(self, representation_BP: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Like ``step``; also return the gradient [B, P] of the loss with respect to the embeddings."""
-        leaf_BP = representation_BP.detach().requires_grad_()
-        loss = self.step(leaf_BP, labels_B)
-        assert leaf_BP.grad is not None
-        return loss, leaf_BP.grad
+    def apply(self) -> None:
+        """Take the SGD step on theta_0 whose gradients ``backward`` computed."""
+        self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
 
-    def embedding_gradient(self, embeddings: Sequence[Tensor], position: int, labels_B: Tensor) -> Tensor:
-        """Return the loss's gradient [B, D] with respect to ``embeddings[position]``; theta_0 stays as it is."""
+    def step(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
+        """Take one SGD step on theta_0 and return the loss before it."""
+        loss = self.backward(representation_BP, labels_B)
+        self.apply()
+        return loss
+
+    def embedding_gradient(
+        self, embeddings: Sequence[Tensor], position: int, labels_B: Tensor, *, with_head: bool
+    ) -> Tensor:
+        """Return the loss's gradient [B, D] with respect to ``embeddings[position]``; theta_0 stays as it is.
+
+        With ``with_head`` the same pass leaves theta_0's gradients behind, for ``apply``.
+        """
         own_BD = embeddings[position].detach().requires_grad_()
         parts = [own_BD if index == position else other for index, other in enumerate(embeddings)]
-        (gradient_BD,) = torch.autograd.grad(self.loss(torch.cat(parts, dim=1), labels_B), own_BD)
-        return gradient_BD
+        representation_BP = torch.cat(parts, dim=1)
+        if not with_head:
+            return torch.autograd.grad(self.loss(representation_BP, labels_B), own_BD)[0]
+        self.backward(representation_BP, labels_B)
+        assert own_BD.grad is not None
+        return own_BD.grad
 
     def parts(self) -> tuple[Part, ...]:
         """Return theta_0 as message parts, names sorted; always float32, so that replays start from equal bits."""

@@ -107,9 +107,11 @@ class ReturnGradients:
         self, trainer: HeadTrainer, frames: Sequence[bytes], embeddings: Sequence[Tensor], labels_B: Tensor
     ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Take the head's first step; its backward pass gives the gradients as well."""
-        loss, gradient_BP = trainer.step_with_gradient(torch.cat(list(embeddings), dim=1), labels_B)
+        representation_BP = torch.cat(list(embeddings), dim=1).requires_grad_()
+        loss = trainer.step(representation_BP, labels_B)
+        assert representation_BP.grad is not None
         widths = [embedding.shape[1] for embedding in embeddings]
-        gradients: Sequence[Tensor] = torch.split(gradient_BP, widths, dim=1)
+        gradients: Sequence[Tensor] = torch.split(representation_BP.grad, widths, dim=1)
         return [(Part(PartKind.GRADIENT, encode(gradient, self.values)),) for gradient in gradients], [loss]
 
 
@@ -144,6 +146,7 @@ class HeadReplica:
         self.drift = 0.0
         self._embeddings: list[Tensor] = []
         self._labels_B = labels_N[:0]
+        self._gradients_are_here = False  # of the first replayed step
 
     def start_round(self, message: Message) -> None:
         """Take over theta_0 and note how far the replica had drifted from it."""
@@ -168,18 +171,27 @@ class HeadReplica:
             self.trainer.adopt(message.payloads(PartKind.HEAD))
 
     def gradient(self, embedding_BD: Tensor) -> Tensor:
-        """Return the gradient at Phi_k: the others' stale embeddings and the party's fresh one."""
+        """Return the gradient at Phi_k: the others' stale embeddings and the party's fresh one.
+
+        While the fresh one is what was sent (beta = 0, first local iteration), Phi_k is Phi_0: one pass through
+        the head gives this gradient and those of the first step to replay.
+        """
         representation = [*self._embeddings]
         representation[self.position] = embedding_BD
-        return self.trainer.embedding_gradient(representation, self.position, self._labels_B)
+        same = torch.equal(embedding_BD, self._embeddings[self.position]) and not self._gradients_are_here
+        with_head = same and self.head_sync == "replay"
+        self._gradients_are_here |= with_head
+        return self.trainer.embedding_gradient(representation, self.position, self._labels_B, with_head=with_head)
 
     def finish(self, iterations: int) -> None:
         """Replay the server's steps on Phi_0."""
         if self.head_sync == "replay":
+            if self._gradients_are_here:
+                self.trainer.apply()
             representation_BP = torch.cat(self._embeddings, dim=1)
-            for _ in range(iterations):
+            for _ in range(iterations - self._gradients_are_here):
                 self.trainer.step(representation_BP, self._labels_B)
-        self._embeddings = []
+        self._embeddings, self._gradients_are_here = [], False
 
     def report(self) -> dict[str, float]:
         """Return the drift found at the start of the round; 0 means equal bits."""
