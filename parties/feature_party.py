@@ -14,16 +14,15 @@ from torch import Tensor, nn
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.data.samples import Samples
-from vfl.digest import weights_digest
+from vfl.digest import check_same_data, weights_digest
 from vfl.lightweighting.pruning import StructuredPruner, psi
 from vfl.lightweighting.sparsify import omega, sparsify
 from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_sgd, load_momentum, momentum_of, set_learning_rate
 from vfl.runtime import Runtime
 from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.channel import EmbeddingSender
+from vfl.vertical.channel import EmbeddingSender, encode_as
 from vfl.vertical.labels import PartyProtocol
-from vfl.wire.codec import encode
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control, pack, unpack
 
 R = TypeVar("R")
@@ -101,6 +100,7 @@ class FeatureParty:
         self.unpruned_macs = self.macs = count_macs(self.model, self.example)
         self.steps = steps_in_round(config.training.steps_per_round, len(train), config.training.batch_size)
         self.alpha = self.beta = 0.0
+        self.round_index = -1
         self.batches: list[Tensor] = []
         self.pending: PendingExchange | None = None
         self.report = RoundReport()
@@ -131,16 +131,22 @@ class FeatureParty:
             case _:
                 raise MessageError(f"{self.name} cannot answer {message.kind.name}")
 
+    def _data_digest(self) -> str:
+        return weights_digest({"train": self.train.features, "test": self.test.features})
+
     def _timed(self, step: Callable[[Message], R], message: Message) -> R:
+        self.runtime.synchronize()
         started_s = time.perf_counter()
         result = step(message)
+        self.runtime.synchronize()
         self.report.train_time_s += time.perf_counter() - started_s
         return result
 
     def start_round(self, message: Message) -> None:
         """Take the round's ratios (and head), and derive the order of its batches."""
         settings = message.settings
-        self.alpha, self.beta = float(settings["alpha"]), float(settings["beta"])
+        self.round_index = message.round_index
+        self.alpha, self.beta = _ratio(settings, "alpha"), _ratio(settings, "beta")
         set_learning_rate(self.optimizer, self.config.training.optimizer, message.round_index)
         self.protocol.start_round(message)
         training = self.config.training
@@ -152,6 +158,8 @@ class FeatureParty:
 
     def embed(self, message: Message) -> bytes:
         """Return the frame of the sparsified embeddings of the exchange's batch (Algorithm 1, lines 5-6)."""
+        if message.round_index != self.round_index or message.exchange >= len(self.batches):
+            raise MessageError(f"{self.name} is not at round {message.round_index}, exchange {message.exchange}")
         rows_B = self.batches[message.exchange]
         inputs = self.runtime.batch(self.train.features, rows_B)
         embedding_BD = self._forward(inputs)
@@ -212,15 +220,18 @@ class FeatureParty:
 
     def evaluate(self, settings: dict[str, Any]) -> bytes:
         """Return the frame of the embeddings of test samples ``start`` to ``stop``."""
-        rows_B = torch.arange(int(settings["start"]), int(settings["stop"]))
+        start, stop = settings.get("start"), settings.get("stop")
+        if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start < stop <= len(self.test)):
+            raise MessageError(f"{self.name} has no test samples {start} to {stop}")
+        rows_B = torch.arange(start, stop)
         embedding_BD = self._embed_still(self.runtime.batch(self.test.features, rows_B)).cpu()
         if self.config.evaluation.sparsified:
             embedding_BD = sparsify(embedding_BD, self.beta)
-        return encode(embedding_BD, self.config.wire.values)
+        return encode_as(self.config.wire.values, embedding_BD, f"{self.name}'s embedding")
 
     def describe(self) -> dict[str, Any]:
-        """Return the digest of the weights and the widths of the prunable layers."""
-        return {"weights_digest": weights_digest(self.model.state_dict()), "widths": self.pruner.widths()}
+        """Return the digest of the weights."""
+        return {"weights_digest": weights_digest(self.model.state_dict())}
 
     def state_dict(self) -> State:
         """Return everything that the party's next rounds depend on."""
@@ -230,10 +241,12 @@ class FeatureParty:
             "momentum": momentum_of(self.optimizer, self.model),
             "feedback": self.sender.receiver.state_dict(),
             "protocol": self.protocol.state_dict(),
+            "data_digest": self._data_digest(),
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a state; the party must be as it was built (dense)."""
+        """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
+        check_same_data(f"{self.name}'s features", state["data_digest"], self._data_digest())
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
         self.runtime.place(self.model)
         self.model.load_state_dict(state["model"])
@@ -258,6 +271,13 @@ class FeatureParty:
             embedding_BD = self.runtime.forward(self.model, inputs)
         self.model.train(was_training)
         return embedding_BD
+
+
+def _ratio(settings: dict[str, Any], name: str) -> float:
+    ratio = settings.get(name)
+    if not isinstance(ratio, int | float) or not 0 <= ratio < 1:
+        raise MessageError(f"{name} {ratio!r} is outside [0, 1)")
+    return float(ratio)
 
 
 _REPLIES = {

@@ -3,6 +3,7 @@
 Shapes: B batch, D width of one embedding, P width of all embeddings together.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
@@ -16,7 +17,7 @@ from torch import Tensor
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.costs import EVALUATION, Direction, PartyCosts, round_metrics, total_costs
-from vfl.digest import combined_digest, weights_digest
+from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.schedule import schedule_of, value_at
 from vfl.loop import Metrics
 from vfl.vertical.batches import batch_rows, steps_in_round
@@ -81,7 +82,7 @@ class HeadServer:
             losses.append(self.exchange(round_index, exchange, rows_B))
             self.on_exchange(exchange + 1, self.steps)
         self._end_round(round_index)
-        metrics = {"loss/train": float(torch.stack(losses).mean())}
+        metrics = {"loss/train": _finite(float(torch.stack(losses).mean()), "the training loss")}
         return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
 
     def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> Tensor:
@@ -116,7 +117,7 @@ class HeadServer:
                 labels_B = self.test_labels_N[start:stop]
                 loss_sum += float(F.cross_entropy(logits_BC, labels_B, reduction="sum"))
                 correct += int((logits_BC.argmax(dim=1) == labels_B).sum())
-        return {"accuracy/test": correct / samples, "loss/test": loss_sum / samples}
+        return {"accuracy/test": correct / samples, "loss/test": _finite(loss_sum / samples, "the test loss")}
 
     def summary(self) -> dict[str, Any]:
         """Return the totals of all rounds, and per party what it is now and what it cost."""
@@ -125,7 +126,10 @@ class HeadServer:
             digests[link.name] = str(reply.settings["weights_digest"])
         parties = {
             name: {
-                **{key: self.reports[name][key] for key in ("alpha", "beta", "parameters", "macs_per_sample")},
+                **{
+                    key: self.reports.get(name, {}).get(key)
+                    for key in ("alpha", "beta", "parameters", "macs_per_sample")
+                },
                 "uplink_bytes": costs.training_bytes("uplink"),
                 "downlink_bytes": costs.training_bytes("downlink"),
                 "train_time_s": costs.train_time_s,
@@ -143,12 +147,14 @@ class HeadServer:
             "costs": {name: asdict(costs) for name, costs in self.costs.items()},
             "reports": self.reports,
             "ratio_sums": self.ratio_sums,
+            "data_digest": self._data_digest(),
         }
         return {OWNER: own} | {link.name: link.save() for link in self.links}
 
     def load_state_dict(self, state: Mapping[str, State]) -> None:
         """Continue from a state."""
         own = state[OWNER]
+        check_same_data("the labels", own["data_digest"], self._data_digest())
         self.trainer.load_state_dict(own["head"])
         for receiver in self.receivers:
             receiver.load_state_dict(own["feedback"][receiver.sender])
@@ -162,6 +168,9 @@ class HeadServer:
         """Release the parties."""
         for link in self.links:
             link.close()
+
+    def _data_digest(self) -> str:
+        return weights_digest({"train": self.train_labels_N, "test": self.test_labels_N})
 
     def _start_round(self, round_index: int) -> None:
         self.trainer.start_round(round_index)
@@ -245,6 +254,12 @@ class HeadServer:
         if len(frames) != 1:
             raise MessageError(f"{reply.kind.name} with {len(frames)} embeddings instead of 1")
         return frames[0]
+
+
+def _finite(loss: float, what: str) -> float:
+    if not math.isfinite(loss):
+        raise ValueError(f"{what} is not finite: lower training.optimizer.learning_rate")
+    return loss
 
 
 _ANSWERS = {

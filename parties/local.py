@@ -13,7 +13,7 @@ from vfl.checkpoint import State
 from vfl.config import ExperimentConfig, FeatureModelConfig
 from vfl.data.datasets import Dataset, load_dataset
 from vfl.data.samples import Samples
-from vfl.data.vertical import grid_partition, standardise
+from vfl.data.vertical import check_aligned, grid_partition, standardise
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
@@ -80,6 +80,7 @@ def build_in_process(
             strict=True,
         )
     ]
+    check_aligned({name: part.ids_digest() for name, (part, _) in zip(grid.parties, features, strict=True)})
     parties = [
         build_party(position, train, test, data, config, runtime) for position, (train, test) in enumerate(features)
     ]

@@ -16,7 +16,7 @@ from parties.run import run_experiment
 from vfl.atomic import write_atomically
 from vfl.checkpoint import CheckpointStore
 from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.run_folder import open_run
+from vfl.run_folder import check_run, open_run
 from vfl.vertical.paper.plan import Fork, Plan, Run
 from vfl.vertical.paper.results import Result, is_finished, load_result, read_rows
 
@@ -88,10 +88,11 @@ def start_from_fork(run: Run, fork: Fork, runs_dir: Path) -> bool:
     own, forks = CheckpointStore(run_dir / "checkpoints"), fork_store(parent_dir)
     if own.rounds() or fork.round_index not in forks.rounds():
         return False
-    open_run(run_dir, run.config, resume=True)
+    check_run(run_dir, run.config, resume=True)
+    open_run(run_dir, run.config)
     rows = [row for row in read_rows(parent_dir) if row["round"] < fork.round_index]
     write_atomically(run_dir / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    with SummaryWriter(str(run_dir)) as writer:
+    with SummaryWriter(str(run_dir), purge_step=0) as writer:  # of a try that was killed here
         for row in rows:
             for tag, value in row.items():
                 if tag != "round":

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from parties.local import build_in_process
 from vfl.callbacks import Callback, EarlyStop, JsonLines, ShowProgress, TensorBoard
-from vfl.checkpoint import CheckpointStore
+from vfl.checkpoint import CheckpointStore, CheckpointWriteError
 from vfl.config import ExperimentConfig
 from vfl.loop import TrainingLoop, stop_on_signal
-from vfl.run_folder import open_run, write_summary
+from vfl.run_folder import check_run, only_process_in, open_run, write_summary
 from vfl.runtime import start_runtime
 
 
@@ -42,13 +42,12 @@ def run_experiment(
 
     ``extra_callbacks`` come after all others. Raises ValueError for data or a folder that cannot be used.
     """
+    check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
     progress = ShowProgress(console)
     algorithm = build_in_process(config, runtime, progress.on_step)
-    open_run(run_dir, config, resume=resume)
-    console.print(
-        f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}", highlight=False
-    )
+    open_run(run_dir, config)
+    console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
     callbacks: list[Callback] = [TensorBoard(run_dir), JsonLines(run_dir / "metrics.jsonl"), progress]
     if config.training.patience is not None:
         callbacks.append(EarlyStop(config.training.patience))
@@ -65,11 +64,17 @@ def run_experiment(
     def interrupt(signal_name: str) -> None:
         signals.append(signal_name)
         loop.request_stop(signal_name)
-        console.print(f"{signal_name}: ending after this round and its checkpoint (again: at once)", highlight=False)
+        console.print(f"{signal_name}: ending after this round and its checkpoint (again: at once)")
 
-    with stop_on_signal(interrupt):
-        summary = loop.run()
-    finished = not signals or loop.next_round == loop.rounds
-    if finished:
-        write_summary(run_dir, summary)
-    return Outcome(summary, finished, signals[0] if signals else None, loop.stop_reason)
+    with only_process_in(run_dir), stop_on_signal(interrupt):
+        try:
+            summary = loop.run()
+            finished = not signals or loop.next_round == loop.rounds
+            if finished:
+                write_summary(run_dir, summary)
+        except CheckpointWriteError:
+            raise
+        except OSError as error:
+            raise OSError(f"{run_dir}: cannot be written ({error}); mend that, then continue with --resume") from error
+    ended_early = loop.next_round < loop.rounds
+    return Outcome(summary, finished, signals[0] if signals else None, loop.stop_reason if ended_early else None)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -21,6 +21,7 @@ from vfl.benchmarks.codec import benchmark_codec
 from vfl.benchmarks.paired import Options, Result
 from vfl.benchmarks.pruning import benchmark_pruning
 from vfl.benchmarks.report import describe_machine, show, write_json
+from vfl.cli import DONE, OneLineParser, exit_code
 
 PIPE_WIDTH = 170
 """Columns of the tables where there is no terminal to fit in."""
@@ -58,14 +59,6 @@ BENCHMARKS = {
 }
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Leave with exit code 2."""
-        self.exit(2, f"error: {message}; see {self.prog} --help\n")
-
-
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -83,7 +76,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def run(arguments: argparse.Namespace, command: str, console: Console) -> None:
+def run(arguments: argparse.Namespace, command: str, console: Console) -> int:
     """Measure, show and save."""
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         raise ValueError(f"--json: there is no folder {arguments.json.parent}")
@@ -102,6 +95,7 @@ def run(arguments: argparse.Namespace, command: str, console: Console) -> None:
     show(results, console)
     if arguments.json is not None:
         write_json(arguments.json, arguments.benchmark, command, options, results)
+    return DONE
 
 
 def _yes(there: bool) -> str:
@@ -113,15 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     command = " ".join(["scripts/benchmark.py", *(sys.argv[1:] if argv is None else argv)])
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    try:
-        run(arguments, command, console)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code(lambda: run(arguments, command, console), warn=console.print)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,11 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a ch
 
 import argparse
 import shlex
-import signal
 import sys
-import warnings
 from pathlib import Path
-from typing import NoReturn
-
-from rich.console import Console
 
 from parties.paper import run_all
-from vfl.checkpoint import CheckpointWriteError
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
 from vfl.config import ConfigError, load_config
 from vfl.vertical.paper.output import Output
 from vfl.vertical.paper.plan import make_plan, parse_figures, parse_seeds, scale_rounds
@@ -28,17 +23,9 @@ from vfl.vertical.paper.results import Result
 DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "cifar10_quadrants.yaml"
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Leave it to ``main`` to print the line."""
-        raise ConfigError(message)
-
-
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "settings", nargs="*", metavar="CONFIG | key=value", help="YAML file (default: the paper's), and what differs"
     )
@@ -62,7 +49,7 @@ def plots_only(arguments: argparse.Namespace) -> int:
     note = about.data_note if arguments.data_note is None else arguments.data_note
     written = output.write_results(make_plan(base, figures, seeds), about.with_note(note))
     print(f"{written} finished runs: {arguments.out / 'README.md'}")
-    return 0
+    return DONE
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -93,30 +80,23 @@ def train(arguments: argparse.Namespace) -> int:
         if position + 1 == len(plan.runs) or plan.runs[position + 1].seed != result.seed:
             output.write_results(plan, about)
 
-    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    console = ShowConsole(stderr=True, quiet=not sys.stderr.isatty())
     signal_name = run_all(plan, output.runs, console, show)
     if signal_name:
         print(f"{signal_name}: the same command goes on; --plots-only --out {arguments.out} draws what is finished")
-        return 130
+        return INTERRUPTED
     output.write_results(plan, about)
     print(f"done: {arguments.out / 'README.md'}")
-    return 0
+    return DONE
 
 
 def main() -> int:
     """Run, and turn errors into one line and an exit code."""
-    # Between two trainings too, SIGTERM ends the series as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    warnings.showwarning = lambda message, *rest: print(f"warning: {message}", file=sys.stderr)
-    try:
-        arguments = parse_arguments()
-        return plots_only(arguments) if arguments.plots_only else train(arguments)
-    except (ValueError, CheckpointWriteError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the last checkpoint stays", file=sys.stderr)
-        return 130
+    arguments = parse_arguments()
+    return exit_code(
+        lambda: plots_only(arguments) if arguments.plots_only else train(arguments),
+        warn=lambda line: print(line, file=sys.stderr),
+    )
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a ch
 
 import argparse
 import sys
-import warnings
 from pathlib import Path
 
 from rich.console import Console
 
 from parties.run import run_experiment
-from vfl.checkpoint import CheckpointWriteError
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
 from vfl.config import load_config
 from vfl.run_folder import choose_run_dir
 from vfl.vertical.table import summary_table
@@ -19,7 +18,7 @@ from vfl.vertical.table import summary_table
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path, help="YAML file of the experiment, as configs/quickstart.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as training.rounds=20")
     parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
@@ -31,31 +30,26 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Build the experiment, train it and show what it saved."""
     config = load_config(arguments.config, arguments.overrides)
     for line in config.warnings():
-        console.print(f"warning: {line}", highlight=False)
+        console.print(f"warning: {line}")
     run_dir = arguments.run_dir or choose_run_dir(config.name, Path("runs"), resume=arguments.resume)
+    if arguments.resume and not (run_dir / "config.yaml").exists():
+        console.print(f"warning: --resume: nothing is saved in {run_dir}; a new run begins")
     outcome = run_experiment(config, run_dir, resume=arguments.resume, console=console)
     if not outcome.finished:
         rounds = outcome.summary["rounds"]
         console.print(f"interrupted after round {rounds}; go on with --run-dir {run_dir} --resume")
-        return 130
+        return INTERRUPTED
     if outcome.stop_reason:
         console.print(f"stopped early: {outcome.stop_reason}")
     console.print(summary_table(outcome.summary))
-    return 0
+    return DONE
 
 
 def main() -> int:
     """Run, and turn errors into one line and an exit code."""
-    console = Console(soft_wrap=True)  # a line of text stays one line in a file
-    warnings.showwarning = lambda message, *rest: console.print(f"warning: {message}", highlight=False)
-    try:
-        return run(parse_arguments(), console)
-    except (ValueError, CheckpointWriteError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the last checkpoint stays", file=sys.stderr)
-        return 130
+    arguments = parse_arguments()
+    console = ShowConsole()
+    return exit_code(lambda: run(arguments, console), warn=console.print)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What watches the loop: TensorBoard, JSONL, progress and early stopping."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -31,7 +32,8 @@ class TensorBoard(Callback):
     def on_end(self, loop: TrainingLoop) -> None:
         """Close the event file."""
         if self.writer is not None:
-            self.writer.close()
+            with suppress(OSError):  # the rounds are flushed; closing must not hide why the run ended
+                self.writer.close()
 
 
 class JsonLines(Callback):
@@ -50,7 +52,7 @@ class JsonLines(Callback):
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Append the round."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"round": round_index, **metrics}) + "\n")
+            file.write(json.dumps({"round": round_index, **metrics}, allow_nan=False) + "\n")
 
 
 class ShowProgress(Callback):

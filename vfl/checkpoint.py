@@ -136,7 +136,7 @@ class CheckpointStore:
         for prefix in (_REPLACED, ""):  # in this order: the final name wins
             for folder in self.directory.glob(f"{prefix}round_*"):
                 match = _FOLDER.fullmatch(folder.name.removeprefix(prefix))
-                if match and (folder / _MANIFEST).is_file():
+                if match and (prefix == "" or (folder / _MANIFEST).is_file()):
                     folders[int(match[1])] = folder
         return folders
 

@@ -8,7 +8,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, TypeGuard, cast
 
 import yaml
 from pydantic import (
@@ -180,7 +180,8 @@ class PruningConfig(Section):
     importance: Literal["filter", "group"] = "filter"
     """filter: L1 norm of the filter's own weights (Li et al. 2016); group: of all weights that go with it."""
     round_to: Positive | None = None
-    """Kept widths become multiples of this (8 or 16 suit the CPU's vectors); null keeps exact widths."""
+    """Kept widths become multiples of this, but no layer wider than it was (8 or 16 suit the CPU's vectors); null keeps
+    exact widths."""
 
 
 class LightweightingConfig(Section):
@@ -259,6 +260,9 @@ class ExperimentConfig(Section):
                 f"training.batch_size: {self.training.batch_size} is larger than data.train_samples = {samples}; "
                 "lower it or take more samples"
             )
+        models = [self.models.parties.get(party, self.models.feature) for party in parties]
+        if self.training.batch_size == 1 and any(model.batch_norm for model in models):
+            raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
         return self
 
     def warnings(self) -> list[str]:
@@ -271,10 +275,24 @@ class ExperimentConfig(Section):
                 f"lightweighting.alpha: falls from {fall[1]:g} to {fall[2]:g} at round {fall[0]} ({who}); "
                 "nothing is un-pruned, the larger ratio stays"
             )
-        if self.training.labels == "server" and "head_sync" in self.training.model_fields_set:
+        late = {
+            "lightweighting.alpha": [schedule_of(self.lightweighting.alpha, party) for party in alphas],
+            "lightweighting.beta": [schedule_of(self.lightweighting.beta, party) for party in alphas],
+            "training.optimizer.learning_rate": [self.training.optimizer.learning_rate],
+        }
+        for field, schedules in late.items():
+            rounds = {start for each in schedules if isinstance(each, dict) for start in each}
+            unused = sorted(start for start in rounds if start >= self.training.rounds)
+            if unused:
+                lines.append(
+                    f"{field}: nothing of round {unused[0]} or later is used, training.rounds is {self.training.rounds}"
+                )
+        if self.training.labels == "server" and self.training.head_sync == "broadcast":
             lines.append("training.head_sync: ignored with training.labels=server, the head never leaves the server")
-        if self.data.dataset.kind == "digits" and self.data.dataset.root is not None:
-            lines.append("data.dataset.root: ignored, the digits are embedded")
+        if self.evaluation.sparsified and self.lightweighting.error_feedback:
+            lines.append(
+                "lightweighting.error_feedback: ignored in evaluation.sparsified, test samples have no estimates"
+            )
         return lines
 
 
@@ -289,7 +307,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
         key, separator, text = override.partition("=")
         if not separator or not key:
             raise ConfigError(f"{override!r} is not an override; write key=value, as training.rounds=20")
-        _set(values, key.split("."), _parse_value(key, text))
+        _set(ExperimentConfig, values, key.split("."), _parse_value(key, text))
     return parse_config(values)
 
 
@@ -344,10 +362,9 @@ def _overlay(section: type[BaseModel], under: dict[str, Any], over: dict[str, An
     """Lay settings over others: sections merge key by key, every other value is replaced whole."""
     merged = dict(under)
     for key, value in over.items():
-        field = section.model_fields.get(key)
-        inner = field.annotation if field else None
+        inner = _field_type(section, key)
         inherited = merged.get(key)
-        if isinstance(inner, type) and issubclass(inner, BaseModel) and isinstance(value, dict):
+        if _is_section(inner) and isinstance(value, dict):
             # Where the base wrote something else in the section's place, that is what gives way.
             settings = cast(dict[str, Any], inherited) if isinstance(inherited, dict) else {}
             merged[key] = _overlay(inner, settings, cast(dict[str, Any], value))
@@ -363,14 +380,26 @@ def _parse_value(key: str, text: str) -> object:
         raise ConfigError(f"{key}: {text!r} is not a YAML value ({' '.join(str(error).split())})") from None
 
 
-def _set(values: dict[str, Any], keys: Sequence[str], value: object) -> None:
+def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: object) -> None:
     *parents, last = keys
     for parent in parents:
         inner = values.get(parent)
         # A number gives way to a mapping: alpha=0.2 in the file, alpha.party_1=0.4 on the command line.
         values[parent] = dict(cast(dict[str, Any], inner)) if isinstance(inner, dict) else {}
-        values = values[parent]
-    values[last] = value
+        values, section = values[parent], _field_type(section, parent)
+    if _is_section(section):
+        values |= _overlay(section, values, {last: value})  # a mapping for a section changes what it names
+    else:
+        values[last] = value
+
+
+def _field_type(section: object, key: str) -> object:
+    field = section.model_fields.get(key) if _is_section(section) else None
+    return field.annotation if field else None
+
+
+def _is_section(kind: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _plain(value: object) -> object:
@@ -408,11 +437,9 @@ def _one_line(error: dict[str, Any]) -> str:
 def _known_keys(location: Sequence[int | str]) -> list[str]:
     section: object = ExperimentConfig
     for part in location:
-        if isinstance(section, type) and issubclass(section, BaseModel) and part in section.model_fields:
-            section = section.model_fields[str(part)].annotation
-        else:  # a value of ``models.parties``
-            section = FeatureModelConfig
-    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+        # What has no field of that name is a value of ``models.parties``.
+        section = _field_type(section, str(part)) or FeatureModelConfig
+    return list(section.model_fields) if _is_section(section) else []
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:

@@ -54,21 +54,26 @@ def round_metrics(before: Mapping[str, PartyCosts], after: Mapping[str, PartyCos
     """Return one round's bytes, seconds and savings by TensorBoard tag.
 
     ``savings/communication`` counts both directions of training traffic; ``savings/compute`` counts
-    multiply-accumulates of the feature models.
+    multiply-accumulates of the feature models; ``savings_communication/PARTY`` and ``savings_compute/PARTY`` are the
+    same of one party.
     """
     metrics: dict[str, float] = {}
     spent = {"bytes": 0, "dense": 0, "macs": 0, "unpruned": 0}
     directions: tuple[Direction, ...] = ("uplink", "downlink")
     for name, now in after.items():
         then = before[name]
+        own = {"bytes": 0, "dense": 0}
         for direction in directions:
             sent = now.training_bytes(direction) - then.training_bytes(direction)
             metrics[f"{direction}_bytes/{name}"] = sent
-            spent["bytes"] += sent
-            spent["dense"] += now.training_bytes(direction, dense=True) - then.training_bytes(direction, dense=True)
+            own["bytes"] += sent
+            own["dense"] += now.training_bytes(direction, dense=True) - then.training_bytes(direction, dense=True)
+        own["macs"] = now.train_macs - then.train_macs
+        own["unpruned"] = now.unpruned_train_macs - then.unpruned_train_macs
         metrics[f"train_time_s/{name}"] = now.train_time_s - then.train_time_s
-        spent["macs"] += now.train_macs - then.train_macs
-        spent["unpruned"] += now.unpruned_train_macs - then.unpruned_train_macs
+        metrics[f"savings_communication/{name}"] = savings(own["bytes"], own["dense"])
+        metrics[f"savings_compute/{name}"] = savings(own["macs"], own["unpruned"])
+        spent = {kind: total + own[kind] for kind, total in spent.items()}
     metrics["savings/communication"] = savings(spent["bytes"], spent["dense"])
     metrics["savings/compute"] = savings(spent["macs"], spent["unpruned"])
     return metrics

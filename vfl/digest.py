@@ -17,6 +17,12 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def check_same_data(owner: str, saved: str, present: str) -> None:
+    """Raise ValueError where a run would go on with other data than it was saved with."""
+    if saved != present:
+        raise ValueError(f"--resume: {owner} are not those of the saved run; restore the data or start a new run")
+
+
 def combined_digest(digests: Mapping[str, str]) -> str:
     """Return the sha256 over the owners' digests (names sorted): no owner has to show its weights."""
     lines = "".join(f"{owner}:{digests[owner]}\n" for owner in sorted(digests))

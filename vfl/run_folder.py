@@ -1,7 +1,10 @@
 """The folder of a run: ``config.yaml``, ``metrics.jsonl``, TensorBoard events, ``checkpoints/``, ``summary.json``."""
 
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +22,46 @@ def choose_run_dir(name: str, runs: Path, *, resume: bool) -> Path:
     return runs / f"{name}-{len(used) + 1}"
 
 
-def open_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
-    """Make the folder and write the resolved configuration, or check that a resumed run has the same one.
+def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
+    """Check, before anything is loaded or written, that a run may begin or go on in the folder.
 
-    Raises ConfigError for a folder that is in use, a resume with another configuration (names the changed keys)
-    and a folder that cannot be written.
+    Raises ConfigError for a folder that is in use and for a resume with another configuration (names the changed
+    keys).
     """
     saved = run_dir / "config.yaml"
-    if saved.exists() and not resume:
-        raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
-    if saved.exists():
-        changes = changed_keys(load_config(saved), config)
-        if changes:
-            raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
+    if not saved.exists():
         return
+    if not resume:
+        raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
+    changes = changed_keys(load_config(saved), config)
+    if changes:
+        raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
+
+
+def open_run(run_dir: Path, config: ExperimentConfig) -> None:
+    """Make the folder and write the resolved configuration. Raises ConfigError where that cannot be done."""
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(saved, dump_config(config))
+        write_atomically(run_dir / "config.yaml", dump_config(config))
     except OSError as error:
         raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
 
 
+@contextmanager
+def only_process_in(run_dir: Path) -> Generator[None]:
+    """Hold the folder's lock, which ends with the process. Raises ConfigError where another process holds it."""
+    folder = os.open(run_dir, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(folder)
+        raise ConfigError(f"--run-dir: another process is training in {run_dir}; wait for it or stop it") from None
+    try:
+        yield
+    finally:
+        os.close(folder)
+
+
 def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:
     """Write ``summary.json`` whole or not at all."""
-    write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")

@@ -35,6 +35,11 @@ class Runtime:
         batch = images[rows_B].to(self.device, non_blocking=True)
         return batch.contiguous(memory_format=torch.channels_last) if self.channels_last else batch
 
+    def synchronize(self) -> None:
+        """Wait for queued kernels, so that a clock read now counts them where they belong."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def forward(self, module: nn.Module, inputs: Tensor | Sequence[Tensor]) -> Tensor:
         """Apply a module in this runtime's precision; the result is float32."""
         if self.autocast_dtype is None:
@@ -56,4 +61,5 @@ def start_runtime(config: ExperimentConfig) -> Runtime:
             raise ConfigError(f"device: {config.device} is not there; use device=cpu")
         torch.backends.cudnn.benchmark = False  # it may choose other kernels after a resume, and so other bits
         torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.allow_tf32 = False  # float32 means float32
     return Runtime(device, torch.bfloat16 if config.precision == "bfloat16" else None, config.channels_last)

@@ -98,7 +98,11 @@ def load_dataset(
         raise ValueError(f"data.dataset.kind: there is no {kind!r}{hint}; choose one of {', '.join(_LOADERS)}")
     if image_size is not None and image_size < 1:
         raise ValueError(f"data.dataset.image_size: must be at least 1 pixel, got {image_size}")
-    source = _LOADERS[kind](None if root is None else Path(root).expanduser(), image_size)
+    try:
+        folder = None if root is None else Path(root).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"data.dataset.root: {root}: {_one_line(error)}") from None
+    source = _LOADERS[kind](folder, image_size)
     train_draw = generator(seed, "train_subset")
     test_draw = generator(0, "test_subset")
     train_rows = _choose_rows("data.train_samples", train_samples, len(source.train.labels), train_draw)
@@ -175,9 +179,9 @@ def _cifar10(root: Path | None, image_size: int | None) -> _Source:
     from torchvision.datasets import CIFAR10
 
     root = root or DEFAULT_ROOT
-    if not (root / CIFAR10.base_folder).exists() and not (root / CIFAR10.filename).exists():
-        _logger.info("downloading CIFAR-10 (170 MB) to %s", root)
     try:
+        if not (root / CIFAR10.base_folder).exists() and not (root / CIFAR10.filename).exists():
+            warnings.warn(f"downloading CIFAR-10 (170 MB) to '{root}'", stacklevel=3)
         with _quiet(), _network_timeout(DOWNLOAD_TIMEOUT_S):
             train = CIFAR10(root, train=True, download=True)  # looks on the disk first
             test = CIFAR10(root, train=False)

@@ -54,8 +54,16 @@ class EmbeddingSender:
         """Return the frame of the sparsified embeddings, and the embeddings [B, D] as they will be received."""
         feedback = self.receiver.feedback
         difference_BD = embedding_BD if feedback is None else feedback.difference(rows_B, embedding_BD)
-        frame = encode(sparsify(difference_BD, beta), self.values)
+        frame = encode_as(self.values, sparsify(difference_BD, beta), f"{self.receiver.sender}'s embedding")
         return frame, self.receiver.receive(frame, rows_B)
+
+
+def encode_as(values: ValueType, tensor: Tensor, what: str) -> bytes:
+    """Encode a tensor. Raises ValueError, naming it and the field, where its values do not fit the value type."""
+    try:
+        return encode(tensor, values)
+    except ValueError as error:
+        raise ValueError(f"wire.values: {what} does not fit {values} ({error}); use wire.values=float32") from None
 
 
 def decode_finite(frame: bytes, shape: tuple[int, ...], what: str) -> Tensor:

@@ -43,7 +43,7 @@ class JointTrainer:
         """Take one SGD step on the rows of every party's [N, C, H, W] images; return the loss before it."""
         inputs = [self.runtime.batch(part, rows_B) for part in images]
         logits_BC = self.runtime.forward(self.model, inputs)
-        loss = F.cross_entropy(logits_BC, labels_N[rows_B])
+        loss = F.cross_entropy(logits_BC, labels_N[rows_B].to(self.runtime.device))
         self.optimizer.zero_grad()
         loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch

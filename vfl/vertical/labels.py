@@ -10,6 +10,7 @@ server         g_k = d loss / d h^_k                        g_k, for all E local
 Shapes: B batch, D width of one embedding, P width of all embeddings together.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -18,9 +19,9 @@ from torch import Tensor
 
 from vfl.checkpoint import State
 from vfl.digest import weights_digest
-from vfl.vertical.channel import EmbeddingReceiver, decode_finite
+from vfl.vertical.channel import EmbeddingReceiver, decode_finite, encode_as
 from vfl.vertical.head import HeadTrainer
-from vfl.wire.codec import ValueType, encode
+from vfl.wire.codec import ValueType
 from vfl.wire.messages import Message, Part, PartKind
 
 HeadSync = Literal["replay", "broadcast"]
@@ -112,7 +113,9 @@ class ReturnGradients:
         assert representation_BP.grad is not None
         widths = [embedding.shape[1] for embedding in embeddings]
         gradients: Sequence[Tensor] = torch.split(representation_BP.grad, widths, dim=1)
-        return [(Part(PartKind.GRADIENT, encode(gradient, self.values)),) for gradient in gradients], [loss]
+        scale = gradient_scale(len(labels_B))
+        frames_down = [encode_as(self.values, gradient * scale, "the gradient") for gradient in gradients]
+        return [(Part(PartKind.GRADIENT, frame),) for frame in frames_down], [loss]
 
 
 class HeadReplica:
@@ -195,7 +198,7 @@ class HeadReplica:
 
     def report(self) -> dict[str, float]:
         """Return the drift found at the start of the round; 0 means equal bits."""
-        return {"head_drift": self.drift}
+        return {"head_drift": self.drift} if self.head_sync == "replay" else {}
 
     def state_dict(self) -> State:
         """Return the replica, its momentum, and the estimates of the others' embeddings."""
@@ -209,6 +212,14 @@ class HeadReplica:
         self.trainer.load_state_dict(state["head"])
         for other in self.others:
             other.load_state_dict(state["others"][other.sender])
+
+
+def gradient_scale(batch_size: int) -> float:
+    """Return the factor under which gradients travel: about B, and a power of two, so that no bit is lost.
+
+    Gradients of a mean over B samples are of the order 1 / B, where float16 has few bits or none.
+    """
+    return 2.0 ** math.floor(math.log2(batch_size))
 
 
 class ReceivedGradient:
@@ -226,7 +237,8 @@ class ReceivedGradient:
         frames = message.payloads(PartKind.GRADIENT)
         if len(frames) != 1:
             raise ValueError(f"{len(frames)} gradients came instead of 1")
-        self._gradient_BD = decode_finite(frames[0], tuple(sent_BD.shape), "the gradient").to(self.device)
+        gradient_BD = decode_finite(frames[0], tuple(sent_BD.shape), "the gradient")
+        self._gradient_BD = gradient_BD.to(self.device) / gradient_scale(len(rows_B))
 
     def gradient(self, embedding_BD: Tensor) -> Tensor:
         """Return the same gradient for each local iteration."""

@@ -94,7 +94,7 @@ class Message:
             raise MessageError(f"{self.kind.name} message with {len(payloads)} control parts instead of 1")
         try:
             settings = json.loads(payloads[0])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise MessageError(f"{self.kind.name} message: control part is not JSON ({error})") from None
         if not isinstance(settings, dict):
             raise MessageError(f"{self.kind.name} message: control part is not a JSON object")
