@@ -30,6 +30,8 @@ from vfl.wire.messages import Kind, Message, MessageError, PartKind, control, pa
 
 OWNER = "server"
 """The server's name among the owners of state and weights."""
+PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
+"""What a party is now, by its last report."""
 
 
 class HeadServer:
@@ -126,10 +128,7 @@ class HeadServer:
             digests[link.name] = str(reply.settings["weights_digest"])
         parties = {
             name: {
-                **{
-                    key: self.reports.get(name, {}).get(key)
-                    for key in ("alpha", "beta", "parameters", "macs_per_sample")
-                },
+                **{key: self.reports.get(name, {}).get(key) for key in PRESENT},
                 "uplink_bytes": costs.training_bytes("uplink"),
                 "downlink_bytes": costs.training_bytes("downlink"),
                 "train_time_s": costs.train_time_s,

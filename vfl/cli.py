@@ -42,7 +42,11 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     ``warn`` shows a warning. SIGTERM is taken as Ctrl-C is, also while nothing handles it more gently.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    warnings.showwarning = lambda message, *_rest: warn(f"warning: {message}")
+
+    def show_warning(message: Warning | str, *_where: object) -> None:
+        warn(f"warning: {message}")
+
+    warnings.showwarning = show_warning
     threading.excepthook = _thread_failed
     try:
         return run()

@@ -10,7 +10,6 @@ import contextlib
 import difflib
 import http.client
 import io
-import logging
 import socket
 import struct
 import warnings
@@ -41,8 +40,6 @@ DIGITS_TEST_SAMPLES = 397
 DEFAULT_ROOT = Path("data")
 DOWNLOAD_TIMEOUT_S = 30.0
 DECODERS = 4
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
