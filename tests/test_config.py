@@ -166,8 +166,30 @@ def test_a_falling_alpha_warns_once_for_the_parties_that_fall_alike(digits: Path
 def test_settings_that_are_ignored_are_warned_of_and_others_are_not(digits: Path):
     assert load_config(digits, ["lightweighting.beta={0: 0.5, 3: 0.2}"]).warnings() == []  # beta may fall
     assert load_config(digits, ["training.labels=server"]).warnings() == []
-    ignored = load_config(digits, ["training.labels=server", "training.head_sync=replay", "data.dataset.root=here"])
-    assert [line.split(":")[0] for line in ignored.warnings()] == ["training.head_sync", "data.dataset.root"]
+    ignored = load_config(
+        digits,
+        [
+            "training.labels=server",
+            "training.head_sync=broadcast",
+            "training.rounds=3",
+            "lightweighting.alpha={party_1: {2: 0.1, 3: 0.2}}",
+            "lightweighting.error_feedback=true",
+            "evaluation.sparsified=true",
+        ],
+    )
+    assert [line.split(":")[0] for line in ignored.warnings()] == [
+        "lightweighting.alpha",
+        "training.head_sync",
+        "evaluation.sparsified",
+    ]
+
+
+def test_a_mapping_on_the_command_line_changes_what_it_names_of_a_section(digits: Path):
+    config = load_config(digits, ["lightweighting.beta=0.5", "lightweighting={alpha: 0.2}", "training={rounds: 9}"])
+    assert (config.lightweighting.alpha, config.lightweighting.beta) == (0.2, 0.5)
+    assert (config.training.rounds, config.training.batch_size) == (9, 10)
+    with pytest.raises(ConfigError, match="BatchNorm needs at least 2"):
+        load_config(digits, ["training.batch_size=1"])
 
 
 def test_overrides_are_yaml_nested_and_the_last_one_holds(digits: Path):

@@ -290,9 +290,7 @@ class ExperimentConfig(Section):
         if self.training.labels == "server" and self.training.head_sync == "broadcast":
             lines.append("training.head_sync: ignored with training.labels=server, the head never leaves the server")
         if self.evaluation.sparsified and self.lightweighting.error_feedback:
-            lines.append(
-                "lightweighting.error_feedback: ignored in evaluation.sparsified, test samples have no estimates"
-            )
+            lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")
         return lines
 
 

@@ -396,6 +396,7 @@ def test_an_image_folder_that_cannot_be_used_is_refused(train: Train, tmp_path: 
 
 
 @pytest.mark.usefixtures("nothing_written")
+@pytest.mark.filterwarnings("ignore:downloading CIFAR-10")
 def test_cifar10_that_is_not_there_and_cannot_be_downloaded(train: Train, tmp_path: Path, monkeypatch):
     def offline(*arguments: object, **options: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

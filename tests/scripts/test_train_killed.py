@@ -255,7 +255,7 @@ def test_a_signal_in_the_last_round_finishes_the_run(make_runner, uninterrupted)
 def test_a_second_signal_ends_the_run_at_once(make_runner, uninterrupted, second: str):
     runner = make_runner(2)
     ended = runner(("update", 2 * UPDATES + 1, "SIGINT"), ("update", 2 * UPDATES + 2, second))
-    assert (ended.code, ended.err) == (130, "interrupted; the last checkpoint stays\n")
+    assert (ended.code, ended.err) == (130, "interrupted; what was saved stays\n")
     assert runner.saved_rounds == [2]
     assert len((runner.run_dir / "metrics.jsonl").read_text().splitlines()) == 2
     check_finished(runner, runner(resume=True), uninterrupted)
@@ -264,7 +264,7 @@ def test_a_second_signal_ends_the_run_at_once(make_runner, uninterrupted, second
 def test_a_second_signal_while_a_checkpoint_is_written(make_runner, uninterrupted):
     runner = make_runner(2)
     ended = runner(("update", UPDATES + 1, "SIGINT"), ("half a file", files_until(0) + 3, "SIGINT"))
-    assert (ended.code, ended.err) == (130, "interrupted; the last checkpoint stays\n")
+    assert (ended.code, ended.err) == (130, "interrupted; what was saved stays\n")
     assert runner.saved_rounds == []
     check_finished(runner, runner(resume=True), uninterrupted)
 

@@ -194,7 +194,10 @@ def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
-        code = main()
+        try:
+            code = main()
+        except SystemExit as end:  # argparse's way out
+            code = int(str(end.code))
         printed, errors = capsys.readouterr()
         return code, printed, errors
 

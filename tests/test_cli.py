@@ -1,0 +1,83 @@
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+
+from vfl.cli import exit_code
+from vfl.config import ConfigError
+from vfl.run_folder import only_process_in
+
+PRINTER = """
+import sys, time
+from pathlib import Path
+from vfl.cli import ShowConsole
+console = ShowConsole()
+console.print("first")
+sys.stdin.readline()
+for number in range(1000):
+    console.print(f"line {number}")
+Path(sys.argv[1]).write_text("done")
+"""
+
+
+@pytest.fixture(autouse=True)
+def process_wide_settings(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_reader_that_goes_away_does_not_end_the_program(tmp_path: Path):
+    # As in: train.py ... | head -1
+    child = subprocess.Popen(
+        [sys.executable, "-c", PRINTER, str(tmp_path / "file")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"first\n"
+    child.stdout.close()
+    child.stdin.write(b"\n")
+    child.stdin.close()
+    assert child.wait() == 0
+    assert (tmp_path / "file").read_text() == "done"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ValueError("field: wrong\n  and more"), 2, "error: field: wrong and more\n"),
+        (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device\n"),
+        (KeyboardInterrupt(), 130, "interrupted; what was saved stays\n"),
+    ],
+)
+def test_expected_errors_are_one_line(capsys: pytest.CaptureFixture[str], error: BaseException, code: int, text: str):
+    def fail() -> int:
+        raise error
+
+    assert exit_code(fail, warn=print) == code
+    assert capsys.readouterr().err == text
+
+
+def test_a_fault_of_ours_keeps_its_traceback():
+    def fail() -> int:
+        raise KeyError("bug")
+
+    with pytest.raises(KeyError):
+        exit_code(fail, warn=print)
+
+
+def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path):
+    with (
+        only_process_in(tmp_path),
+        pytest.raises(ConfigError, match="another process is training"),
+        only_process_in(tmp_path),
+    ):
+        pass
+    with only_process_in(tmp_path):
+        assert tmp_path.is_dir()
