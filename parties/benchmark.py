@@ -39,7 +39,7 @@ BATCHES = 39
 """Batches in the random training set: 39 of 256 are the paper's 10000 images."""
 BETAS = (0.0, 0.5, 0.9)
 MEMORY_STEPS = 5
-MEMORY_PAIRS = 3
+MEMORY_PAIRS = 1
 """At most; every value costs a process, and they hardly differ."""
 
 Layout = Literal["float32 NCHW", "bfloat16 channels_last"]
