@@ -39,12 +39,19 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
 
 
 def open_run(run_dir: Path, config: ExperimentConfig) -> None:
-    """Make the folder and write the resolved configuration. Raises ConfigError where that cannot be done."""
+    """Make the folder and write the resolved configuration, unless a resumed run has it.
+
+    Raises ConfigError where that cannot be done, or another run has begun there since ``check_run``.
+    """
+    saved = run_dir / "config.yaml"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(run_dir / "config.yaml", dump_config(config))
+        if not saved.exists():
+            write_atomically(saved, dump_config(config))
     except OSError as error:
         raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
+    if load_config(saved) != config:
+        raise ConfigError(f"--run-dir: another run has just begun in {run_dir}; name another folder")
 
 
 @contextmanager

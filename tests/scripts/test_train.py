@@ -3,10 +3,12 @@
 import json
 import runpy
 import shutil
+import signal
 import socket
 import sys
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from parties import local as build
 from vfl.checkpoint import CheckpointStore
 from vfl.config import load_config
 from vfl.digest import combined_digest, weights_digest
@@ -69,14 +72,16 @@ def main() -> Callable[[], int]:
 
 
 @pytest.fixture
-def train(main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Train:
+def train(main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Train]:
     """Run the command in an empty working folder, which ``tiny.yaml`` lies beside."""
     config = tmp_path / "tiny.yaml"
     config.write_text(yaml.safe_dump(TINY))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main puts its own in its place
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # main puts its own in their place
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    handler = signal.getsignal(signal.SIGTERM)
 
     def run_main(*arguments: str | Path, config: Path = config) -> Ended:
         monkeypatch.setattr(sys, "argv", ["train.py", str(config), *map(str, arguments)])
@@ -85,7 +90,8 @@ def train(main, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         said = capsys.readouterr()
         return Ended(code, said.out, said.err)
 
-    return run_main
+    yield run_main
+    signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +99,14 @@ def finished(main, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nobody may change."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    threads = torch.get_num_threads()
+    threads, handler = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warnings, "showwarning", warnings.showwarning)
+        patch.setattr(threading, "excepthook", threading.excepthook)
         patch.setattr(sys, "argv", ["train.py", str(folder / "tiny.yaml"), "--run-dir", str(folder / "run")])
         assert main() == 0
     torch.set_num_threads(threads)
+    signal.signal(signal.SIGTERM, handler)
     return folder / "run"
 
 
@@ -333,7 +341,47 @@ def test_a_resume_with_another_configuration_names_what_changed(train: Train, co
     assert content_of(copied) == before
 
 
+def test_a_resume_with_other_data_is_refused(train: Train, copied: Path, monkeypatch: pytest.MonkeyPatch):
+    before = content_of(copied)
+    load = build.load_dataset
+
+    def load_others(*arguments: Any, **options: Any) -> Any:
+        data = load(*arguments, **options)
+        data.train.features[5, 0, 3, 3] ^= 1
+        return data
+
+    monkeypatch.setattr(build, "load_dataset", load_others)
+    assert train("--run-dir", copied, "--resume").error == (
+        "--resume: party_1's features are not those of the saved run; restore the data or start a new run"
+    )
+    assert content_of(copied) == before
+
+
+def test_a_run_that_begins_elsewhere_meanwhile_keeps_its_configuration(train: Train, tmp_path: Path, monkeypatch):
+    run_dir = tmp_path / "run"
+    load = build.load_dataset
+
+    def load_slowly(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(build, "load_dataset", load)
+        assert train(*QUICK, "--run-dir", run_dir, "seed=8").code == 0
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(build, "load_dataset", load_slowly)
+    ended = train(*QUICK, "--run-dir", run_dir, "seed=9")
+    assert ended.error == f"--run-dir: another run has just begun in {run_dir}; name another folder"
+    assert load_config(run_dir / "config.yaml").seed == 8
+    assert train(*QUICK, "--run-dir", run_dir, "seed=8", "--resume").code == 0
+
+
 # bad input
+
+
+def test_a_command_line_that_is_none_is_one_line(train: Train, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as end:
+        train("--run-dirs", "here")
+    said = capsys.readouterr()
+    assert end.value.code == 2
+    assert said.err == "error: unrecognized arguments: --run-dirs here; see train.py --help\n"
 
 
 @pytest.fixture

@@ -286,6 +286,19 @@ def test_a_disk_that_is_full_at_a_checkpoint(make_runner, uninterrupted, checkpo
     check_finished(runner, runner(resume=True), uninterrupted)
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_disk_that_is_full_at_a_row(make_runner, uninterrupted, every: int):
+    runner = make_runner(every)
+    ended = runner(("row", 3, "ENOSPC"))
+    assert ended.code == 2
+    assert ended.err == (
+        f"error: {runner.run_dir}: cannot be written ([Errno 28] No space left on device); "
+        "mend that, then continue with --resume\n"
+    )
+    assert runner.saved_rounds == ([1, 2] if every == 1 else [2])
+    check_finished(runner, runner(resume=True), uninterrupted)
+
+
 def test_a_disk_that_is_full_from_the_start(make_runner, uninterrupted):
     runner = make_runner(1)
     ended = runner(("any file", 1, "ENOSPC"))
@@ -401,11 +414,11 @@ def at_half_a_file(counter: Counter) -> None:
     vfl.atomic.write_durably = vfl.checkpoint.write_durably = write_half
 
 
-def at_open(counter: Counter, folder: str) -> None:
+def at_open(counter: Counter, folder: str, mode_then: str = "wb") -> None:
     open_file = Path.open
 
     def open_full(self: Path, mode: str = "r", **options: Any) -> Any:
-        if mode == "wb" and folder in str(self.parent) and counter.due() == "ENOSPC":
+        if mode == mode_then and folder in str(self.parent) and counter.due() == "ENOSPC":
             return open_file(Path("/dev/full"), mode, **options)
         return open_file(self, mode, **options)
 
@@ -447,6 +460,7 @@ PLACES: dict[str, Callable[[Counter], None]] = {
     "remove": at_removal,
     "summary": at_summary,
     "checkpoint file": lambda counter: at_open(counter, "checkpoints"),
+    "row": lambda counter: at_open(counter, "", "a"),
     "any file": lambda counter: at_open(counter, ""),
 }
 
