@@ -286,5 +286,5 @@ _REPLIES = {
     Kind.UPDATE: Kind.DONE,
     Kind.END_ROUND: Kind.REPORT,
     Kind.EVALUATE: Kind.EVALUATION,
-    Kind.DESCRIBE: Kind.REPORT,
+    Kind.DESCRIBE: Kind.DESCRIPTION,
 }

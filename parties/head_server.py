@@ -30,6 +30,8 @@ from vfl.wire.messages import Kind, Message, MessageError, PartKind, control, pa
 
 OWNER = "server"
 """The server's name among the owners of state and weights."""
+MEASURING = (Kind.EVALUATE, Kind.EVALUATION, Kind.DESCRIBE, Kind.DESCRIPTION)
+"""Messages that look at the model and do not train it."""
 PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
 """What a party is now, by its last report."""
 
@@ -237,7 +239,7 @@ class HeadServer:
 
     def _book(self, name: str, direction: Direction, message: Message, size: int) -> None:
         costs = self.costs[name]
-        measuring = message.kind in (Kind.EVALUATE, Kind.EVALUATION)
+        measuring = message.kind in MEASURING
         for part in message.parts:
             kind = EVALUATION if measuring else part.kind.name.lower()
             dense = part.size
@@ -266,5 +268,5 @@ _ANSWERS = {
     Kind.UPDATE: Kind.DONE,
     Kind.END_ROUND: Kind.REPORT,
     Kind.EVALUATE: Kind.EVALUATION,
-    Kind.DESCRIBE: Kind.REPORT,
+    Kind.DESCRIBE: Kind.DESCRIPTION,
 }

@@ -9,7 +9,7 @@ from parties.head_server import HeadServer
 from vfl.wire.codec import dense_frame_size, frame_info
 from vfl.wire.messages import Kind, Message, PartKind, unpack
 
-EVALUATION_KINDS = (Kind.EVALUATE, Kind.EVALUATION)
+EVALUATION_KINDS = (Kind.EVALUATE, Kind.EVALUATION, Kind.DESCRIBE, Kind.DESCRIPTION)
 
 
 class RecordingLink:

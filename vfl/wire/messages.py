@@ -49,6 +49,7 @@ class Kind(IntEnum):
     DESCRIBE = 9
     """Asks for the digest of the party's weights."""
     DONE = 10
+    DESCRIPTION = 11
 
 
 class PartKind(IntEnum):
