@@ -6,6 +6,7 @@ Shapes: B batch, D embedding width.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -131,6 +132,7 @@ class FeatureParty:
             case _:
                 raise MessageError(f"{self.name} cannot answer {message.kind.name}")
 
+    @cached_property
     def _data_digest(self) -> str:
         return weights_digest({"train": self.train.features, "test": self.test.features})
 
@@ -241,12 +243,12 @@ class FeatureParty:
             "momentum": momentum_of(self.optimizer, self.model),
             "feedback": self.sender.receiver.state_dict(),
             "protocol": self.protocol.state_dict(),
-            "data_digest": self._data_digest(),
+            "data_digest": self._data_digest,
         }
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
-        check_same_data(f"{self.name}'s features", state["data_digest"], self._data_digest())
+        check_same_data(f"{self.name}'s features", state["data_digest"], self._data_digest)
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
         self.runtime.place(self.model)
         self.model.load_state_dict(state["model"])

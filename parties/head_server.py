@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -148,14 +149,14 @@ class HeadServer:
             "costs": {name: asdict(costs) for name, costs in self.costs.items()},
             "reports": self.reports,
             "ratio_sums": self.ratio_sums,
-            "data_digest": self._data_digest(),
+            "data_digest": self._data_digest,
         }
         return {OWNER: own} | {link.name: link.save() for link in self.links}
 
     def load_state_dict(self, state: Mapping[str, State]) -> None:
         """Continue from a state."""
         own = state[OWNER]
-        check_same_data("the labels", own["data_digest"], self._data_digest())
+        check_same_data("the labels", own["data_digest"], self._data_digest)
         self.trainer.load_state_dict(own["head"])
         for receiver in self.receivers:
             receiver.load_state_dict(own["feedback"][receiver.sender])
@@ -170,6 +171,7 @@ class HeadServer:
         for link in self.links:
             link.close()
 
+    @cached_property
     def _data_digest(self) -> str:
         return weights_digest({"train": self.train_labels_N, "test": self.test_labels_N})
 
