@@ -382,6 +382,9 @@ def test_noise_behind_a_valid_start_gives_only_codec_errors(noise: bytes) -> Non
         start = header(frame_format, shape=(3, 9), nonzeros=noise[0] % 28 if noise else 0)
         for frame in (start + noise, start[:9] + noise, bytes([1, frame_format]) + noise):
             try:
-                decode(frame, max_entries=4096)
+                decoded = decode(frame, max_entries=4096)
             except CodecError:
                 continue
+            info = frame_info(frame)
+            assert decoded.shape == info.shape
+            assert int(decoded.view(torch.int32).count_nonzero()) == info.nonzeros <= 4096
