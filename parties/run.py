@@ -1,6 +1,6 @@
-"""One training from a configuration: the parties in this process, the callbacks, the loop and its signals."""
+"""One training from a configuration: parties or clients in this process, the callbacks, the loop and its signals."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from parties.local import build_in_process
 from vfl.callbacks import Callback, EarlyStop, JsonLines, ShowProgress, TensorBoard
 from vfl.checkpoint import CheckpointStore, CheckpointWriteError
 from vfl.config import ExperimentConfig
-from vfl.loop import TrainingLoop, stop_on_signal
+from vfl.horizontal.build import build_horizontal
+from vfl.loop import Algorithm, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, write_summary
-from vfl.runtime import start_runtime
+from vfl.runtime import Runtime, start_runtime
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,15 @@ class Outcome:
     """The signal that asked for an end, which may have come in the last round; None without one."""
     stop_reason: str | None
     """Why the loop ended before its last round, signals included."""
+
+
+def build_algorithm(
+    config: ExperimentConfig, runtime: Runtime, run_dir: Path, on_step: Callable[[int, int], None]
+) -> Algorithm:
+    """Build what the loop trains. Raises ValueError for data that is not there or does not fit."""
+    if config.mode == "horizontal":
+        return build_horizontal(config, runtime, run_dir, on_step)
+    return build_in_process(config, runtime, on_step)
 
 
 def run_experiment(
@@ -45,7 +55,7 @@ def run_experiment(
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
     progress = ShowProgress(console)
-    algorithm = build_in_process(config, runtime, progress.on_step)
+    algorithm = build_algorithm(config, runtime, run_dir, progress.on_step)
     open_run(run_dir, config)
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
     callbacks: list[Callback] = [TensorBoard(run_dir), JsonLines(run_dir / "metrics.jsonl"), progress]

@@ -22,11 +22,13 @@ from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule
 class DatasetConfig(Section):
     """Where the samples come from."""
 
-    kind: Literal["digits", "cifar10", "image_folder"] = "digits"
-    """digits: scikit-learn's embedded 8x8 digits; cifar10: through torchvision; image_folder: ROOT/train/CLASS/*,
-    ROOT/test/CLASS/*."""
+    kind: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn", "image_folder", "leaf", "text"] = (
+        "digits"
+    )
+    """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
+    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only)."""
     root: Path | None = None
-    """Folder of the data; not used by digits."""
+    """Folder of the data, of text the file; not used by digits."""
     image_size: Positive | None = None
     """Side in pixels to which images are resized; null keeps what is there (digits: 32)."""
 
@@ -69,11 +71,13 @@ ClassifierKind = Literal[
     "logistic",
     "mlp",
     "lenet",
-    "cnn_10_20",
-    "cnn_6",
-    "mcmahan_cnn",
+    "cnn_tsfl",
+    "cnn_six_layer",
+    "cnn_mcmahan",
     "vgg11",
+    "vgg11_bn",
     "resnet18",
+    "resnet18_gn",
     "char_lstm",
 ]
 

@@ -1,6 +1,6 @@
 """A horizontal experiment out of its configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -49,15 +49,21 @@ ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
 """By ``horizontal.algorithm``."""
 
 
-def build_horizontal(config: ExperimentConfig, runtime: Runtime, run_dir: Path) -> HorizontalTrainer:
+def build_horizontal(
+    config: ExperimentConfig,
+    runtime: Runtime,
+    run_dir: Path,
+    on_client: Callable[[int, int], None] = lambda done, total: None,
+) -> HorizontalTrainer:
     """Load the data, split it over the clients, and build the server with all of them.
 
-    ``run_dir`` is where client state goes with ``horizontal.client_state: disk``. Raises ValueError for data that
-    is not there or does not fit.
+    ``run_dir`` is where client state goes with ``horizontal.client_state: disk``; ``on_client`` is called with
+    (clients done, clients of the round) where they train one after the other. Raises ValueError for data that is not
+    there or does not fit.
     """
     data = load_data(config)
     partition = split_samples(data, config)
-    return assemble(config, data, partition, runtime, run_dir)
+    return assemble(config, data, partition, runtime, run_dir, on_client)
 
 
 def load_data(config: ExperimentConfig) -> Dataset:
@@ -84,7 +90,12 @@ def split_samples(data: Dataset, config: ExperimentConfig) -> SamplePartition:
 
 
 def assemble(
-    config: ExperimentConfig, data: Dataset, partition: SamplePartition, runtime: Runtime, run_dir: Path
+    config: ExperimentConfig,
+    data: Dataset,
+    partition: SamplePartition,
+    runtime: Runtime,
+    run_dir: Path,
+    on_client: Callable[[int, int], None] = lambda done, total: None,
 ) -> HorizontalTrainer:
     """Build the server and its clients over samples that are loaded and split."""
     assert data.train.labels is not None
@@ -98,7 +109,7 @@ def assemble(
     model = FlatModel(runtime.place(module))
     samples_N = partition.sizes
     algorithm = build_algorithm(config, samples_N, model)
-    engine = build_engine(config, model, features, labels, runtime)
+    engine = build_engine(config, model, features, labels, runtime, on_client)
     rows = [rows.to(runtime.device) for rows in partition.rows]
     fleet = Fleet(
         config, algorithm, model, engine, rows, partition.names, build_states(config, run_dir), macs_per_sample
