@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from models.registry import build_classifier
+from models.classifiers import build_classifier
 from vfl.config import ExperimentConfig
 from vfl.data.datasets import Dataset, load_dataset
 from vfl.data.horizontal.partition import Parameters, SamplePartition, partition_samples
@@ -29,7 +29,7 @@ from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.scaffold import Scaffold
 from vfl.horizontal.traffic import transfer_bytes
-from vfl.horizontal.trainer import HorizontalTrainer, SynchronousTrainer
+from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
 from vfl.random import seeded
 from vfl.runtime import Runtime
@@ -54,7 +54,7 @@ def build_horizontal(
     runtime: Runtime,
     run_dir: Path,
     on_client: Callable[[int, int], None] = lambda done, total: None,
-) -> HorizontalTrainer:
+) -> SynchronousTrainer | AsynchronousTrainer:
     """Load the data, split it over the clients, and build the server with all of them.
 
     ``run_dir`` is where client state goes with ``horizontal.client_state: disk``; ``on_client`` is called with
@@ -96,14 +96,17 @@ def assemble(
     runtime: Runtime,
     run_dir: Path,
     on_client: Callable[[int, int], None] = lambda done, total: None,
-) -> HorizontalTrainer:
+) -> SynchronousTrainer | AsynchronousTrainer:
     """Build the server and its clients over samples that are loaded and split."""
     assert data.train.labels is not None
     assert data.test.labels is not None
     features, labels = data.train.features.to(runtime.device), data.train.labels.to(runtime.device)
     with seeded(config.seed, "init"):
         module = build_classifier(
-            config.models.classifier.kind, input_shape=tuple(features.shape[1:]), classes=len(data.classes)
+            config.models.classifier.kind,
+            input_shape=tuple(features.shape[1:]),
+            classes=len(data.classes),
+            label_shape=tuple(labels.shape[1:]),
         )
     macs_per_sample = count_macs(module, data.train.features[:1])
     model = FlatModel(runtime.place(module))
@@ -117,9 +120,10 @@ def assemble(
     devices = Devices(
         config.horizontal,
         samples_N,
-        None if algorithm.one_step_full_batch else config.training.batch_size,
+        config.training.batch_size,
         config.seed,
         _transfers(config, algorithm, model),
+        full_batch=algorithm.one_step_full_batch,
     )
     evaluator = Evaluator(
         model,

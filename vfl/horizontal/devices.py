@@ -84,18 +84,21 @@ class Devices:
     Args:
         config: the ``horizontal`` settings.
         samples_N: sample counts n_i.
-        batch_size: rows per step; None for full batches.
+        batch_size: rows per step.
         seed: of the experiment.
         transfer_bytes: bytes down and up per client and round, for the transfer times.
+        full_batch: a client's work is one gradient over all its samples, which takes the time of one pass.
     """
 
     def __init__(
         self,
         config: HorizontalConfig,
         samples_N: Sequence[int],
-        batch_size: int | None,
+        batch_size: int,
         seed: int,
         transfer_bytes: tuple[int, int],
+        *,
+        full_batch: bool = False,
     ) -> None:
         for client, samples in enumerate(samples_N):
             if samples == 0:
@@ -106,25 +109,28 @@ class Devices:
         self.config = config
         self.samples_N = samples_N
         self.seed = seed
-        passes = [1 if batch_size is None else steps_per_epoch(count, batch_size) for count in samples_N]
-        self.steps_per_epoch_N = torch.tensor(passes)
+        self.full_batch = full_batch
+        self.steps_per_epoch_N = torch.tensor([steps_per_epoch(count, batch_size) for count in samples_N])
         self.transfer_s = _transfer_seconds(config.devices, *transfer_bytes)
 
     def plan(self, round_index: int) -> RoundPlan:
         """Return what every client could do in a round; every draw is by (seed, purpose, round) and client."""
         speeds_N = self.speeds(round_index)
-        asked_N = self._asked_steps()
+        passes_N, asked_N = self.steps_per_epoch_N, self._asked_steps()
         steps_N = self._steps(round_index, speeds_N, asked_N)
-        fixed_time = self.config.work.kind == "interval"
-        compute_N = (
-            torch.full_like(speeds_N, self.config.work.interval_s) if fixed_time else steps_N.double() / speeds_N
-        )
+        if self.full_batch:
+            compute_N = passes_N / speeds_N
+            passes_N = asked_N = steps_N = torch.ones_like(passes_N)
+        elif self.config.work.kind == "interval":
+            compute_N = torch.full_like(speeds_N, self.config.work.interval_s)
+        else:
+            compute_N = steps_N / speeds_N
         return RoundPlan(
             self._happens("availability", round_index, self.config.devices.availability),
             ~self._happens("dropout", round_index, 1 - self.config.devices.dropout),
             steps_N,
-            steps_N.double() / self.steps_per_epoch_N,
-            asked_N.double() / self.steps_per_epoch_N,
+            steps_N.double() / passes_N,
+            asked_N.double() / passes_N,
             compute_N + self.transfer_s,
             self.samples_N,
         )

@@ -15,7 +15,7 @@ def study_section(name: str, results: Sequence[Result], image: str) -> str:
     lines += [
         f"Target: {target:.0%} (nine tenths of the median best accuracy). Mean ± standard deviation over the seeds.",
         "",
-        "| method | best accuracy | accuracy, last tenth | rounds to target | simulated s to it | bytes, both ways | MACs |",
+        "| method | best accuracy | accuracy, last tenth | rounds to target | simulated s to it | bytes | MACs |",
         "|---|---|---|---|---|---|---|",
     ]
     for method in study.methods:
