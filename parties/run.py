@@ -32,12 +32,16 @@ class Outcome:
 
 
 def build_algorithm(
-    config: ExperimentConfig, runtime: Runtime, run_dir: Path, on_step: Callable[[int, int], None]
-) -> Algorithm:
-    """Build what the loop trains. Raises ValueError for data that is not there or does not fit."""
+    config: ExperimentConfig, runtime: Runtime, run_dir: Path, console: Console, on_step: Callable[[int, int], None]
+) -> tuple[Algorithm, list[Callback]]:
+    """Build what the loop trains, and the callbacks that are its own.
+
+    Raises ValueError for data that is not there or does not fit.
+    """
     if config.mode == "horizontal":
-        return build_horizontal(config, runtime, run_dir, on_step)
-    return build_in_process(config, runtime, on_step)
+        trainer, show_split = build_horizontal(config, runtime, run_dir, console, on_step)
+        return trainer, [show_split]
+    return build_in_process(config, runtime, on_step), []
 
 
 def run_experiment(
@@ -55,7 +59,7 @@ def run_experiment(
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
     progress = ShowProgress(console)
-    algorithm = build_algorithm(config, runtime, run_dir, progress.on_step)
+    algorithm, own_callbacks = build_algorithm(config, runtime, run_dir, console, progress.on_step)
     open_run(run_dir, config)
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
     callbacks: list[Callback] = [TensorBoard(run_dir), JsonLines(run_dir / "metrics.jsonl"), progress]
@@ -64,7 +68,7 @@ def run_experiment(
     loop = TrainingLoop(
         algorithm,
         config.training.rounds,
-        [*callbacks, *extra_callbacks],
+        [*callbacks, *own_callbacks, *extra_callbacks],
         checkpoints=CheckpointStore(run_dir / "checkpoints", keep=config.checkpoint.keep),
         checkpoint_every=config.checkpoint.every,
         evaluate_every=config.evaluation.every,
