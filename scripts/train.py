@@ -9,11 +9,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.run import run_experiment
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
+from parties.run import run_experiment, show_outcome
+from vfl.cli import OneLineParser, ShowConsole, exit_code
 from vfl.config import load_config
 from vfl.run_folder import choose_run_dir
-from vfl.vertical.table import summary_table
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -35,14 +34,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.resume and not (run_dir / "config.yaml").exists():
         console.print(f"warning: --resume: nothing is saved in {run_dir}; a new run begins")
     outcome = run_experiment(config, run_dir, resume=arguments.resume, console=console)
-    if not outcome.finished:
-        rounds = outcome.summary["rounds"]
-        console.print(f"interrupted after round {rounds}; go on with --run-dir {run_dir} --resume")
-        return INTERRUPTED
-    if outcome.stop_reason:
-        console.print(f"stopped early: {outcome.stop_reason}")
-    console.print(summary_table(outcome.summary))
-    return DONE
+    return show_outcome(outcome, run_dir, console)
 
 
 def main() -> int:
