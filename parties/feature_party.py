@@ -101,7 +101,7 @@ class FeatureParty:
         self.unpruned_macs = self.macs = count_macs(self.model, self.example)
         self.steps = steps_in_round(config.training.steps_per_round, len(train), config.training.batch_size)
         self.alpha = self.beta = 0.0
-        self.round_index = -1
+        self.round_index: int = -1
         self.batches: list[Tensor] = []
         self.pending: PendingExchange | None = None
         self.report = RoundReport()
@@ -254,7 +254,7 @@ class FeatureParty:
     def load_state_dict(self, state: State) -> None:
         """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
         check_same_data(f"{self.name}'s features", state["data_digest"], self._data_digest)
-        self.round_index = state["round"]
+        self.round_index = int(state["round"])
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
         self.runtime.place(self.model)
         self.model.load_state_dict(state["model"])

@@ -54,7 +54,7 @@ Serve = Callable[[Pipe, str | None], Awaitable[None]]
 
 def is_end(message: Any) -> bool:
     """Tell whether ``read`` found the end of the stream."""
-    return message is grpc.aio.EOF
+    return message is grpc.aio.EOF  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
 
 
 def error_text(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The head server as a process of its own: it trains whenever all parties are here, from the last round that all have."""
+"""The head server as a process of its own: it trains whenever all parties are here, from a round that all have."""
 
 import secrets
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rich.console import Console
 from torch import Tensor
-from vfl.data.files import load_label_data
 
 from parties.build import TrainingLabels, build_head_server, feature_config
 from parties.remote.connection import PartyConnection
@@ -18,6 +17,7 @@ from parties.run import Outcome, train
 from vfl.callbacks import Callback, ShowProgress
 from vfl.checkpoint import CheckpointStore
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.files import load_label_data
 from vfl.loop import TrainingLoop
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, write_run_id
 from vfl.runtime import Runtime, start_runtime
