@@ -44,24 +44,36 @@ def from_another(name: str, file: str, **how):
 
 
 SPOILT = {
-    "no ca": (spoil("ca", lambda path, _: path.unlink()), "tls.ca:", "No such file"),
-    "no certificate": (spoil("certificate", lambda path, _: path.unlink()), "tls.certificate:", "No such file"),
-    "no key": (spoil("key", lambda path, _: path.unlink()), "tls.key:", "No such file"),
-    "folder as key": (spoil("key", lambda path, _: (path.unlink(), path.mkdir())), "tls.key:", "Is a directory"),
-    "noise as ca": (spoil("ca", lambda path, _: path.write_bytes(b"\0no")), "tls.ca:", "no certificate in PEM"),
-    "noise as certificate": (spoil("certificate", lambda path, _: path.write_bytes(b"")), "tls.certificate:", "no cer"),
-    "noise as key": (spoil("key", lambda path, _: path.write_bytes(b"x")), "tls.key:", "no private key in PEM"),
-    "encrypted key": (spoil("key", encrypt), "tls.key:", "is encrypted"),
-    "key that others read": (spoil("key", lambda path, _: path.chmod(0o640)), "tls.key:", "mode 0640); chmod 600"),
-    "another's key": (spoil("key", from_another("party_1", "key")), "tls.key:", "is not the key of"),
+    "no ca": (spoil("ca", lambda path, _: path.unlink()), "network.tls.ca:", "No such file"),
+    "no certificate": (spoil("certificate", lambda path, _: path.unlink()), "network.tls.certificate:", "No such file"),
+    "no key": (spoil("key", lambda path, _: path.unlink()), "network.tls.key:", "No such file"),
+    "folder as key": (
+        spoil("key", lambda path, _: (path.unlink(), path.mkdir())),
+        "network.tls.key:",
+        "Is a directory",
+    ),
+    "noise as ca": (spoil("ca", lambda path, _: path.write_bytes(b"\0no")), "network.tls.ca:", "no certificate in PEM"),
+    "noise as certificate": (
+        spoil("certificate", lambda path, _: path.write_bytes(b"")),
+        "network.tls.certificate:",
+        "no cer",
+    ),
+    "noise as key": (spoil("key", lambda path, _: path.write_bytes(b"x")), "network.tls.key:", "no private key in PEM"),
+    "encrypted key": (spoil("key", encrypt), "network.tls.key:", "is encrypted"),
+    "key that others read": (
+        spoil("key", lambda path, _: path.chmod(0o640)),
+        "network.tls.key:",
+        "mode 0640); chmod 600",
+    ),
+    "another's key": (spoil("key", from_another("party_1", "key")), "network.tls.key:", "is not the key of"),
     "another authority": (
         spoil("ca", from_another("party_1", "ca", signer=Authority.create("other", 200))),
-        "tls.certificate:",
+        "network.tls.certificate:",
         "is not signed by the authority in",
     ),
     "certificate as authority": (
         spoil("ca", from_another("party_1", "certificate")),
-        "tls.certificate:",
+        "network.tls.certificate:",
         "is not signed by the authority in",
     ),
 }
@@ -88,7 +100,7 @@ def test_a_spoilt_file_is_one_line_that_names_it(case, credentials):
     ],
 )
 def test_a_certificate_that_does_not_serve_is_refused(name, how, owner, reason, credentials):
-    with pytest.raises(ValueError, match=r"^tls.certificate: [^\n]+$") as error:
+    with pytest.raises(ValueError, match=r"^network.tls.certificate: [^\n]+$") as error:
         load(credentials(name, **how), owner)
     assert reason in str(error.value)
 
@@ -103,12 +115,23 @@ def test_a_certificate_for_the_other_side_of_a_connection_is_refused(credentials
         load(files)
 
 
+def test_a_certificate_without_the_alternative_name_is_refused(credentials, authority, monkeypatch):
+    files = credentials("party_1")
+    monkeypatch.setattr(Owner, "alternative_names", Owner("party_9").alternative_names)
+    wrong = authority.certify(Owner("party_1"), load_key("", files.key).public_key(), 100)
+    files.certificate.write_bytes(wrong.public_bytes(Encoding.PEM))
+    with pytest.raises(
+        ValueError, match=r"^network\.tls\.certificate: .*does not have 'party_1' among its alternative names"
+    ):
+        load(files)
+
+
 def test_an_expired_authority_is_named(credentials, authority, monkeypatch):
     files = credentials("party_1")
     monkeypatch.setattr("parties.tls.certificates.new_key", lambda: authority.key)
     expired = Authority.create("tests", 30, datetime.now(UTC) - timedelta(days=31))
     files.ca.write_bytes(expired.certificate.public_bytes(Encoding.PEM))
-    with pytest.raises(ValueError, match=r"^tls\.ca: .*ca\.pem expired on"):
+    with pytest.raises(ValueError, match=r"^network\.tls\.ca: .*ca\.pem expired on"):
         load(files)
 
 
@@ -122,7 +145,7 @@ def test_two_authorities_in_one_file_carry_over_a_change_of_authority(credential
 
 def test_a_near_end_is_warned_of(credentials):
     files = credentials("party_1", days=13)
-    with pytest.warns(UserWarning, match=r"tls\.certificate: .* expires on .*; renew it in time"):
+    with pytest.warns(UserWarning, match=r"network\.tls\.certificate: .* expires on .*; renew it in time"):
         load(files)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
