@@ -166,11 +166,11 @@ def _check_owner(path: Path, subject: x509.Certificate, owner: str) -> None:
         raise ValueError(f"network.tls.certificate: {path} names {name!r}; this is {owner!r}, which needs its own")
     if owner not in alternative_names(subject):
         raise ValueError(
-            f"network.tls.certificate: {path} does not have {owner!r} among its alternative names, which the other side "
-            "checks; have a new one made by scripts/certs.py"
+            f"network.tls.certificate: {path} does not have {owner!r} among its alternative names, "
+            "which the other side checks; have a new one made by scripts/certs.py"
         )
     if not may_be(subject, owner):
         raise ValueError(
-            f"network.tls.certificate: {path} does not serve for {owner!r}'s side of a connection (extended key usage); "
-            "have a new one made by scripts/certs.py"
+            f"network.tls.certificate: {path} does not serve for {owner!r}'s side of a connection "
+            "(extended key usage); have a new one made by scripts/certs.py"
         )

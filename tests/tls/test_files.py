@@ -27,68 +27,59 @@ def test_good_files_come_as_they_are(owner, credentials):
     assert "PRIVATE" not in repr(loaded)
 
 
-def spoil(path: str, how):
-    def change(files, credentials):
-        how(getattr(files, path), credentials)
+def remove(path: Path, _credentials):
+    path.unlink()
 
-    return change
+
+def make_folder(path: Path, _credentials):
+    path.unlink()
+    path.mkdir()
 
 
 def encrypt(path: Path, _credentials):
-    key = load_key("tls.key", path)
+    key = load_key("", path)
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
 
 
-def from_another(name: str, file: str, **how):
-    return lambda path, credentials: path.write_bytes(getattr(credentials(name, **how), file).read_bytes())
+def open_to_group(path: Path, _credentials):
+    path.chmod(0o640)
 
 
+def holding(data: bytes):
+    return lambda path, _credentials: path.write_bytes(data)
+
+
+def from_another(file: str, **how):
+    return lambda path, credentials: path.write_bytes(getattr(credentials("party_1", **how), file).read_bytes())
+
+
+OTHER = Authority.create("other", 200)
 SPOILT = {
-    "no ca": (spoil("ca", lambda path, _: path.unlink()), "network.tls.ca:", "No such file"),
-    "no certificate": (spoil("certificate", lambda path, _: path.unlink()), "network.tls.certificate:", "No such file"),
-    "no key": (spoil("key", lambda path, _: path.unlink()), "network.tls.key:", "No such file"),
-    "folder as key": (
-        spoil("key", lambda path, _: (path.unlink(), path.mkdir())),
-        "network.tls.key:",
-        "Is a directory",
-    ),
-    "noise as ca": (spoil("ca", lambda path, _: path.write_bytes(b"\0no")), "network.tls.ca:", "no certificate in PEM"),
-    "noise as certificate": (
-        spoil("certificate", lambda path, _: path.write_bytes(b"")),
-        "network.tls.certificate:",
-        "no cer",
-    ),
-    "noise as key": (spoil("key", lambda path, _: path.write_bytes(b"x")), "network.tls.key:", "no private key in PEM"),
-    "encrypted key": (spoil("key", encrypt), "network.tls.key:", "is encrypted"),
-    "key that others read": (
-        spoil("key", lambda path, _: path.chmod(0o640)),
-        "network.tls.key:",
-        "mode 0640); chmod 600",
-    ),
-    "another's key": (spoil("key", from_another("party_1", "key")), "network.tls.key:", "is not the key of"),
-    "another authority": (
-        spoil("ca", from_another("party_1", "ca", signer=Authority.create("other", 200))),
-        "network.tls.certificate:",
-        "is not signed by the authority in",
-    ),
-    "certificate as authority": (
-        spoil("ca", from_another("party_1", "certificate")),
-        "network.tls.certificate:",
-        "is not signed by the authority in",
-    ),
+    "no ca": ("ca", remove, "ca", "No such file"),
+    "no certificate": ("certificate", remove, "certificate", "No such file"),
+    "no key": ("key", remove, "key", "No such file"),
+    "folder as key": ("key", make_folder, "key", "Is a directory"),
+    "noise as ca": ("ca", holding(b"\0no"), "ca", "no certificate in PEM"),
+    "noise as certificate": ("certificate", holding(b""), "certificate", "no certificate in PEM"),
+    "noise as key": ("key", holding(b"x"), "key", "no private key in PEM"),
+    "encrypted key": ("key", encrypt, "key", "is encrypted"),
+    "key that others read": ("key", open_to_group, "key", "mode 0640); chmod 600"),
+    "another's key": ("key", from_another("key"), "key", "is not the key of"),
+    "another authority": ("ca", from_another("ca", signer=OTHER), "certificate", "is not signed by the authority in"),
+    "certificate as authority": ("ca", from_another("certificate"), "certificate", "is not signed by the authority in"),
 }
+"""Name: the file that is spoilt, how, the setting that the error names, and what it says."""
 
 
 @pytest.mark.parametrize("case", SPOILT)
 def test_a_spoilt_file_is_one_line_that_names_it(case, credentials):
-    change, setting, reason = SPOILT[case]
+    file, spoil, setting, reason = SPOILT[case]
     files = credentials("party_1")
-    change(files, credentials)
+    spoil(getattr(files, file), credentials)
     with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
         load(files)
-    assert str(error.value).startswith(setting)
+    assert str(error.value).startswith(f"network.tls.{setting}: {files.ca.parent}/{setting}.pem ")
     assert reason in str(error.value)
-    assert str(files.ca.parent) in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -120,9 +111,7 @@ def test_a_certificate_without_the_alternative_name_is_refused(credentials, auth
     monkeypatch.setattr(Owner, "alternative_names", Owner("party_9").alternative_names)
     wrong = authority.certify(Owner("party_1"), load_key("", files.key).public_key(), 100)
     files.certificate.write_bytes(wrong.public_bytes(Encoding.PEM))
-    with pytest.raises(
-        ValueError, match=r"^network\.tls\.certificate: .*does not have 'party_1' among its alternative names"
-    ):
+    with pytest.raises(ValueError, match=r"certificate: .*does not have 'party_1' among its alternative names"):
         load(files)
 
 
