@@ -33,7 +33,7 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
         return
     if not resume:
         raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
-    changes = changed_keys(load_config(saved), config)
+    changes = changed_keys(load_config(saved).apart_from_network(), config.apart_from_network())
     if changes:
         raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
 
@@ -50,7 +50,7 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
             write_atomically(saved, dump_config(config))
     except OSError as error:
         raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
-    if load_config(saved) != config:
+    if load_config(saved).apart_from_network() != config.apart_from_network():
         raise ConfigError(f"--run-dir: another run has just begun in {run_dir}; name another folder")
 
 

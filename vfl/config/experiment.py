@@ -15,6 +15,7 @@ from vfl.config.fields import (
     nearest,
     strict_int,
 )
+from vfl.config.network import NetworkConfig
 from vfl.lightweighting.schedule import falls, named_parties, schedule_of
 
 
@@ -51,6 +52,11 @@ class DataConfig(Section):
     test_samples: Positive | None = None
     """Subset of the test split, the same for every seed; null takes all."""
     partition: PartitionConfig = PartitionConfig()
+    file: Path | None = None
+    """What a process of its own holds, as ``scripts/split_data.py`` wrote it: a party's features, the server's labels.
+    Training in one process loads the data set instead."""
+    labels_file: Path | None = None
+    """A party's copy of the training labels; only with training.labels shared, in a process of its own."""
 
 
 class FeatureModelConfig(Section):
@@ -183,6 +189,8 @@ class ExperimentConfig(Section):
     wire: WireConfig = WireConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    network: NetworkConfig = NetworkConfig()
+    """Used by processes of their own only."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -196,6 +204,11 @@ class ExperimentConfig(Section):
             for name in names:
                 if name not in parties:
                     raise ValueError(f"{field}: no party is called {name!r}{nearest(name, parties)}")
+        if self.network.on_party_loss == "drop" and self.lightweighting.error_feedback:
+            raise ValueError(
+                "network.on_party_loss: drop needs lightweighting.error_feedback=false: the others' estimates of a "
+                "party that returns would not be its own; use wait"
+            )
         samples = self.data.train_samples
         if samples is not None and self.training.batch_size > samples:
             raise ValueError(
@@ -206,6 +219,10 @@ class ExperimentConfig(Section):
         if self.training.batch_size == 1 and any(model.batch_norm for model in models):
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
         return self
+
+    def apart_from_network(self) -> "ExperimentConfig":
+        """Return the experiment with default network settings: what must not change when a run goes on."""
+        return self.model_copy(update={"network": NetworkConfig()})
 
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""
