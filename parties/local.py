@@ -8,8 +8,8 @@ from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
-from vfl.data.datasets import load_dataset
-from vfl.data.vertical import check_aligned, grid_partition, standardise
+from vfl.data.split import split_data
+from vfl.data.vertical import check_aligned, standardise
 from vfl.runtime import Runtime
 
 
@@ -56,37 +56,14 @@ def build_in_process(
 
     Raises ValueError for data that is not there or does not fit.
     """
-    data = load_dataset(
-        config.data.dataset.kind,
-        config.data.dataset.root,
-        train_samples=config.data.train_samples,
-        test_samples=config.data.test_samples,
-        seed=config.seed,
-        image_size=config.data.dataset.image_size,
-    )
-    assert data.train.labels is not None
-    assert data.test.labels is not None
-    grid = config.data.partition
-    features = [
-        standardise(train, test)
-        for train, test in zip(
-            grid_partition(data.train, grid.rows, grid.columns),
-            grid_partition(data.test, grid.rows, grid.columns),
-            strict=True,
-        )
-    ]
-    check_aligned({name: part.ids_digest() for name, (part, _) in zip(grid.parties, features, strict=True)})
-    shared = config.training.labels == "shared"
-    labels = TrainingLabels(data.train.labels, len(data.classes)) if shared else None
+    split = split_data(config)
+    features = {data.party: standardise(data.train, data.test) for data in split.parties}
+    check_aligned({data.party: data.train.ids_digest() for data in split.parties})
+    labels = TrainingLabels(split.labels.train.values, len(split.labels.classes))
+    shared_labels = labels if config.training.labels == "shared" else None
     parties = [
-        build_party(name, train, test, labels, config, runtime)
-        for name, (train, test) in zip(grid.parties, features, strict=True)
+        build_party(name, train, test, shared_labels, config, runtime) for name, (train, test) in features.items()
     ]
     return build_head_server(
-        [LocalLink(party) for party in parties],
-        TrainingLabels(data.train.labels, len(data.classes)),
-        data.test.labels,
-        config,
-        runtime,
-        on_exchange,
+        [LocalLink(party) for party in parties], labels, split.labels.test.values, config, runtime, on_exchange
     )

@@ -3,8 +3,7 @@
 One person, usually the server's, is the authority:
 
   certs.py ca keys                                      the authority, in keys/
-  certs.py issue keys server --host vfl.example.org     key and certificate of the server, in keys/server/
-  certs.py issue keys party_1 party_2                   of two parties, in keys/party_1/ and keys/party_2/
+  certs.py issue keys server party_1 party_2            keys and certificates, in keys/server/, keys/party_1/, ...
 
 and hands every owner its folder over a safe way. Or a party makes its key itself, which then never travels:
 
@@ -113,7 +112,8 @@ def _add_hosts(command: argparse.ArgumentParser) -> None:
         default=[],
         dest="hosts",
         metavar="HOST",
-        help=f"{SERVER} only, repeatable: host name or IP address by which parties dial it",
+        help=f"{SERVER} only, repeatable: its host name or IP address, for clients that check what they dial (parties "
+        f"check that it is {SERVER!r}, whatever its address)",
     )
 
 

@@ -102,8 +102,15 @@ def write_durably(path: Path, chunks: Iterable[bytes | memoryview], mode: int | 
     return Fingerprint(size, sha256.hexdigest())
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> Fingerprint:
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str] | None = None,
+    mode: int | None = None,
+) -> Fingerprint:
     """Write a safetensors file durably: any strides, device and sharing of memory; one copied tensor at a time.
+
+    `metadata` is what the format calls so; `mode` is as in `write_durably`.
 
     The library's own writer refuses tensors that share memory and reports a full disk without its errno.
     Raises OSError as the system does, and TypeError, naming the tensor, for a dtype or layout not in the format.
@@ -111,7 +118,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> Fingerprin
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.dtype not in _SAFETENSORS_NAMES:
             raise TypeError(f"{name}: a tensor of {tensor.dtype} and {tensor.layout} cannot be written: convert it")
-    return write_durably(path, _safetensors_chunks(tensors))
+    return write_durably(path, _safetensors_chunks(tensors, metadata or {}), mode)
 
 
 def sync_directory(directory: Path) -> None:
@@ -123,11 +130,13 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _safetensors_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+def _safetensors_chunks(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+) -> Iterator[bytes | memoryview]:
     """Header length, JSON header, then the bytes of tensor after tensor."""
     # Large elements first: each tensor then starts at a multiple of its element size.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    header: dict[str, dict[str, Any]] = {}
+    header: dict[str, dict[str, Any]] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name, tensor in ordered:
         start, end = end, end + tensor.numel() * tensor.element_size()

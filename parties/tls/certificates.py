@@ -1,8 +1,8 @@
 """X.509 certificates of one federation: its authority, the head server and the parties.
 
-An owner's name is its identity: the common name and, for a party, the only alternative name. What a certificate is
-good for follows from the owner alone: the server's may only answer connections, a party's may only open them, so no
-party can pose as the server to another one. RFC 5280 names the fields.
+An owner's name is its identity: the common name and the first alternative name, which the other side checks whatever
+address it dialled. What a certificate is good for follows from the name alone: the server's may only answer
+connections, a party's may only open them, so no party can pose as the server to another one. RFC 5280 names the fields.
 """
 
 import ipaddress
@@ -34,13 +34,11 @@ class Owner:
 
     name: str
     hosts: tuple[str, ...] = ()
-    """The server's host names and IP addresses as the parties dial them; none for a party."""
+    """Host names and IP addresses of the server, for clients that check the address that they dial."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"NAME: {self.name!r} cannot name an owner: up to 63 letters, digits and _.-")
-        if self.name == SERVER and not self.hosts:
-            raise ValueError("--host: the server's certificate needs the host names or IP addresses that parties dial")
         if self.name != SERVER and self.hosts:
             raise ValueError(f"--host: only the server is dialled, {self.name} is a party; leave it out")
         for host in self.hosts:
@@ -49,9 +47,9 @@ class Owner:
 
     @property
     def alternative_names(self) -> x509.SubjectAlternativeName:
-        """Hosts of the server, the name of a party."""
-        names = [_address(host) or x509.DNSName(host) for host in self.hosts]
-        return x509.SubjectAlternativeName(names or [x509.DNSName(self.name)])
+        """The name, then the hosts."""
+        hosts = [_address(host) or x509.DNSName(host) for host in self.hosts]
+        return x509.SubjectAlternativeName([x509.DNSName(self.name), *hosts])
 
     @property
     def usage(self) -> x509.ExtendedKeyUsage:
@@ -122,9 +120,9 @@ class Authority:
         asked = common_name(request.subject)
         if asked != owner.name:
             raise ValueError(f"REQUEST: is for {asked!r}, not for {owner.name!r}")
-        asked_hosts, hosts = hosts_of(request), _hosts_among(owner.alternative_names)
-        if asked_hosts != hosts:
-            raise ValueError(f"REQUEST: is for {_listed(asked_hosts)}, not for {_listed(hosts)} (--host)")
+        asked_names, names = alternative_names(request), _values(owner.alternative_names)
+        if asked_names != names:
+            raise ValueError(f"REQUEST: is for {_listed(asked_names)}, not for {_listed(names)} (--host)")
         return self.certify(owner, request.public_key(), days, now)
 
 
@@ -152,13 +150,12 @@ def common_name(subject: x509.Name) -> str:
     return str(names[0].value)
 
 
-def hosts_of(certificate: x509.Certificate | x509.CertificateSigningRequest) -> set[str]:
-    """Return the host names and IP addresses among the alternative names."""
+def alternative_names(certificate: x509.Certificate | x509.CertificateSigningRequest) -> set[str]:
+    """Return the names, host names and IP addresses that a certificate is for."""
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return _values(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
         return set()
-    return _hosts_among(names)
 
 
 def may_be(certificate: x509.Certificate, owner: str) -> bool:
@@ -236,13 +233,13 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _hosts_among(names: x509.SubjectAlternativeName) -> set[str]:
+def _values(names: x509.SubjectAlternativeName) -> set[str]:
     addresses = (str(address) for address in names.get_values_for_type(x509.IPAddress))
     return {*names.get_values_for_type(x509.DNSName), *addresses}
 
 
-def _listed(hosts: set[str]) -> str:
-    return ", ".join(sorted(hosts)) or "no host"
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)) or "no name"
 
 
 def _address(host: str) -> x509.IPAddress | None:

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from parties.tls.certificates import Authority, common_name, is_authority, issued_by, may_be
+from parties.tls.certificates import Authority, alternative_names, common_name, is_authority, issued_by, may_be
 
 CA = "ca.pem"
 CA_KEY = "ca-key.pem"
@@ -55,21 +55,23 @@ def load_tls_files(ca: Path, certificate: Path, key: Path, owner: str) -> TlsFil
 
     Raises ValueError, one line that names the setting, the file and the fix. Warns of a near expiry.
     """
-    ca_pem, certificate_pem = _read("tls.ca", ca), _read("tls.certificate", certificate)
-    key_pem = _read_private("tls.key", key)
-    authorities = _certificates("tls.ca", ca, ca_pem)
-    subject = _certificates("tls.certificate", certificate, certificate_pem)[0]
-    if _private_key("tls.key", key, key_pem).public_key() != subject.public_key():
-        raise ValueError(f"tls.key: {key} is not the key of {certificate} (tls.certificate); take both of one owner")
+    ca_pem, certificate_pem = _read("network.tls.ca", ca), _read("network.tls.certificate", certificate)
+    key_pem = _read_private("network.tls.key", key)
+    authorities = _certificates("network.tls.ca", ca, ca_pem)
+    subject = _certificates("network.tls.certificate", certificate, certificate_pem)[0]
+    if _private_key("network.tls.key", key, key_pem).public_key() != subject.public_key():
+        raise ValueError(
+            f"network.tls.key: {key} is not the key of {certificate} (network.tls.certificate); take both of one owner"
+        )
     _check_owner(certificate, subject, owner)
     signers = [each for each in authorities if is_authority(each) and issued_by(subject, each)]
     if not signers:
         raise ValueError(
-            f"tls.certificate: {certificate} is not signed by the authority in {ca} (tls.ca); "
+            f"network.tls.certificate: {certificate} is not signed by the authority in {ca} (network.tls.ca); "
             "take both files from the same authority"
         )
-    check_period("tls.certificate", certificate, subject)
-    check_period("tls.ca", ca, signers[0])
+    check_period("network.tls.certificate", certificate, subject)
+    check_period("network.tls.ca", ca, signers[0])
     return TlsFiles(ca_pem, certificate_pem, key_pem)
 
 
@@ -159,11 +161,16 @@ def _check_owner(path: Path, subject: x509.Certificate, owner: str) -> None:
     try:
         name = common_name(subject.subject)
     except ValueError as error:
-        raise ValueError(f"tls.certificate: {path} {error}") from None
+        raise ValueError(f"network.tls.certificate: {path} {error}") from None
     if name != owner:
-        raise ValueError(f"tls.certificate: {path} names {name!r}; this is {owner!r}, which needs its own")
+        raise ValueError(f"network.tls.certificate: {path} names {name!r}; this is {owner!r}, which needs its own")
+    if owner not in alternative_names(subject):
+        raise ValueError(
+            f"network.tls.certificate: {path} does not have {owner!r} among its alternative names, "
+            "which the other side checks; have a new one made by scripts/certs.py"
+        )
     if not may_be(subject, owner):
         raise ValueError(
-            f"tls.certificate: {path} does not serve for {owner!r}'s side of a connection (extended key usage); "
-            "have a new one made by scripts/certs.py"
+            f"network.tls.certificate: {path} does not serve for {owner!r}'s side of a connection "
+            "(extended key usage); have a new one made by scripts/certs.py"
         )

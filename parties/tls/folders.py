@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from parties.tls.certificates import (
     Authority,
     Owner,
+    alternative_names,
     common_name,
     fingerprint,
-    hosts_of,
     is_authority,
     key_pem,
     make_request,
@@ -128,7 +128,7 @@ def _describe_certificate(certificate: x509.Certificate) -> list[str]:
 
 def _named(certificate: x509.Certificate | x509.CertificateSigningRequest) -> str:
     name = common_name(certificate.subject)
-    hosts = ", ".join(sorted(hosts_of(certificate) - {name}))
+    hosts = ", ".join(sorted(alternative_names(certificate) - {name}))
     return f"{name!r} at {hosts}" if hosts else repr(name)
 
 

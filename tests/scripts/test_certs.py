@@ -60,7 +60,7 @@ BAD = [
     (("issue", "nowhere", "party_1"), "error: KEYS: nowhere/ca.pem cannot be read (No such file or directory)\n"),
     (("issue", "keys", "party_1", "--days", "9000"), "error: --days: 9000 is past the end of the authority's own"),
     (("issue", "keys", "party_1", "--days", "soon"), "error: argument --days: invalid int value: 'soon'; see certs.py"),
-    (("issue", "keys", "server"), "error: --host: the server's certificate needs"),
+    (("issue", "keys", "party_1", "--host", "a"), "error: --host: only the server is dialled, party_1 is a party"),
     (("ca", "keys"), "error: keys/ca-key.pem is there already; add --overwrite to replace it\n"),
     (("sign", "keys", "keys/ca.pem", "party_1"), "error: REQUEST: keys/ca.pem holds no certificate request in PEM\n"),
     (("show", "keys/ca-key.pem"), "error: PATH: keys/ca-key.pem holds no certificate in PEM\n"),

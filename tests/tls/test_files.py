@@ -27,56 +27,59 @@ def test_good_files_come_as_they_are(owner, credentials):
     assert "PRIVATE" not in repr(loaded)
 
 
-def spoil(path: str, how):
-    def change(files, credentials):
-        how(getattr(files, path), credentials)
+def remove(path: Path, _credentials):
+    path.unlink()
 
-    return change
+
+def make_folder(path: Path, _credentials):
+    path.unlink()
+    path.mkdir()
 
 
 def encrypt(path: Path, _credentials):
-    key = load_key("tls.key", path)
+    key = load_key("", path)
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
 
 
-def from_another(name: str, file: str, **how):
-    return lambda path, credentials: path.write_bytes(getattr(credentials(name, **how), file).read_bytes())
+def open_to_group(path: Path, _credentials):
+    path.chmod(0o640)
 
 
+def holding(data: bytes):
+    return lambda path, _credentials: path.write_bytes(data)
+
+
+def from_another(file: str, **how):
+    return lambda path, credentials: path.write_bytes(getattr(credentials("party_1", **how), file).read_bytes())
+
+
+OTHER = Authority.create("other", 200)
 SPOILT = {
-    "no ca": (spoil("ca", lambda path, _: path.unlink()), "tls.ca:", "No such file"),
-    "no certificate": (spoil("certificate", lambda path, _: path.unlink()), "tls.certificate:", "No such file"),
-    "no key": (spoil("key", lambda path, _: path.unlink()), "tls.key:", "No such file"),
-    "folder as key": (spoil("key", lambda path, _: (path.unlink(), path.mkdir())), "tls.key:", "Is a directory"),
-    "noise as ca": (spoil("ca", lambda path, _: path.write_bytes(b"\0no")), "tls.ca:", "no certificate in PEM"),
-    "noise as certificate": (spoil("certificate", lambda path, _: path.write_bytes(b"")), "tls.certificate:", "no cer"),
-    "noise as key": (spoil("key", lambda path, _: path.write_bytes(b"x")), "tls.key:", "no private key in PEM"),
-    "encrypted key": (spoil("key", encrypt), "tls.key:", "is encrypted"),
-    "key that others read": (spoil("key", lambda path, _: path.chmod(0o640)), "tls.key:", "mode 0640); chmod 600"),
-    "another's key": (spoil("key", from_another("party_1", "key")), "tls.key:", "is not the key of"),
-    "another authority": (
-        spoil("ca", from_another("party_1", "ca", signer=Authority.create("other", 200))),
-        "tls.certificate:",
-        "is not signed by the authority in",
-    ),
-    "certificate as authority": (
-        spoil("ca", from_another("party_1", "certificate")),
-        "tls.certificate:",
-        "is not signed by the authority in",
-    ),
+    "no ca": ("ca", remove, "ca", "No such file"),
+    "no certificate": ("certificate", remove, "certificate", "No such file"),
+    "no key": ("key", remove, "key", "No such file"),
+    "folder as key": ("key", make_folder, "key", "Is a directory"),
+    "noise as ca": ("ca", holding(b"\0no"), "ca", "no certificate in PEM"),
+    "noise as certificate": ("certificate", holding(b""), "certificate", "no certificate in PEM"),
+    "noise as key": ("key", holding(b"x"), "key", "no private key in PEM"),
+    "encrypted key": ("key", encrypt, "key", "is encrypted"),
+    "key that others read": ("key", open_to_group, "key", "mode 0640); chmod 600"),
+    "another's key": ("key", from_another("key"), "key", "is not the key of"),
+    "another authority": ("ca", from_another("ca", signer=OTHER), "certificate", "is not signed by the authority in"),
+    "certificate as authority": ("ca", from_another("certificate"), "certificate", "is not signed by the authority in"),
 }
+"""Name: the file that is spoilt, how, the setting that the error names, and what it says."""
 
 
 @pytest.mark.parametrize("case", SPOILT)
 def test_a_spoilt_file_is_one_line_that_names_it(case, credentials):
-    change, setting, reason = SPOILT[case]
+    file, spoil, setting, reason = SPOILT[case]
     files = credentials("party_1")
-    change(files, credentials)
+    spoil(getattr(files, file), credentials)
     with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
         load(files)
-    assert str(error.value).startswith(setting)
+    assert str(error.value).startswith(f"network.tls.{setting}: {files.ca.parent}/{setting}.pem ")
     assert reason in str(error.value)
-    assert str(files.ca.parent) in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,7 @@ def test_a_spoilt_file_is_one_line_that_names_it(case, credentials):
     ],
 )
 def test_a_certificate_that_does_not_serve_is_refused(name, how, owner, reason, credentials):
-    with pytest.raises(ValueError, match=r"^tls.certificate: [^\n]+$") as error:
+    with pytest.raises(ValueError, match=r"^network.tls.certificate: [^\n]+$") as error:
         load(credentials(name, **how), owner)
     assert reason in str(error.value)
 
@@ -103,12 +106,21 @@ def test_a_certificate_for_the_other_side_of_a_connection_is_refused(credentials
         load(files)
 
 
+def test_a_certificate_without_the_alternative_name_is_refused(credentials, authority, monkeypatch):
+    files = credentials("party_1")
+    monkeypatch.setattr(Owner, "alternative_names", Owner("party_9").alternative_names)
+    wrong = authority.certify(Owner("party_1"), load_key("", files.key).public_key(), 100)
+    files.certificate.write_bytes(wrong.public_bytes(Encoding.PEM))
+    with pytest.raises(ValueError, match=r"certificate: .*does not have 'party_1' among its alternative names"):
+        load(files)
+
+
 def test_an_expired_authority_is_named(credentials, authority, monkeypatch):
     files = credentials("party_1")
     monkeypatch.setattr("parties.tls.certificates.new_key", lambda: authority.key)
     expired = Authority.create("tests", 30, datetime.now(UTC) - timedelta(days=31))
     files.ca.write_bytes(expired.certificate.public_bytes(Encoding.PEM))
-    with pytest.raises(ValueError, match=r"^tls\.ca: .*ca\.pem expired on"):
+    with pytest.raises(ValueError, match=r"^network\.tls\.ca: .*ca\.pem expired on"):
         load(files)
 
 
@@ -122,7 +134,7 @@ def test_two_authorities_in_one_file_carry_over_a_change_of_authority(credential
 
 def test_a_near_end_is_warned_of(credentials):
     files = credentials("party_1", days=13)
-    with pytest.warns(UserWarning, match=r"tls\.certificate: .* expires on .*; renew it in time"):
+    with pytest.warns(UserWarning, match=r"network\.tls\.certificate: .* expires on .*; renew it in time"):
         load(files)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
