@@ -90,13 +90,12 @@ def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, Experim
 
 def prepare(config: ExperimentConfig, folder: Path, configs: dict[str, ExperimentConfig]) -> None:
     """Write data, keys and configurations, unless an earlier start of the run has; addresses are always new."""
-    if not (folder / "data").exists():
+    if not (folder / f"{SERVER}.yaml").exists():  # written last: what an interrupted start left is made again
         shared = config.training.labels == "shared"
-        write_split(folder / "data", split_data(config), shared_labels=shared, overwrite=False)
-    if not (folder / "keys").exists():
-        make_authority(folder / "keys", config.name, KEY_DAYS)
-        issue(folder / "keys", [Owner(name) for name in configs], KEY_DAYS)
-    for name, own in configs.items():
+        write_split(folder / "data", split_data(config), shared_labels=shared, overwrite=True)
+        make_authority(folder / "keys", config.name, KEY_DAYS + 1, overwrite=True)
+        issue(folder / "keys", [Owner(name) for name in configs], KEY_DAYS, overwrite=True)
+    for name, own in reversed(configs.items()):
         write_atomically(folder / f"{name}.yaml", dump_config(own))
 
 
