@@ -13,9 +13,9 @@ from vfl.wire.codec import encode
 def test_one_value_that_is_not_finite_is_refused(value: float):
     frame = encode(torch.ones(2, 3).index_put((torch.tensor(1), torch.tensor(2)), torch.tensor(value)))
     with pytest.raises(ValueError, match=r"^party_1's embedding has values that are not finite"):
-        decode_finite(frame, (2, 3), "party_1's embedding")
+        decode_finite(frame, (2, 3), "float32", "party_1's embedding")
 
 
 def test_the_largest_finite_values_pass():
     largest = torch.tensor([[torch.finfo(torch.float32).max, -torch.finfo(torch.float32).max, 0.0]])
-    assert torch.equal(decode_finite(encode(largest), (1, 3), "party_1's embedding"), largest)
+    assert torch.equal(decode_finite(encode(largest), (1, 3), "float32", "party_1's embedding"), largest)
