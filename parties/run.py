@@ -1,6 +1,6 @@
-"""One training from a configuration: the parties in this process, the callbacks, the loop and its signals."""
+"""One training from a configuration: parties or clients in this process, the callbacks, the loop and its signals."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from parties.local import build_in_process
 from vfl.callbacks import Callback, EarlyStop, JsonLines, ShowProgress, TensorBoard
 from vfl.checkpoint import CheckpointStore, CheckpointWriteError
 from vfl.config import ExperimentConfig
-from vfl.loop import TrainingLoop, stop_on_signal
+from vfl.horizontal.build import build_horizontal
+from vfl.loop import Algorithm, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, write_summary
-from vfl.runtime import start_runtime
+from vfl.runtime import Runtime, start_runtime
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,19 @@ class Outcome:
     """The signal that asked for an end, which may have come in the last round; None without one."""
     stop_reason: str | None
     """Why the loop ended before its last round, signals included."""
+
+
+def build_algorithm(
+    config: ExperimentConfig, runtime: Runtime, run_dir: Path, console: Console, on_step: Callable[[int, int], None]
+) -> tuple[Algorithm, list[Callback]]:
+    """Build what the loop trains, and the callbacks that are its own.
+
+    Raises ValueError for data that is not there or does not fit.
+    """
+    if config.mode == "horizontal":
+        trainer, show_split = build_horizontal(config, runtime, run_dir, console, on_step)
+        return trainer, [show_split]
+    return build_in_process(config, runtime, on_step), []
 
 
 def run_experiment(
@@ -45,7 +59,7 @@ def run_experiment(
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
     progress = ShowProgress(console)
-    algorithm = build_in_process(config, runtime, progress.on_step)
+    algorithm, own_callbacks = build_algorithm(config, runtime, run_dir, console, progress.on_step)
     open_run(run_dir, config)
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
     callbacks: list[Callback] = [TensorBoard(run_dir), JsonLines(run_dir / "metrics.jsonl"), progress]
@@ -54,7 +68,7 @@ def run_experiment(
     loop = TrainingLoop(
         algorithm,
         config.training.rounds,
-        [*callbacks, *extra_callbacks],
+        [*callbacks, *own_callbacks, *extra_callbacks],
         checkpoints=CheckpointStore(run_dir / "checkpoints", keep=config.checkpoint.keep),
         checkpoint_every=config.checkpoint.every,
         evaluate_every=config.evaluation.every,

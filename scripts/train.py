@@ -12,8 +12,9 @@ from rich.console import Console
 from parties.run import run_experiment
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
 from vfl.config import load_config
+from vfl.horizontal import table as horizontal_table
 from vfl.run_folder import choose_run_dir
-from vfl.vertical.table import summary_table
+from vfl.vertical import table as vertical_table
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -41,7 +42,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         return INTERRUPTED
     if outcome.stop_reason:
         console.print(f"stopped early: {outcome.stop_reason}")
-    console.print(summary_table(outcome.summary))
+    tables = horizontal_table if config.mode == "horizontal" else vertical_table
+    console.print(tables.summary_table(outcome.summary))
     return DONE
 
 

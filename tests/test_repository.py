@@ -73,7 +73,7 @@ def test_what_all_algorithms_share_knows_nothing_of_one_kind(path: str):
 
 def test_only_the_configuration_knows_yaml():
     readers = {str(path.relative_to(ROOT)) for path in SOURCES if "yaml" in imported(path)}
-    assert readers == {"vfl/config.py"}
+    assert readers == {"vfl/config/files.py"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

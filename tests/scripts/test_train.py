@@ -19,10 +19,10 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from parties import local as build
+from vfl.amounts import amount
 from vfl.checkpoint import CheckpointStore
 from vfl.config import load_config
 from vfl.digest import combined_digest, weights_digest
-from vfl.vertical.table import amount
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
 TINY = {

@@ -1,0 +1,258 @@
+"""The typed experiment: what a run is. Every section is frozen and refuses unknown keys."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from vfl.config.fields import (
+    Number,
+    Positive,
+    RatioSchedule,
+    Section,
+    nearest,
+    strict_int,
+)
+from vfl.config.horizontal import HorizontalConfig, check_horizontal, unused_settings
+from vfl.config.optimizer import OptimizerConfig
+from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
+
+
+class DatasetConfig(Section):
+    """Where the samples come from."""
+
+    kind: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn", "image_folder", "leaf", "text"] = (
+        "digits"
+    )
+    """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
+    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only)."""
+    root: Path | None = None
+    """Folder of the data, of text the file; not used by digits."""
+    image_size: Positive | None = None
+    """Side in pixels to which images are resized; null keeps what is there (digits: 32)."""
+
+
+class PartitionConfig(Section):
+    """How the features of a sample are split: a grid of image blocks, one party each, in row-major order."""
+
+    rows: Positive = 2
+    columns: Positive = 2
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties' names, in the order in which the head concatenates their embeddings."""
+        return tuple(f"party_{number}" for number in range(1, self.rows * self.columns + 1))
+
+
+class DataConfig(Section):
+    """The samples, and which of their features each party holds."""
+
+    dataset: DatasetConfig = DatasetConfig()
+    train_samples: Positive | None = None
+    """Seeded random subset of the training split; null takes all."""
+    test_samples: Positive | None = None
+    """Subset of the test split, the same for every seed; null takes all."""
+    partition: PartitionConfig = PartitionConfig()
+
+
+class FeatureModelConfig(Section):
+    """A party's feature model."""
+
+    kind: Literal["vgg16", "vgg11", "cnn", "mlp"] = "vgg16"
+    embedding_size: Positive = 128
+    """Width d_k of the embedding; never pruned."""
+    width: Annotated[Number, Field(gt=0)] = 1.0
+    """Multiplier of the layers' widths."""
+    batch_norm: bool = True
+
+
+ClassifierKind = Literal[
+    "logistic",
+    "mlp",
+    "lenet",
+    "cnn_tsfl",
+    "cnn_six_layer",
+    "cnn_mcmahan",
+    "vgg11",
+    "vgg11_bn",
+    "resnet18",
+    "resnet18_gn",
+    "char_lstm",
+]
+
+
+class HeadConfig(Section):
+    """The head model: a multilayer perceptron over the concatenated embeddings."""
+
+    hidden: tuple[Positive, ...] = (256, 128)
+    """Widths of the hidden layers; two of them make the paper's 3-layer head, [] a linear classifier."""
+
+
+class ClassifierConfig(Section):
+    """The whole model of horizontal learning."""
+
+    kind: ClassifierKind = "mlp"
+    """mlp: one hidden layer of 400; the others are named after their papers or layers (docs/horizontal.md)."""
+
+
+class ModelsConfig(Section):
+    """The split model of vertical learning, the whole one of horizontal learning."""
+
+    feature: FeatureModelConfig = FeatureModelConfig()
+    """Feature model of every party that ``parties`` does not name."""
+    parties: dict[str, FeatureModelConfig] = Field(default={})
+    """Feature models of single parties."""
+    head: HeadConfig = HeadConfig()
+    classifier: ClassifierConfig = ClassifierConfig()
+
+
+class TrainingConfig(Section):
+    """The LVFL algorithm (Algorithm 1)."""
+
+    rounds: Positive = 10
+    steps_per_round: Positive | None = None
+    """Exchanges per round; null is one pass over the training set (full batches only)."""
+    batch_size: Positive = 256
+    local_iterations: Positive = 1
+    """E: SGD steps per exchange, with the others' embeddings stale."""
+    labels: Literal["shared", "server"] = "shared"
+    """shared: every party holds the labels, as in the paper; server: parties receive gradients of their embeddings."""
+    head_sync: Literal["replay", "broadcast"] = "replay"
+    """labels shared only. replay: the head travels once per round and parties replay the server's steps;
+    broadcast: it travels at every exchange."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    patience: Positive | None = None
+    """Stop after this many evaluations without a better test accuracy; null never stops early."""
+
+
+class PruningConfig(Section):
+    """How filters are chosen."""
+
+    importance: Literal["filter", "group"] = "filter"
+    """filter: L1 norm of the filter's own weights (Li et al. 2016); group: of all weights that go with it."""
+    round_to: Positive | None = None
+    """Kept widths become multiples of this, but no layer wider than it was (8 or 16 suit the CPU's vectors); null keeps
+    exact widths."""
+
+
+class LightweightingConfig(Section):
+    """What each party is spared: a number, {round: value}, or {party: either}."""
+
+    alpha: RatioSchedule = 0.0
+    """Removed share of the filters of every prunable layer, relative to the original width."""
+    beta: RatioSchedule = 0.0
+    """Share of the embedding's entries that is not sent."""
+    error_feedback: bool = False
+    """EF21: both ends keep an estimate per sample and only sparsified differences travel."""
+    pruning: PruningConfig = PruningConfig()
+
+
+class WireConfig(Section):
+    """How tensors travel."""
+
+    values: Literal["float32", "float16", "bfloat16"] = "float32"
+
+
+class EvaluationConfig(Section):
+    """The test of the joint model."""
+
+    every: Positive = 1
+    """Rounds between evaluations; the last round is always evaluated."""
+    batch_size: Positive = 512
+    sparsified: bool = False
+    """Evaluate what would be transmitted (beta applied) instead of dense embeddings."""
+
+
+class CheckpointConfig(Section):
+    """Saved state."""
+
+    every: Positive = 5
+    """Rounds between checkpoints; the last round and an interrupted one are always saved."""
+    keep: Annotated[int, BeforeValidator(strict_int), Field(ge=2)] = 2
+    """Checkpoints kept; two, so that a corrupt one has one before it."""
+
+
+class ExperimentConfig(Section):
+    """One experiment."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+    """Names the run folder."""
+    seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0)] = 0
+    mode: Literal["vertical", "horizontal"] = "vertical"
+    """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
+    threads: Positive | None = None
+    """CPU threads; null leaves PyTorch's choice. The same bits need the same number."""
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$")] = "cpu"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast, float32 weights."""
+    channels_last: bool = False
+    data: DataConfig = DataConfig()
+    models: ModelsConfig = ModelsConfig()
+    training: TrainingConfig = TrainingConfig()
+    lightweighting: LightweightingConfig = LightweightingConfig()
+    horizontal: HorizontalConfig = HorizontalConfig()
+    wire: WireConfig = WireConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.mode == "horizontal":
+            check_horizontal(self.horizontal, self.training.optimizer)
+        else:
+            self._check_vertical()
+        return self
+
+    def _check_vertical(self) -> None:
+        parties = self.data.partition.parties
+        named = {
+            "lightweighting.alpha": named_parties(self.lightweighting.alpha) or {},
+            "lightweighting.beta": named_parties(self.lightweighting.beta) or {},
+            "models.parties": self.models.parties,
+        }
+        for field, names in named.items():
+            for name in names:
+                if name not in parties:
+                    raise ValueError(f"{field}: no party is called {name!r}{nearest(name, parties)}")
+        samples = self.data.train_samples
+        if samples is not None and self.training.batch_size > samples:
+            raise ValueError(
+                f"training.batch_size: {self.training.batch_size} is larger than data.train_samples = {samples}; "
+                "lower it or take more samples"
+            )
+        models = [self.models.parties.get(party, self.models.feature) for party in parties]
+        if self.training.batch_size == 1 and any(model.batch_norm for model in models):
+            raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
+
+    def warnings(self) -> list[str]:
+        """Return one line for every setting that is ignored or only partly followed."""
+        if self.mode == "horizontal":
+            return unused_settings(self.horizontal, channels_last=self.channels_last) + self._late_rates()
+        lines: list[str] = []
+        alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.data.partition.parties}
+        for fall in sorted({fall for fall in alphas.values() if fall is not None}):
+            who = ", ".join(party for party in alphas if alphas[party] == fall)
+            lines.append(
+                f"lightweighting.alpha: falls from {fall[1]:g} to {fall[2]:g} at round {fall[0]} ({who}); "
+                "nothing is un-pruned, the larger ratio stays"
+            )
+        lines += self._late("lightweighting.alpha", [schedule_of(self.lightweighting.alpha, each) for each in alphas])
+        lines += self._late("lightweighting.beta", [schedule_of(self.lightweighting.beta, each) for each in alphas])
+        lines += self._late_rates()
+        if self.training.labels == "server" and self.training.head_sync == "broadcast":
+            lines.append("training.head_sync: ignored with training.labels=server, the head never leaves the server")
+        if self.evaluation.sparsified and self.lightweighting.error_feedback:
+            lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")
+        return lines
+
+    def _late_rates(self) -> list[str]:
+        return self._late("training.optimizer.learning_rate", [self.training.optimizer.learning_rate])
+
+    def _late(self, field: str, schedules: Sequence[Schedule]) -> list[str]:
+        """Return a line if values of a schedule come too late to be used."""
+        rounds = {start for each in schedules if isinstance(each, dict) for start in each}
+        unused = sorted(start for start in rounds if start >= self.training.rounds)
+        if not unused:
+            return []
+        return [f"{field}: nothing of round {unused[0]} or later is used, training.rounds is {self.training.rounds}"]

@@ -1,0 +1,60 @@
+"""What every section of the configuration is made of: its base class, checked numbers, the one-line error."""
+
+import difflib
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
+
+from vfl.lightweighting.schedule import PartySchedule, Schedule, parse_party_schedule, parse_schedule
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run; the text is one line that names the field and the fix."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.splitlines()))  # keys and values of a user's may hold line ends
+
+
+def _learning_rate(value: object) -> Schedule:
+    schedule = parse_schedule(value)
+    values = list(schedule.values()) if isinstance(schedule, dict) else [schedule]
+    if not all(0 < rate < math.inf for rate in values):
+        raise ValueError("must be above 0 and finite")
+    if isinstance(schedule, dict) and 0 not in schedule:
+        raise ValueError("must name round 0")
+    return schedule
+
+
+def strict_int(value: object) -> object:
+    """Refuse what YAML or pydantic would turn into a whole number."""
+    if isinstance(value, bool | float | str):
+        raise ValueError("must be a whole number")
+    return value
+
+
+def _not_bool(value: object) -> object:
+    if isinstance(value, bool):  # YAML's yes and on; pydantic would take it for 1.0
+        raise ValueError("must be a number")
+    return value
+
+
+Positive = Annotated[int, BeforeValidator(strict_int), Field(ge=1)]
+Number = Annotated[float, BeforeValidator(_not_bool)]
+Fraction = Annotated[Number, Field(ge=0, lt=1)]
+AsItIs = PlainSerializer(lambda value: value, return_type=Any)  # pydantic would try each type of the union
+RatioSchedule = Annotated[PartySchedule, PlainValidator(parse_party_schedule), AsItIs]
+RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate), AsItIs]
+
+
+class Section(BaseModel):
+    """A frozen group of settings that refuses keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return the end of an error line about an unknown name: the nearest known one, or all of them."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"

@@ -1,0 +1,157 @@
+"""Configurations in YAML, and the line that says what is wrong with one. This is the only file that knows YAML."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard, cast
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
+from vfl.config.fields import ConfigError, nearest
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """Read an experiment from a YAML file and ``dotted.key=value`` overrides.
+
+    A file may name another as ``base:`` (relative to itself) and then holds only what differs from it.
+    Raises ConfigError, one line, for anything that is wrong.
+    """
+    values = _read_with_base(path, seen=())
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"{override!r} is not an override; write key=value, as training.rounds=20")
+        _set(ExperimentConfig, values, key.split("."), _parse_value(key, text))
+    return parse_config(values)
+
+
+def parse_config(values: Mapping[str, Any]) -> ExperimentConfig:
+    """Check a nested mapping of settings. Raises ConfigError, one line, for anything that is wrong."""
+    try:
+        return ExperimentConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_one_line(dict(item)) for item in error.errors())) from None
+
+
+def dump_config(config: ExperimentConfig) -> str:
+    """Return the resolved experiment as YAML; ``load_config`` of it gives the same experiment."""
+    return yaml.safe_dump(_plain(config.model_dump()), sort_keys=False, allow_unicode=True)
+
+
+def changed_keys(before: ExperimentConfig, after: ExperimentConfig) -> list[str]:
+    """Return the dotted keys, with both values, in which two experiments differ."""
+    old, new = _flatten(before.model_dump()), _flatten(after.model_dump())
+    absent = "(absent)"
+    return [
+        f"{key} ({old.get(key, absent)} -> {new.get(key, absent)})"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key, absent) != new.get(key, absent)
+    ]
+
+
+def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise ConfigError(f"{path}: base refers back to itself")
+    values = _read_yaml(path)
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    inherited = _read_with_base(path.parent / str(base), (*seen, path.resolve()))
+    return _overlay(ExperimentConfig, inherited, values)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2020-99-99
+        raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: must hold 'key: value' settings")
+    return cast(dict[str, Any], values)
+
+
+def _overlay(section: type[BaseModel], under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Lay settings over others: sections merge key by key, every other value is replaced whole."""
+    merged = dict(under)
+    for key, value in over.items():
+        inner = _field_type(section, key)
+        inherited = merged.get(key)
+        if _is_section(inner) and isinstance(value, dict):
+            # Where the base wrote something else in the section's place, that is what gives way.
+            settings = cast(dict[str, Any], inherited) if isinstance(inherited, dict) else {}
+            merged[key] = _overlay(inner, settings, cast(dict[str, Any], value))
+        else:
+            merged[key] = value
+    return merged
+
+
+def _parse_value(key: str, text: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{key}: {text!r} is not a YAML value ({' '.join(str(error).split())})") from None
+
+
+def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: object) -> None:
+    *parents, last = keys
+    for parent in parents:
+        inner = values.get(parent)
+        # A number gives way to a mapping: alpha=0.2 in the file, alpha.party_1=0.4 on the command line.
+        values[parent] = dict(cast(dict[str, Any], inner)) if isinstance(inner, dict) else {}
+        values, section = values[parent], _field_type(section, parent)
+    if _is_section(section):
+        values |= _overlay(section, values, {last: value})  # a mapping for a section changes what it names
+    else:
+        values[last] = value
+
+
+def _field_type(section: object, key: str) -> object:
+    field = section.model_fields.get(key) if _is_section(section) else None
+    return field.annotation if field else None
+
+
+def _is_section(kind: object) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _plain(value: object) -> object:
+    """Return a dumped value in YAML's own types."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in cast(dict[object, object], value).items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in cast(tuple[object, ...], value)]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _flatten(values: object, prefix: str = "") -> dict[str, object]:
+    if not isinstance(values, dict):
+        return {prefix: values}
+    flat: dict[str, object] = {}
+    for key, value in cast(dict[object, object], values).items():
+        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def _one_line(error: dict[str, Any]) -> str:
+    location: tuple[int | str, ...] = error["loc"]
+    field = ".".join(str(part) for part in location)
+    message = " ".join(str(error["msg"]).removeprefix("Value error, ").split())
+    if error["type"] == "extra_forbidden":
+        return f"{field}: unknown key{nearest(str(location[-1]), _known_keys(location[:-1]))}"
+    if error["type"] == "missing":
+        return f"{field}: is missing"
+    if not field:
+        return message
+    got = "" if error["type"] == "value_error" and "(" in message else f" (got {error['input']!r})"
+    return f"{field}: {message[0].lower()}{message[1:]}{got}"
+
+
+def _known_keys(location: Sequence[int | str]) -> list[str]:
+    section: object = ExperimentConfig
+    for part in location:
+        # What has no field of that name is a value of ``models.parties``.
+        section = _field_type(section, str(part)) or FeatureModelConfig
+    return list(section.model_fields) if _is_section(section) else []
