@@ -268,11 +268,12 @@ def test_svhn_is_read_with_class_10_as_the_digit_0(svhn_root: Path, offline: lis
 def test_a_download_is_announced_and_offline_says_where_to_put_what(
     tmp_path: Path, kind: str, title: str, place: str, offline: list[float | None], capfd: pytest.CaptureFixture[str]
 ):
-    with (
-        pytest.warns(UserWarning, match=f"downloading {title} to"),
-        pytest.raises(ValueError, match=r"^data\.dataset\.root: no intact .*no route to host") as raised,
-    ):
-        load(kind, tmp_path)
+    for _ in range(2):  # what the first attempt leaves behind is not taken for the data
+        with (
+            pytest.warns(UserWarning, match=f"downloading {title} to"),
+            pytest.raises(ValueError, match=r"^data\.dataset\.root: no intact .*no route to host") as raised,
+        ):
+            load(kind, tmp_path)
     message = str(raised.value)
     assert f"put {place} there, or use data.dataset.kind=digits" in message
     assert "\n" not in message
