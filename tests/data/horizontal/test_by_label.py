@@ -1,10 +1,11 @@
+import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vfl.data.horizontal.by_label import DIRICHLET_TRIES, classes, dirichlet, shards
+from vfl.data.horizontal.by_label import DIRICHLET_TRIES, _apportion, classes, dirichlet, shards
 
 SEEDS = st.integers(0, 2**40)
 LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(torch.tensor)
@@ -36,17 +37,16 @@ def held(parts: list[Tensor], labels: Tensor) -> list[set[int]]:
 @settings(deadline=None)
 @given(
     count=st.integers(1, 12),
-    per_client=st.integers(1, 12),
-    clients=st.integers(1, 40),
+    share=st.floats(0, 1),
+    extra=st.integers(0, 30),
     more=st.integers(0, 9),
     seed=SEEDS,
 )
 def test_every_client_has_exactly_p_classes_and_all_samples_are_dealt(
-    count: int, per_client: int, clients: int, more: int, seed: int
+    count: int, share: float, extra: int, more: int, seed: int
 ):
-    assume(count <= clients * per_client)
-    per_client = min(per_client, count)
-    assume(count <= clients * per_client)
+    per_client = max(1, int(share * count))
+    clients = -(-count // per_client) + extra  # no class is left without a client
     labels = balanced(count, clients + more)
     parts = classes(labels, clients, per_client, seed)
     check_rows(parts, len(labels), all_of_them=True)
@@ -125,10 +125,11 @@ def test_a_class_with_too_few_samples_for_its_clients_is_refused():
 
 
 @settings(deadline=None)
-@given(labels=LABELS, clients=st.integers(1, 20), per_client=st.integers(1, 5), seed=SEEDS)
-def test_shards_are_even_pieces_of_the_sorted_samples(labels: Tensor, clients: int, per_client: int, seed: int):
+@given(labels=LABELS, share=st.floats(0, 1), per_client=st.integers(1, 5), seed=SEEDS)
+def test_shards_are_even_pieces_of_the_sorted_samples(labels: Tensor, share: float, per_client: int, seed: int):
+    per_client = min(per_client, len(labels))
+    clients = max(1, int(share * len(labels) / per_client))
     count = clients * per_client
-    assume(count <= len(labels))
     parts = shards(labels, clients, per_client, seed)
     check_rows(parts, len(labels), all_of_them=True)
     assert max(map(len, parts)) - min(map(len, parts)) <= per_client
@@ -185,6 +186,17 @@ def test_dirichlet_is_drawn_over_clients_for_each_class(alpha: float):
     # The variance of one entry of Dir(alpha, ..., alpha) of length n is (n - 1) / (n^2 (n alpha + 1)).
     exact = (clients - 1) / (clients**2 * (clients * alpha + 1))
     assert shares.var().item() == pytest.approx(exact, rel=0.15)
+
+
+@pytest.mark.parametrize("clients", [3, 7, 49])
+def test_proportions_that_do_not_sum_to_one_exactly_lose_or_invent_no_sample(clients: int):
+    for rounding in (1 - 1e-15, 1.0, 1 + 1e-15):
+        proportions_KM = np.full((2, clients), rounding / clients)
+        proportions_KM[:, -1] = 0  # the last of those that have a share ends at the total, or beside it
+        proportions_KM[:, 0] += rounding / clients
+        sizes_KM = _apportion(proportions_KM, np.array([10**6, 10**15]))
+        assert sizes_KM.min() >= 0
+        assert sizes_KM.sum(axis=1).tolist() == [10**6, 10**15]
 
 
 def test_dirichlet_is_drawn_by_the_seed():

@@ -64,6 +64,9 @@ def test_iid_refuses_what_the_samples_do_not_give():
         ValueError, match=r"^horizontal\.partition\.samples_per_client: 3 clients with 12 .* are 10; lo"
     ):
         iid(10, 3, 0, 4)
+    with pytest.raises(ValueError, match="1 clients with 11 samples"):
+        iid(10, 1, 0, 11)
+    assert sizes(iid(10, 1, 0, 10)) == [10]
 
 
 @settings(deadline=None)
