@@ -1,5 +1,6 @@
 """Configurations in YAML, and the line that says what is wrong with one. This is the only file that knows YAML."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard, cast
@@ -141,6 +142,9 @@ def _one_line(error: dict[str, Any]) -> str:
     message = " ".join(str(error["msg"]).removeprefix("Value error, ").split())
     if error["type"] == "extra_forbidden":
         return f"{field}: unknown key{nearest(str(location[-1]), _known_keys(location[:-1]))}"
+    if error["type"] == "literal_error" and isinstance(error["input"], str):
+        known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        return f"{field}: unknown value {error['input']!r}{nearest(error['input'], known)}"
     if error["type"] == "missing":
         return f"{field}: is missing"
     if not field:
