@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from vfl.config import ExperimentConfig, OptimizerConfig, parse_config
-from vfl.horizontal.algorithm import FederatedAlgorithm
+from vfl.horizontal.algorithm import FederatedAlgorithm, Report
 from vfl.horizontal.algorithms import build_algorithm
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import InMemory, OnDisk
-from vfl.horizontal.devices import Devices
+from vfl.horizontal.devices import Devices, Work
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
 from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
-from vfl.horizontal.local import Loss, batch_loss
+from vfl.horizontal.local import LocalResult, Loss, batch_loss
 from vfl.horizontal.trainer import HorizontalTrainer, SynchronousTrainer
 from vfl.random import seeded
 from vfl.runtime import Runtime
@@ -76,8 +76,12 @@ def classification(*, batch_norm: bool = False) -> Problem:
     for client, rows in enumerate(torch.arange(sum(sizes)).split(list(sizes))):
         features[rows] += 0.5 * client
         labels[rows[: len(rows) // 2]] = client % 3
-    norm = [nn.BatchNorm1d(5)] if batch_norm else []
-    return Problem(lambda: nn.Sequential(nn.Linear(4, 5), *norm, nn.ReLU(), nn.Linear(5, 3)), features, labels, sizes)
+
+    def build_module() -> nn.Module:
+        norm = nn.BatchNorm1d(5) if batch_norm else nn.Identity()
+        return nn.Sequential(nn.Linear(4, 5), norm, nn.ReLU(), nn.Linear(5, 3))
+
+    return Problem(build_module, features, labels, sizes)
 
 
 class Point(nn.Module):
@@ -151,6 +155,27 @@ def build_trainer(
     return server(config, algorithm, fleet, devices, evaluator, data_digest="the data")
 
 
+def make_report(
+    client: int,
+    delta_P: Tensor,
+    *,
+    steps: int = 1,
+    epochs: float = 1.0,
+    asked_epochs: float = 1.0,
+    learning_rate: float = 0.1,
+    start_P: Tensor | None = None,
+    staleness: int = 0,
+    squared_norms_S: Tensor | None = None,
+) -> Report:
+    """What the server knows of a client that came to ``delta_P`` in so many steps."""
+    start_P = torch.zeros_like(delta_P) if start_P is None else start_P
+    result = LocalResult(
+        client, delta_P, torch.zeros(0), learning_rate, steps, steps, torch.tensor(1.0), None, squared_norms_S
+    )
+    work = Work(client, 1, steps, epochs, asked_epochs, seconds=1.0)
+    return Report(work, {"delta": delta_P}, result, start_P, staleness)
+
+
 @pytest.fixture
 def configure() -> Callable[..., ExperimentConfig]:
     return small_config
@@ -174,3 +199,8 @@ def point() -> Callable[..., Problem]:
 @pytest.fixture
 def build() -> Callable[..., HorizontalTrainer]:
     return build_trainer
+
+
+@pytest.fixture
+def report() -> Callable[..., Report]:
+    return make_report

@@ -76,7 +76,6 @@ def test_fednova_reaches_the_optimum_as_the_learning_rate_falls(final_weight):
         assert smaller < 0.75 * larger
 
 
-
 def falling(times):
     """The learning rate, halved every 40 rounds so many times."""
     return {40 * step: RATE / 2**step for step in range(times + 1)}
@@ -86,7 +85,8 @@ def falling(times):
 @pytest.mark.parametrize("clients_per_round", [2, 1])
 def test_scaffold_reaches_the_optimum(final_weight, option, clients_per_round):
     work = {"kind": "interval", "interval_s": 2.0}  # option 1 uses a part of it for the gradient over all samples
-    reached = final_weight("scaffold", 200 // clients_per_round, clients_per_round, scaffold={"option": option}, work=work)
+    rounds = 200 // clients_per_round
+    reached = final_weight("scaffold", rounds, clients_per_round, scaffold={"option": option}, work=work)
     assert reached == pytest.approx(TRUE_OPTIMUM, abs=1e-3)
 
 
@@ -124,4 +124,3 @@ def test_fedprox_ends_nearer_to_the_start_of_each_round(final_weight):
 def test_fedmom_has_fedavgs_fixed_point(final_weight):
     expected = fixed_point([1 - left for left in contraction(RATE)])
     assert final_weight("fedmom", 80, fedmom={"momentum": 0.5}) == pytest.approx(expected, abs=1e-4)
-
