@@ -172,6 +172,10 @@ class DMSConfig(Section):
     theta: Annotated[Number, Field(ge=1)] | None = None
     """Limits every weight to theta / N, N = clients_per_round; null does not."""
 
+    def limit(self, clients: int) -> float:
+        """Return theta for so many clients; without a limit theta / N = 1."""
+        return float(clients) if self.theta is None else self.theta
+
     @property
     def estimates(self) -> bool:
         """Whether G or sigma is needed and not given."""
@@ -263,10 +267,23 @@ def check_horizontal(horizontal: HorizontalConfig, optimizer: OptimizerConfig) -
             "training.optimizer: DMS takes the mean step for the mean gradient and needs plain SGD; set momentum and "
             "weight_decay to 0, or give horizontal.dms.gradient_bound and gradient_std (or slope)"
         )
+    if horizontal.algorithm == "dms" and horizontal.dms.weights == "theorem3":
+        _check_theorem3(horizontal, optimizer)
     if horizontal.algorithm == "fedlga" and not plain:
         raise ValueError(
             "training.optimizer: FedLGA takes the mean step for the gradient and needs plain SGD; "
             "set momentum and weight_decay to 0"
+        )
+
+
+def _check_theorem3(horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
+    schedule = optimizer.learning_rate
+    rate = max(schedule.values()) if isinstance(schedule, dict) else schedule
+    reach = rate * horizontal.dms.lipschitz * (1 + horizontal.dms.limit(horizontal.clients_per_round))
+    if reach >= 1:
+        raise ValueError(
+            f"horizontal.dms.weights: theorem3 needs learning_rate * lipschitz * (1 + theta) below 1 (got {reach:g}; "
+            "theta is clients_per_round where none is given); lower one of them, or use corollary1"
         )
 
 

@@ -128,8 +128,7 @@ class DMS(FederatedAlgorithm):
             Kept(report.result.steps, variance, float((mean_P - report.upload["delta"]).square().sum()))
             for report, variance in zip(reports, gradients.variances, strict=True)
         ]
-        # A limit of N/N = 1 is none.
-        theta = settings.theta or self.settings.clients_per_round
+        theta = settings.limit(self.settings.clients_per_round)
         weights, iterations, change = theorem3_weights(kept, float(mean_P.square().sum()), bounds, theta)
         return weights, metrics | {"dms/iterations": iterations, "dms/last_change": change}
 
