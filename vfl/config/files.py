@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
-from vfl.config.fields import ConfigError, nearest
+from vfl.config.fields import ConfigError, did_you_mean, nearest
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -142,15 +142,15 @@ def _one_line(error: dict[str, Any]) -> str:
     message = " ".join(str(error["msg"]).removeprefix("Value error, ").split())
     if error["type"] == "extra_forbidden":
         return f"{field}: unknown key{nearest(str(location[-1]), _known_keys(location[:-1]))}"
-    if error["type"] == "literal_error" and isinstance(error["input"], str):
-        known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-        return f"{field}: unknown value {error['input']!r}{nearest(error['input'], known)}"
     if error["type"] == "missing":
         return f"{field}: is missing"
     if not field:
         return message
     got = "" if error["type"] == "value_error" and "(" in message else f" (got {error['input']!r})"
-    return f"{field}: {message[0].lower()}{message[1:]}{got}"
+    near = ""
+    if error["type"] == "literal_error":
+        near = did_you_mean(str(error["input"]), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    return f"{field}: {message[0].lower()}{message[1:]}{got}{near}"
 
 
 def _known_keys(location: Sequence[int | str]) -> list[str]:
