@@ -146,7 +146,7 @@ def build_trainer(
         config.training.batch_size,
         config.seed,
         (1000, 500),
-        one_step_full_batch=algorithm.one_step_full_batch,
+        full_batch=algorithm.one_step_full_batch,
         extra_passes=algorithm.extra_passes,
     )
     average = config.horizontal.buffers == "average"

@@ -146,7 +146,7 @@ def test_seconds_are_steps_by_speed_plus_transfers(devices):
 
 
 def test_a_full_batch_step_takes_as_long_as_a_pass(devices):
-    plan = devices(extra={"one_step_full_batch": True}, local_epochs=5, devices={"speed": {"mean": 2.0}}).plan(0)
+    plan = devices(extra={"full_batch": True}, local_epochs=5, devices={"speed": {"mean": 2.0}}).plan(0)
     assert plan.steps_N.tolist() == [1] * 6
     assert plan.epochs_N.tolist() == [1.0] * 6
     assert plan.seconds_N.tolist() == [passes / 2 for passes in (2, 2, 1, 3, 1, 2)]

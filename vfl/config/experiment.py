@@ -15,6 +15,7 @@ from vfl.config.fields import (
     strict_int,
 )
 from vfl.config.horizontal import HorizontalConfig, check_horizontal, unused_settings
+from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
 
@@ -22,11 +23,13 @@ from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule
 class DatasetConfig(Section):
     """Where the samples come from."""
 
-    kind: Literal["digits", "cifar10", "image_folder"] = "digits"
-    """digits: scikit-learn's embedded 8x8 digits; cifar10: through torchvision; image_folder: ROOT/train/CLASS/*,
-    ROOT/test/CLASS/*."""
+    kind: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn", "image_folder", "leaf", "text"] = (
+        "digits"
+    )
+    """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
+    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only)."""
     root: Path | None = None
-    """Folder of the data; not used by digits."""
+    """Folder of the data, of text the file; not used by digits."""
     image_size: Positive | None = None
     """Side in pixels to which images are resized; null keeps what is there (digits: 32)."""
 
@@ -52,6 +55,11 @@ class DataConfig(Section):
     test_samples: Positive | None = None
     """Subset of the test split, the same for every seed; null takes all."""
     partition: PartitionConfig = PartitionConfig()
+    file: Path | None = None
+    """What a process of its own holds, as ``scripts/split_data.py`` wrote it: a party's features, the server's labels.
+    Training in one process loads the data set instead."""
+    labels_file: Path | None = None
+    """A party's copy of the training labels; only with training.labels shared, in a process of its own."""
 
 
 class FeatureModelConfig(Section):
@@ -69,11 +77,13 @@ ClassifierKind = Literal[
     "logistic",
     "mlp",
     "lenet",
-    "cnn_10_20",
-    "cnn_6",
-    "mcmahan_cnn",
+    "cnn_tsfl",
+    "cnn_six_layer",
+    "cnn_mcmahan",
     "vgg11",
+    "vgg11_bn",
     "resnet18",
+    "resnet18_gn",
     "char_lstm",
 ]
 
@@ -191,6 +201,8 @@ class ExperimentConfig(Section):
     wire: WireConfig = WireConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    network: NetworkConfig = NetworkConfig()
+    """Used by processes of their own only."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -211,6 +223,11 @@ class ExperimentConfig(Section):
             for name in names:
                 if name not in parties:
                     raise ValueError(f"{field}: no party is called {name!r}{nearest(name, parties)}")
+        if self.network.on_party_loss == "drop" and self.lightweighting.error_feedback:
+            raise ValueError(
+                "network.on_party_loss: drop needs lightweighting.error_feedback=false: the others' estimates of a "
+                "party that returns would not be its own; use wait"
+            )
         samples = self.data.train_samples
         if samples is not None and self.training.batch_size > samples:
             raise ValueError(
@@ -220,6 +237,10 @@ class ExperimentConfig(Section):
         models = [self.models.parties.get(party, self.models.feature) for party in parties]
         if self.training.batch_size == 1 and any(model.batch_norm for model in models):
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
+
+    def apart_from_network(self) -> "ExperimentConfig":
+        """Return the experiment with default network settings: what must not change when a run goes on."""
+        return self.model_copy(update={"network": NetworkConfig()})
 
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""

@@ -1,10 +1,12 @@
 """A horizontal experiment out of its configuration."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+from rich.console import Console
 from torch import Tensor
 
-from models.registry import build_classifier
+from models.classifiers import build_classifier
 from vfl.config import ExperimentConfig
 from vfl.data.datasets import Dataset, load_dataset
 from vfl.data.horizontal.partition import Parameters, SamplePartition, partition_samples
@@ -19,22 +21,32 @@ from vfl.horizontal.engines.choice import build_engine
 from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
+from vfl.horizontal.show_split import ShowSplit
 from vfl.horizontal.traffic import transfer_bytes
-from vfl.horizontal.trainer import HorizontalTrainer, SynchronousTrainer
+from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
 from vfl.random import seeded
 from vfl.runtime import Runtime
 
 
-def build_horizontal(config: ExperimentConfig, runtime: Runtime, run_dir: Path) -> HorizontalTrainer:
-    """Load the data, split it over the clients, and build the server with all of them.
+def build_horizontal(
+    config: ExperimentConfig,
+    runtime: Runtime,
+    run_dir: Path,
+    console: Console,
+    on_client: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[SynchronousTrainer | AsynchronousTrainer, ShowSplit]:
+    """Load the data, split it over the clients, and build the server with all of them, and what shows the split.
 
-    ``run_dir`` is where client state goes with ``horizontal.client_state: disk``. Raises ValueError for data that
-    is not there or does not fit.
+    ``run_dir`` is where client state goes with ``horizontal.client_state: disk``; ``on_client`` is called with
+    (clients done, clients of the round) where they train one after the other. Raises ValueError for data that is not
+    there or does not fit.
     """
     data = load_data(config)
     partition = split_samples(data, config)
-    return assemble(config, data, partition, runtime, run_dir)
+    trainer = assemble(config, data, partition, runtime, run_dir, on_client)
+    assert data.train.labels is not None
+    return trainer, ShowSplit(partition, data.train.labels, data.classes, run_dir / "split.png", console)
 
 
 def load_data(config: ExperimentConfig) -> Dataset:
@@ -61,21 +73,29 @@ def split_samples(data: Dataset, config: ExperimentConfig) -> SamplePartition:
 
 
 def assemble(
-    config: ExperimentConfig, data: Dataset, partition: SamplePartition, runtime: Runtime, run_dir: Path
-) -> HorizontalTrainer:
+    config: ExperimentConfig,
+    data: Dataset,
+    partition: SamplePartition,
+    runtime: Runtime,
+    run_dir: Path,
+    on_client: Callable[[int, int], None] = lambda done, total: None,
+) -> SynchronousTrainer | AsynchronousTrainer:
     """Build the server and its clients over samples that are loaded and split."""
     assert data.train.labels is not None
     assert data.test.labels is not None
     features, labels = data.train.features.to(runtime.device), data.train.labels.to(runtime.device)
     with seeded(config.seed, "init"):
         module = build_classifier(
-            config.models.classifier.kind, input_shape=tuple(features.shape[1:]), classes=len(data.classes)
+            config.models.classifier.kind,
+            input_shape=tuple(features.shape[1:]),
+            classes=len(data.classes),
+            label_shape=tuple(labels.shape[1:]),
         )
     macs_per_sample = count_macs(module, data.train.features[:1])
     model = FlatModel(runtime.place(module))
     samples_N = partition.sizes
     algorithm = build_algorithm(config, samples_N, model)
-    engine = build_engine(config, model, features, labels, runtime)
+    engine = build_engine(config, model, features, labels, runtime, on_client)
     rows = [rows.to(runtime.device) for rows in partition.rows]
     fleet = Fleet(
         config, algorithm, model, engine, rows, partition.names, build_states(config, run_dir), macs_per_sample
@@ -86,7 +106,7 @@ def assemble(
         config.training.batch_size,
         config.seed,
         _transfers(config, algorithm, model),
-        one_step_full_batch=algorithm.one_step_full_batch,
+        full_batch=algorithm.one_step_full_batch,
         extra_passes=algorithm.extra_passes,
     )
     evaluator = Evaluator(

@@ -89,7 +89,7 @@ class Devices:
         batch_size: rows per step.
         seed: of the experiment.
         transfer_bytes: bytes down and up per client and round, for the transfer times.
-        one_step_full_batch: all that is asked is one gradient over all samples, which takes as long as a pass.
+        full_batch: a client's work is one gradient over all its samples, which takes the time of one pass.
         extra_passes: passes over all samples beside the steps.
 
     Raises ConfigError for a client without samples, and where no client does enough steps to be chosen.
@@ -103,7 +103,7 @@ class Devices:
         seed: int,
         transfer_bytes: tuple[int, int],
         *,
-        one_step_full_batch: bool = False,
+        full_batch: bool = False,
         extra_passes: int = 0,
     ) -> None:
         for client, samples in enumerate(samples_N):
@@ -115,10 +115,10 @@ class Devices:
         self.config = config
         self.samples_N = samples_N
         self.seed = seed
-        self.one_step_full_batch = one_step_full_batch
+        self.full_batch = full_batch
         pass_N = torch.tensor([steps_per_epoch(count, batch_size) for count in samples_N])
-        self.steps_per_epoch_N = torch.ones_like(pass_N) if one_step_full_batch else pass_N
-        self.overhead_N = pass_N - 1 if one_step_full_batch else pass_N * extra_passes
+        self.steps_per_epoch_N = torch.ones_like(pass_N) if full_batch else pass_N
+        self.overhead_N = pass_N - 1 if full_batch else pass_N * extra_passes
         """Steps that would take as long as what a client does beside its steps, int64 [N]."""
         self.transfer_s = _transfer_seconds(config.devices, *transfer_bytes)
         self._check_that_somebody_works()
@@ -151,7 +151,7 @@ class Devices:
 
     @property
     def _fixed_time(self) -> bool:
-        return self.config.work.kind == "interval" and not self.one_step_full_batch
+        return self.config.work.kind == "interval" and not self.full_batch
 
     def _check_that_somebody_works(self) -> None:
         needed = self.config.selection.min_steps
@@ -165,7 +165,7 @@ class Devices:
 
     def _asked_steps(self) -> Tensor:
         """Return the steps of a complete client, int64 [N]."""
-        if self.one_step_full_batch:
+        if self.full_batch:
             return self.steps_per_epoch_N
         if self.config.local_steps is not None:
             return torch.full_like(self.steps_per_epoch_N, self.config.local_steps)
@@ -173,7 +173,7 @@ class Devices:
 
     def _steps(self, round_index: int, speeds_N: Tensor, asked_N: Tensor) -> Tensor:
         work = self.config.work
-        if self.one_step_full_batch:
+        if self.full_batch:
             return asked_N
         if work.kind == "interval":  # as many as fit (T-SFL); a device that fits none is left out of the round
             return (speeds_N * work.interval_s - self.overhead_N).floor().long().clamp(min=0)

@@ -50,10 +50,10 @@ class Evaluator:
         correct, loss_sum = 0, 0.0
         for start in range(0, len(self.labels), self.batch_size):
             stop = start + self.batch_size
-            outputs = self.runtime.forward(self.model.module, self.features[start:stop]).flatten(0, -2)
-            labels = self.labels[start:stop].flatten()
+            outputs = self.runtime.forward(self.model.module, self.features[start:stop])
+            labels = self.labels[start:stop]
             loss_sum += float(F.cross_entropy(outputs, labels, reduction="sum"))
-            correct += int((outputs.argmax(dim=-1) == labels).sum())
+            correct += int((outputs.argmax(dim=1) == labels).sum())
         loss = loss_sum / self.labels.numel()
         if not loss < float("inf"):
             raise ValueError("the test loss is not finite: lower training.optimizer.learning_rate")

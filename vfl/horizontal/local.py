@@ -99,5 +99,5 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
 
 
 def batch_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of [B, C] scores, or of [B, T, C] scores over all positions."""
-    return F.cross_entropy(outputs.flatten(0, -2), labels.flatten())
+    """Return the mean cross-entropy of scores [B, C] and classes [B], or of [B, C, T] and [B, T]."""
+    return F.cross_entropy(outputs, labels)

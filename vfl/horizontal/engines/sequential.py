@@ -1,6 +1,6 @@
 """The sequential engine: one model, reused by one client after the other. It is the reference of the others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -31,6 +31,7 @@ class SequentialEngine:
         optimizer: SGD of the clients; its momentum starts at zero for every task.
         runtime: device and precision.
         loss: of a batch.
+        on_client: called with (clients done, clients of the cohort).
     """
 
     def __init__(
@@ -41,17 +42,23 @@ class SequentialEngine:
         optimizer: OptimizerConfig,
         runtime: Runtime,
         loss: Loss = batch_loss,
+        on_client: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self.model = model
         self.features = features
         self.labels = labels
         self.runtime = runtime
         self.loss = loss
+        self.on_client = on_client
         self.optimizer = build_sgd(model.module, optimizer)
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train the clients one after the other."""
-        return [self._train(task) for task in tasks]
+        results: list[LocalResult] = []
+        for task in tasks:
+            results.append(self._train(task))
+            self.on_client(len(results), len(tasks))
+        return results
 
     def _train(self, task: LocalTask) -> LocalResult:
         self.model.module.train()
