@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from vfl.config import ExperimentConfig
+from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
 from vfl.horizontal.flat import FlatModel
 from vfl.runtime import Runtime
@@ -19,4 +20,6 @@ def build_engine(
     on_client: Callable[[int, int], None],
 ) -> Engine:
     """Build the engine that ``horizontal.engine`` names, or the one that is faster for the model and device."""
+    if config.horizontal.engine == "batched":
+        return BatchedEngine(model, features, labels, config.training.optimizer, runtime, on_client=on_client)
     return SequentialEngine(model, features, labels, config.training.optimizer, runtime, on_client=on_client)
