@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rich.console import Console
 from torch import Tensor
 
 from models.classifiers import build_classifier
@@ -28,6 +29,7 @@ from vfl.horizontal.fedprox import FedProx
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.scaffold import Scaffold
+from vfl.horizontal.show_split import ShowSplit
 from vfl.horizontal.traffic import transfer_bytes
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
@@ -53,9 +55,10 @@ def build_horizontal(
     config: ExperimentConfig,
     runtime: Runtime,
     run_dir: Path,
+    console: Console,
     on_client: Callable[[int, int], None] = lambda done, total: None,
-) -> SynchronousTrainer | AsynchronousTrainer:
-    """Load the data, split it over the clients, and build the server with all of them.
+) -> tuple[SynchronousTrainer | AsynchronousTrainer, ShowSplit]:
+    """Load the data, split it over the clients, and build the server with all of them, and what shows the split.
 
     ``run_dir`` is where client state goes with ``horizontal.client_state: disk``; ``on_client`` is called with
     (clients done, clients of the round) where they train one after the other. Raises ValueError for data that is not
@@ -63,7 +66,9 @@ def build_horizontal(
     """
     data = load_data(config)
     partition = split_samples(data, config)
-    return assemble(config, data, partition, runtime, run_dir, on_client)
+    trainer = assemble(config, data, partition, runtime, run_dir, on_client)
+    assert data.train.labels is not None
+    return trainer, ShowSplit(partition, data.train.labels, data.classes, run_dir / "split.png", console)
 
 
 def load_data(config: ExperimentConfig) -> Dataset:
