@@ -49,7 +49,7 @@ class FlatModel:
 
 def _views(vector: Tensor, slots: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
     return [
-        vector[..., start : start + tensor.numel()].view(*vector.shape[:-1], *tensor.shape)
+        vector[..., start : start + tensor.numel()].view((*vector.shape[:-1], *tensor.shape))
         for start, tensor in zip(slots, tensors, strict=True)
     ]
 

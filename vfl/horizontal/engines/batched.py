@@ -214,7 +214,7 @@ def _cross_entropies(outputs: Tensor, labels_KB: Tensor, counts: Sequence[int]) 
     losses_KBT = F.cross_entropy(outputs, labels_KB.flatten(0, 1), reduction="none").reshape(clients, size, -1)
     if min(counts) == size:
         return losses_KBT.mean(dim=(1, 2))
-    counts_K1 = torch.tensor(counts, device=outputs.device)[:, None]
+    counts_K1 = torch.tensor(counts, dtype=outputs.dtype, device=outputs.device)[:, None]
     shares_KB = (torch.arange(size, device=outputs.device) < counts_K1) / counts_K1
     return (losses_KBT.mean(dim=2) * shares_KB).sum(dim=1)
 
@@ -225,10 +225,7 @@ def _client_by_client(loss: Loss) -> Losses:
     def losses(outputs: Tensor, labels_KB: Tensor, counts: Sequence[int]) -> Tensor:
         outputs_KB = outputs.unflatten(0, labels_KB.shape[:2])
         return torch.stack(
-            [
-                loss(outputs_KB[client, :count], labels_KB[client, :count])
-                for client, count in enumerate(counts)
-            ]
+            [loss(outputs_KB[client, :count], labels_KB[client, :count]) for client, count in enumerate(counts)]
         )
 
     return losses

@@ -221,10 +221,10 @@ class _BatchNormalization(_Layer):
         if min(self.stack.counts) == size:
             return _channels_as_clients(self._normalise(_clients_as_channels(samples_KB), slice(None)), clients)
         # What fills up a short batch must not count, and there are few such steps.
-        outputs = [
-            F.pad(self._normalise(samples_KB[client, :count], slice(client, client + 1)), _behind(samples, size - count))
-            for client, count in enumerate(self.stack.counts)
-        ]
+        outputs: list[Tensor] = []
+        for client, count in enumerate(self.stack.counts):
+            normalised = self._normalise(samples_KB[client, :count], slice(client, client + 1))
+            outputs.append(F.pad(normalised, _behind(samples, size - count)))
         return torch.cat(outputs)
 
     def _normalise(self, samples: Tensor, clients: slice) -> Tensor:
@@ -236,7 +236,7 @@ class _BatchNormalization(_Layer):
         mean_KC, variance_KC = (
             self.stack.statistics[place][clients] for place in (self.mean_place, self.variance_place)
         )
-        mean, variance = mean_KC.flatten(), variance_KC.flatten()
+        mean, variance = mean_KC.flatten().clone(), variance_KC.flatten().clone()  # autograd keeps them as they are
         outputs = F.batch_norm(samples, mean, variance, scale, shift, True, self.momentum, self.eps)
         mean_KC.copy_(mean.view_as(mean_KC))
         variance_KC.copy_(variance.view_as(variance_KC))
