@@ -42,6 +42,9 @@ class Alone:
         """Ask all workers to end after the present round."""
         self._on_stop(signal_name)
 
+    def must_agree_in(self, digest: str) -> None:
+        """Let workers whose digest is another be found out when they next exchange something."""
+
     def wait_for_all(self) -> None:
         """Return when all workers have come here."""
 
@@ -64,6 +67,7 @@ class Workers(Alone):
         self._together(lambda: dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s)))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._asked = 0
+        self._digest = ""
 
     def from_first(self, text: str) -> str:
         """Return what the first worker gave, at most a path. Raises PeerLost."""
@@ -79,15 +83,19 @@ class Workers(Alone):
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # torchrun and a cluster's manager may both pass it on
 
+    def must_agree_in(self, digest: str) -> None:
+        """Let workers whose digest is another be found out by the next ``add_up``."""
+        self._digest = digest
+
     def add_up(self, values: Tensor, state: Sequence[int]) -> Tensor:
         """Return the sum of all workers' ``values`` (float32 [M]), of which all but one are zero in every place.
 
-        The bits are added as integers, so that the sum is that one's bits, -0.0 included. ``state`` tells what the
-        workers must agree in. Raises PeerLost, and ValueError where they do not agree.
+        The bits are added as integers, so that the sum is that one's bits, -0.0 included. ``state`` is what the
+        workers must agree in besides. Raises PeerLost, and ValueError where they do not agree.
         """
         notes = values.new_zeros(2 * self.size).view(torch.int32)
         notes[2 * self.rank] = self._asked
-        notes[2 * self.rank + 1] = zlib.crc32(str(state).encode()) >> 1
+        notes[2 * self.rank + 1] = zlib.crc32(f"{self._digest}{state}".encode()) >> 1
         bits = torch.cat([values.view(torch.int32), notes])
         self._together(lambda: dist.all_reduce(bits))
         asked, states = bits[len(values) :].view(self.size, 2).T.tolist()

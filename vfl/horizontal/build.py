@@ -142,7 +142,10 @@ def assemble(
         running_statistics=config.horizontal.buffers == "average",
     )
     server = AsynchronousTrainer if config.horizontal.algorithm == "fedasync" else SynchronousTrainer
-    return server(config, algorithm, fleet, devices, evaluator, _data_digest(data, partition))
+    digest = _data_digest(data, partition)
+    if workers is not None:
+        workers.must_agree_in(digest)
+    return server(config, algorithm, fleet, devices, evaluator, digest)
 
 
 def build_algorithm(config: ExperimentConfig, samples_N: Sequence[int], model: FlatModel) -> FederatedAlgorithm:

@@ -59,7 +59,7 @@ def _work(task: LocalTask) -> int:
 
 
 def _fingerprint(tasks: Sequence[LocalTask]) -> list[int]:
-    """Return numbers in which workers differ as soon as their weights, data or draws do."""
+    """Return numbers in which workers differ as soon as their weights or draws do."""
     starts = {id(task.start_P): task.start_P for task in tasks}.values()
     bits = [int(start_P.view(torch.int32).sum()) for start_P in starts]
     return [*bits, *(task.client for task in tasks), *(int(task.batches[0].sum()) for task in tasks)]
