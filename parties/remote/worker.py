@@ -63,7 +63,8 @@ class PartyWorker:
             case "save":
                 answer.saved.CopyFrom(Saved(digest=self._save(order.save.round)))
             case _:
-                answer.reply = self._reply(order)
+                assert self.party is not None, "a session begins with restore"
+                answer.reply = self.party.handle(order.request)
         return answer
 
     def _check_due(self, order: Envelope) -> None:
@@ -82,16 +83,13 @@ class PartyWorker:
             raise EnvelopeError(f"{kind} {order.sequence} came again: a duplicate or a replay")
         if order.sequence > self.sequence + 1:
             raise EnvelopeError(f"{kind} {order.sequence} came out of order, {self.sequence + 1} is due")
-
-    def _reply(self, order: Envelope) -> bytes:
-        _kind, round_index, exchange = read_header(order.request)
-        if (round_index, exchange) != (order.round, order.exchange):
-            raise EnvelopeError(
-                f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
-                f"{round_index}, exchange {exchange}"
-            )
-        assert self.party is not None, "a session begins with restore"
-        return self.party.handle(order.request)
+        if kind == "request":
+            _kind, round_index, exchange = read_header(order.request)
+            if (round_index, exchange) != (order.round, order.exchange):
+                raise EnvelopeError(
+                    f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
+                    f"{round_index}, exchange {exchange}"
+                )
 
     def _restore(self, rounds: int, digest: str) -> None:
         self.party = self.build()
