@@ -94,11 +94,11 @@ class Hub:
                 self._changed.wait(min(left_s, 1.0))  # in pieces: a signal's handler runs in between
             return {name: self._connections[name] for name in names}
 
-    def dismiss(self, names: tuple[str, ...], *, finished: bool, reason: str) -> None:
+    def dismiss(self, names: tuple[str, ...], *, exit_code: int, reason: str) -> None:
         """Tell parties that the training is over for them, and wait until they have hung up."""
         for name, connection in self.joined().items():
             if name in names:
-                goodbye = Goodbye(finished=finished, reason=reason)
+                goodbye = Goodbye(exit_code=exit_code, reason=reason)
                 connection.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, goodbye=goodbye))
         with self._changed:
             self._changed.wait_for(lambda: not self._connections.keys() & set(names), FAREWELL_S)

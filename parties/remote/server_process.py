@@ -16,6 +16,7 @@ from parties.remote.security import load_identity
 from parties.run import Outcome, train
 from vfl.callbacks import Callback, ShowProgress
 from vfl.checkpoint import CheckpointStore
+from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_label_data
 from vfl.loop import TrainingLoop
@@ -79,8 +80,7 @@ class ServerProcess:
 
         Raises PeerLost where a party stays away or network.on_party_loss is abort.
         """
-        reason = "the server stopped"
-        finished = False
+        reason, code = "the server stopped", INTERRUPTED
         try:
             while True:
                 connections = hub.wait_for(self.names, self.config.network.wait_s)
@@ -90,15 +90,16 @@ class ServerProcess:
                     self._after_loss(lost, console)
                     continue
                 if outcome.finished or outcome.signal_name:
-                    finished = outcome.finished
+                    code = DONE if outcome.finished else INTERRUPTED
                     reason = f"the server ended after round {outcome.summary['rounds']}"
                     return outcome
                 self._let_leave(hub, outcome)
         except Exception as error:
             reason = f"the server ended: {error}"
+            code = LOST if isinstance(error, PeerLost) else BAD_INPUT
             raise
         finally:
-            hub.dismiss(self.names, finished=finished, reason=reason)
+            hub.dismiss(self.names, exit_code=code, reason=reason)
 
     def _train(self, connections: dict[str, PartyConnection], console: Console) -> Outcome:
         """Train one session."""
@@ -126,7 +127,7 @@ class ServerProcess:
 
     def _let_leave(self, hub: Hub, outcome: Outcome) -> None:
         names, self.leaves.names = tuple(self.leaves.names), set()
-        hub.dismiss(names, finished=False, reason=f"left after round {outcome.summary['rounds']}")
+        hub.dismiss(names, exit_code=INTERRUPTED, reason=f"left after round {outcome.summary['rounds']}")
         if self.config.network.on_party_loss == "abort":
             raise PeerLost(f"{outcome.stop_reason}; network.on_party_loss is abort")
 

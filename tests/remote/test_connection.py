@@ -1,4 +1,4 @@
-"""What answers an order, and what does not belong on the stream: the server's and the party's side, without a network."""
+"""What answers an order, and what does not belong on the stream: the server's end, without a network."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -8,7 +8,17 @@ import pytest
 from parties.remote.connection import PartyConnection
 from parties.remote.link import RemoteLink
 from vfl.vertical.link import PeerLost
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, Hello, Restored, Saved, Welcome
+from vfl.wire.envelope import (
+    PROTOCOL_VERSION,
+    Envelope,
+    EnvelopeError,
+    Heartbeat,
+    Hello,
+    Restored,
+    Saved,
+    Welcome,
+    refusal,
+)
 from vfl.wire.messages import Kind, Message, pack
 
 RUN = "0123456789abcdef"
@@ -124,9 +134,7 @@ def test_a_lost_party_fails_what_is_under_way_and_what_follows():
 
 def test_a_party_that_cannot_go_on_says_why():
     connection, _, futures = two_requests()
-    said = Envelope(version=PROTOCOL_VERSION, run=RUN)
-    said.refusal.reason = "disk full"
-    connection.receive(said)
+    connection.receive(refusal("disk full"))
     with pytest.raises(ValueError, match="party_1: disk full"):
         futures[0].result(0)
 
@@ -146,7 +154,7 @@ def test_a_save_is_a_reference_and_the_round_is_on_the_partys_disk():
 
 def test_the_state_of_a_party_in_the_servers_process_is_no_reference():
     connection, _, _ = connect()
-    with pytest.raises(ValueError, match="resume with train.py alone"):
+    with pytest.raises(ValueError, match=r"resume with train\.py alone"):
         RemoteLink(connection, 1).load({"model": {}})
 
 

@@ -29,7 +29,7 @@ def made(authority: Authority, name: str, *, age_days: int = 0, days: int = 100)
     begin = datetime.now(UTC) - timedelta(days=age_days)
     certificate = authority.certify(Owner(name), key.public_key(), days, begin)
     pems = [each.public_bytes(Encoding.PEM) for each in (authority.certificate, certificate)]
-    return TlsFiles(*pems, key_pem(key))
+    return TlsFiles(pems[0], pems[1], key_pem(key))
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ def test_a_checkpoint_that_is_another(make_worker):
     server.restore()
     server.round(0)
     server.save(1)
-    with pytest.raises(ValueError, match="round 1 in .* is not the one that the server's checkpoint refers to"):
+    with pytest.raises(ValueError, match=r"round 1 in .* is not the one that the server's checkpoint refers to"):
         server.restore(1, "0" * 64)
     with pytest.raises(ValueError, match="no checkpoint of round 5"):
         server.restore(5, "0" * 64)
@@ -112,7 +112,7 @@ def test_a_checkpoint_that_is_another(make_worker):
 STRANGE = {
     "of another run": (
         {"run": "fedcba9876543210"},
-        "request of run fedcba9876543210 came, this is run 0123456789abcdef",
+        f"request of run fedcba9876543210 came, this is run {RUN}",
     ),
     "duplicated": ({"sequence": 2}, "request 2 came again: a duplicate or a replay"),
     "replayed": ({"sequence": 1}, "request 1 came again"),

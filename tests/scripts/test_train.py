@@ -18,9 +18,9 @@ import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from parties import local as build
 from vfl.checkpoint import CheckpointStore
 from vfl.config import load_config
+from vfl.data import split as build
 from vfl.digest import combined_digest, weights_digest
 from vfl.vertical.table import amount
 

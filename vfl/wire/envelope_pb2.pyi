@@ -115,9 +115,9 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Goodbye(_message.Message):
-    __slots__ = ("finished", "reason")
-    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("exit_code", "reason")
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    finished: bool
+    exit_code: int
     reason: str
-    def __init__(self, finished: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, exit_code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
