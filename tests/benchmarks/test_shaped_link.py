@@ -52,6 +52,11 @@ def everything(end: socket.socket, into: list[bytes]) -> threading.Thread:
     return thread
 
 
+def listen_to(link: ShapedLink) -> None:
+    with socket.create_connection(("127.0.0.1", link.port), PATIENCE_S) as client:
+        assert client.recv(1)
+
+
 @pytest.mark.parametrize("shape", [Shape(), Shape(400e6, 0.02)])
 def test_what_goes_in_comes_out_both_ways_and_ends_one_way_at_a_time(shape, listener):
     up, down = random.Random(0).randbytes(3_000_000), random.Random(1).randbytes(2_000_000)
@@ -187,9 +192,8 @@ def test_without_a_target_clients_are_reset_until_there_is_one():
     with socket.socket() as late:
         late.bind(("127.0.0.1", 0))  # a port that is taken, where nobody listens yet
         with ShapedLink(late.getsockname()) as link:
-            early = socket.create_connection(("127.0.0.1", link.port), PATIENCE_S)
-            with early, pytest.raises(ConnectionError):
-                early.recv(1)
+            with pytest.raises(ConnectionError):
+                listen_to(link)
             late.settimeout(PATIENCE_S)
             late.listen()
             client, target = through(link, late)
