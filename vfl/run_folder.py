@@ -72,3 +72,20 @@ def only_process_in(run_dir: Path) -> Generator[None]:
 def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:
     """Write ``summary.json`` whole or not at all."""
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+
+def read_run_id(run_dir: Path) -> str:
+    """Return the id of the run that the folder belongs to, ``""`` where there is none yet.
+
+    Raises ConfigError where the file cannot be read.
+    """
+    path = run_dir / "run_id"
+    try:
+        return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--run-dir: {path} cannot be read ({error})") from None
+
+
+def write_run_id(run_dir: Path, run: str) -> None:
+    """Note which run the folder belongs to, so that no party continues another one's."""
+    write_atomically(run_dir / "run_id", run + "\n")
