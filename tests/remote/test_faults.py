@@ -13,12 +13,6 @@ EXCHANGES = 2
 IN_ROUND_2 = EXCHANGES + 2
 
 
-def federation.wait_until_stopped(name: str) -> None:
-    while federation.poll(name) != "stopped":
-        assert name in federation.running, federation.logs()
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("frozen", ["party_2", SERVER])
 def test_three_heartbeats_of_silence_are_forgiven(federate, in_process, frozen: str):
     federation = federate()
