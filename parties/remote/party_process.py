@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from vfl.data.files import load_party_data, load_shared_labels
 
 from parties.build import TrainingLabels, build_party, feature_config
 from parties.feature_party import FeatureParty
@@ -17,6 +16,7 @@ from parties.remote.security import load_identity
 from parties.remote.worker import PartyWorker, open_store
 from vfl.checkpoint import CheckpointStore
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.files import load_party_data, load_shared_labels
 from vfl.data.samples import Samples
 from vfl.data.vertical import standardise
 from vfl.loop import stop_on_signal
