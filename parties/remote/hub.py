@@ -34,6 +34,7 @@ class Hub:
         tls: the server's identity; None for plaintext.
         log: shows a line.
         on_leaving: called, in the hub's thread, with the name of a party that wants to leave.
+        on_joined: called, in the hub's thread, with the name of a party that is here.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Hub:
         *,
         log: Callable[[str], None],
         on_leaving: Callable[[str], None] = lambda name: None,
+        on_joined: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.run = run
         self.expected = expected
@@ -52,6 +54,7 @@ class Hub:
         self.tls = tls
         self.log = log
         self.on_leaving = on_leaving
+        self.on_joined = on_joined
         self._connections: dict[str, PartyConnection] = {}
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
@@ -171,6 +174,7 @@ class Hub:
             present.fail(PeerLost(f"{hello.party} is lost: it dialled again"))
             present.stream.end("it dialled again")
         self.log(f"{hello.party} joined")
+        self.on_joined(hello.party)
         return connection
 
     def _drop(self, connection: PartyConnection, reason: str) -> None:

@@ -58,7 +58,8 @@ class PartyWorker:
         match kind_of(order):
             case "restore":
                 self.session = order.session
-                self._restore(order.restore.round, order.restore.digest)
+                self.party = self._restore(order.restore.round, order.restore.digest)
+                self.party.round_index = order.restore.as_of - 1
                 answer.restored.CopyFrom(Restored())
             case "save":
                 answer.saved.CopyFrom(Saved(digest=self._save(order.save.round)))
@@ -91,17 +92,19 @@ class PartyWorker:
                     f"{round_index}, exchange {exchange}"
                 )
 
-    def _restore(self, rounds: int, digest: str) -> None:
-        self.party = self.build()
+    def _restore(self, rounds: int, digest: str) -> FeatureParty:
+        """Return the party as it was after so many rounds."""
+        party = self.build()
         if not rounds:
-            return
+            return party
         state = self.store.load(rounds)[SECTION]
         if self.store.digest(rounds) != digest:
             raise ValueError(
                 f"the checkpoint of round {rounds} in {self.store.directory} is not the one that the server's "
                 "checkpoint refers to; restore the party's folder"
             )
-        self.party.load_state_dict(state)
+        party.load_state_dict(state)
+        return party
 
     def _save(self, rounds: int) -> str:
         assert self.party is not None, "a session begins with restore"

@@ -148,7 +148,7 @@ def test_a_save_is_a_reference_and_the_round_is_on_the_partys_disk():
     future = link.save()
     assert wire.sent[-1].save.round == 7
     connection.receive(reply_to(wire.sent[-1], reply=None, saved=Saved(digest="abc")))
-    assert future.result(0) == {"round": 7, "digest": "abc"}
+    assert future.result(0) == {"round": 7, "digest": "abc", "as_of": 7}
     assert connection.rounds == {7}
 
 

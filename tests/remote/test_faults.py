@@ -13,28 +13,16 @@ EXCHANGES = 2
 IN_ROUND_2 = EXCHANGES + 2
 
 
-def wait_until_stopped(federation, name: str) -> None:
-    while federation.poll(name) != "stopped":
-        assert name in federation.running, federation.logs()
-        time.sleep(0.02)
-
-
-def finish(federation) -> None:
-    for name in federation.names:
-        if name in federation.running:
-            federation.wait(name)
-
-
 @pytest.mark.parametrize("frozen", ["party_2", SERVER])
 def test_three_heartbeats_of_silence_are_forgiven(federate, in_process, frozen: str):
     federation = federate()
     place = "embeds" if frozen != SERVER else "has the embeddings"
     for name in federation.names:
         federation.start(name, *([(place, IN_ROUND_2, "SIGSTOP")] if name == frozen else []))
-    wait_until_stopped(federation, frozen)
+    federation.wait_until_stopped(frozen)
     time.sleep(3 * federation.config.network.heartbeat_s)
     federation.signal(frozen, signal.SIGCONT)
-    finish(federation)
+    federation.finish()
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
     assert "lost" not in federation.log(SERVER)
     assert federation.log(SERVER).count("joined") == 2
@@ -46,10 +34,10 @@ def test_a_frozen_party_is_lost_and_comes_back(federate, in_process):
     federation.start(SERVER)
     federation.start("party_1")
     federation.start("party_2", ("embeds", IN_ROUND_2, "SIGSTOP"))
-    wait_until_stopped(federation, "party_2")
+    federation.wait_until_stopped("party_2")
     federation.wait_for_line(SERVER, "party_2 is lost: silent for 1.5 s: frozen, or the network is cut; waiting up to")
     federation.signal("party_2", signal.SIGCONT)
-    finish(federation)
+    federation.finish()
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
     assert federation.outcome() == in_process()
 
@@ -58,7 +46,7 @@ def test_a_dead_party_is_noticed_at_once(federate):
     federation = federate(network={"silence_s": 60, "on_party_loss": "abort"})
     for name in federation.names:
         federation.start(name, *([("embeds", IN_ROUND_2, "SIGKILL")] if name == "party_2" else []))
-    finish(federation)
+    federation.finish()
     assert federation.codes == {SERVER: [3], "party_1": [3], "party_2": [-signal.SIGKILL]}, federation.logs()
     error = federation.log(SERVER).splitlines()[-1]
     assert error.startswith("error: party_2 is lost: ")
@@ -97,7 +85,7 @@ def test_sigterm_at_the_server_leaves_a_checkpoint_a_free_port_and_no_process(fe
     federation = federate()
     for name in federation.names:
         federation.start(name, *([("asks for embeddings", IN_ROUND_2, "SIGTERM")] if name == SERVER else []))
-    finish(federation)
+    federation.finish()
     assert federation.codes == {name: [130] for name in federation.names}, federation.logs()
     assert {name: federation.saved_rounds(name) for name in federation.names} == {
         key: [1, 2] for key in federation.names
@@ -118,7 +106,7 @@ def test_sigterm_at_a_party_lets_it_leave_and_come_back(federate, in_process):
     assert federation.saved_rounds("party_2") == [1, 2]
     assert federation.log("party_2").splitlines()[-1] == "left after round 2"
     federation.start("party_2")
-    finish(federation)
+    federation.finish()
     assert federation.codes == {SERVER: [0], "party_1": [0], "party_2": [130, 0]}, federation.logs()
     assert federation.outcome() == in_process()
 
@@ -136,13 +124,13 @@ def test_a_party_that_cannot_go_on_ends_all_with_its_reason(federate):
     for name in federation.names:
         federation.start(name)
     federation.wait_for_line(SERVER, "round 1/3")
-    finish(federation)
+    federation.finish()
     checkpoint = federation.folder / "party_2/checkpoints/round_000003/party.safetensors"
     checkpoint.write_bytes(b"")
     (federation.run_dir / "summary.json").unlink()
     for name in federation.names:
         federation.start(name)
-    finish(federation)
+    federation.finish()
     last = {name: codes[-1] for name, codes in federation.codes.items()}
     assert last == dict.fromkeys(federation.names, 2), federation.logs()
     assert f"error: party_2: {checkpoint}: 0 bytes instead of" in federation.log(SERVER)

@@ -36,7 +36,7 @@ class Server:
         return unpack(self.worker.answer(order).reply)
 
     def restore(self, rounds: int = 0, digest: str = "") -> Envelope:
-        return self.worker.answer(self.order(restore=Restore(round=rounds, digest=digest)))
+        return self.worker.answer(self.order(restore=Restore(round=rounds, digest=digest, as_of=rounds)))
 
     def round(self, index: int) -> None:
         self.ask(Message(Kind.START_ROUND, index, parts=(RATIOS,)))

@@ -87,12 +87,14 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class Restore(_message.Message):
-    __slots__ = ("round", "digest")
+    __slots__ = ("round", "digest", "as_of")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
     round: int
     digest: str
-    def __init__(self, round: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+    as_of: int
+    def __init__(self, round: _Optional[int] = ..., digest: _Optional[str] = ..., as_of: _Optional[int] = ...) -> None: ...
 
 class Restored(_message.Message):
     __slots__ = ()
