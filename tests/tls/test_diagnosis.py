@@ -216,17 +216,3 @@ def test_a_server_that_is_killed_meanwhile_does_not_count_as_refusing(credential
         address = stack.enter_context(grpc_server(trusting_other(credentials)))
         monkeypatch.setattr(diagnosis.time, "sleep", lambda _s: stack.close())
         assert explain(address, party) is None
-
-
-def test_the_transport_accepts_no_tls_below_1_3(credentials):
-    files = credentials("party_1")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    context.load_verify_locations(files.ca)
-    context.load_cert_chain(files.certificate, files.key)
-    with (
-        grpc_server(pem(credentials(SERVER))) as address,
-        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), PATIENCE_S) as connection,
-        pytest.raises(OSError, match=r"EOF|ALERT|alert|reset"),
-    ):
-        context.wrap_socket(connection, server_hostname=SERVER)
