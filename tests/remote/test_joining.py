@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from parties.remote.channel import error_text, grpc, is_end, open_channel, open_stream
 from parties.remote.hub import Hub
 from parties.remote.joining import DataDigests, Expected, agreement
-from parties.remote.together import _free_port
+from parties.remote.together import free_port
 from parties.tls.certificates import Authority, Owner, key_pem, new_key
 from parties.tls.files import TlsFiles
 from vfl.config import ConfigError, NetworkConfig
@@ -67,7 +67,7 @@ def listening(authority: Authority, configure) -> Iterator[Listening]:
 
 class listen:  # noqa: N801 - reads as a verb: with listen(...)
     def __init__(self, tls: TlsFiles | None, configure: Callable[..., Any]) -> None:
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         settings = agreement(configure())
         said: list[str] = []
         expected = {name: Expected(8, settings, DATA) for name in ("party_1", "party_2")}
