@@ -1,4 +1,4 @@
-"""Multilayer perceptrons: the head model, and a feature model for images or tables without structure.
+"""Multilayer perceptrons: the head model, a classifier, and a feature model for images or tables without structure.
 
 Shapes: B samples, C channels, H x W pixels, D the embedding's width.
 """
@@ -15,7 +15,7 @@ FEATURE_MLP_HIDDEN = (256, 128)
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them: [B, in_features] -> [B, out_features].
+    """Linear layers with ReLU between them: [B, in_features], or images of as many values, -> [B, out_features].
 
     `hidden` holds the widths of the hidden layers; none makes it logistic regression.
     Raises ValueError where a size is below 1.
@@ -29,8 +29,8 @@ class MLP(nn.Module):
         self.output = nn.Linear(hidden[-1] if hidden else in_features, out_features)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Scores [B, out_features] of the features [B, in_features]."""
-        return self.output(self.hidden(features))
+        """Scores [B, out_features] of the features [B, ...]."""
+        return self.output(self.hidden(features.flatten(1)))
 
 
 class FeatureMLP(nn.Module):

@@ -16,9 +16,9 @@ from parties.run import run_experiment
 from vfl.atomic import write_atomically
 from vfl.checkpoint import CheckpointStore
 from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.run_folder import check_run, open_run
+from vfl.run_folder import check_run, is_finished, open_run, read_rows
 from vfl.vertical.paper.plan import Fork, Plan, Run
-from vfl.vertical.paper.results import Result, is_finished, load_result, read_rows
+from vfl.vertical.paper.results import Result, load_result
 
 MANY = 1_000_000
 """Forks are removed when no run needs them, never because of newer ones."""

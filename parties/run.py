@@ -1,6 +1,6 @@
-"""One training from a configuration: the parties in this process, the callbacks, the loop and its signals."""
+"""One training from a configuration: parties or clients in this process, the callbacks, the loop and its signals."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ from vfl.callbacks import Callback, EarlyStop, JsonLines, ShowProgress, TensorBo
 from vfl.checkpoint import CheckpointStore, CheckpointWriteError
 from vfl.cli import DONE, INTERRUPTED
 from vfl.config import ExperimentConfig
+from vfl.horizontal import table as horizontal_table
+from vfl.horizontal.build import build_horizontal
 from vfl.loop import Algorithm, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, write_summary
-from vfl.runtime import start_runtime
-from vfl.vertical.table import summary_table
+from vfl.runtime import Runtime, start_runtime
+from vfl.vertical import table as vertical_table
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,19 @@ class Outcome:
     """The signal that asked for an end, which may have come in the last round; None without one."""
     stop_reason: str | None
     """Why the loop ended before its last round, signals included."""
+
+
+def build_algorithm(
+    config: ExperimentConfig, runtime: Runtime, run_dir: Path, console: Console, on_step: Callable[[int, int], None]
+) -> tuple[Algorithm, list[Callback]]:
+    """Build what the loop trains, and the callbacks that are its own.
+
+    Raises ValueError for data that is not there or does not fit.
+    """
+    if config.mode == "horizontal":
+        trainer, show_split = build_horizontal(config, runtime, run_dir, console, on_step)
+        return trainer, [show_split]
+    return build_in_process(config, runtime, on_step), []
 
 
 def run_experiment(
@@ -47,12 +62,12 @@ def run_experiment(
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
     progress = ShowProgress(console)
-    algorithm = build_in_process(config, runtime, progress.on_step)
+    algorithm, own_callbacks = build_algorithm(config, runtime, run_dir, console, progress.on_step)
     open_run(run_dir, config)
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
     store = CheckpointStore(run_dir / "checkpoints", keep=config.checkpoint.keep)
     with only_process_in(run_dir):
-        return train(algorithm, config, run_dir, store, progress, extra_callbacks)
+        return train(algorithm, config, run_dir, store, progress, [*own_callbacks, *extra_callbacks])
 
 
 def train(
@@ -96,7 +111,7 @@ def train(
     return Outcome(summary, finished, signals[0] if signals else None, loop.stop_reason if ended_early else None)
 
 
-def show_outcome(outcome: Outcome, run_dir: Path, console: Console) -> int:
+def show_outcome(outcome: Outcome, run_dir: Path, console: Console, *, horizontal: bool = False) -> int:
     """Show how a training ended and return the exit code."""
     if not outcome.finished:
         rounds = outcome.summary["rounds"]
@@ -104,5 +119,6 @@ def show_outcome(outcome: Outcome, run_dir: Path, console: Console) -> int:
         return INTERRUPTED
     if outcome.stop_reason:
         console.print(f"stopped early: {outcome.stop_reason}")
-    console.print(summary_table(outcome.summary))
+    table = horizontal_table if horizontal else vertical_table
+    console.print(table.summary_table(outcome.summary))
     return DONE

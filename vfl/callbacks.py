@@ -87,6 +87,7 @@ class ShowProgress(Callback):
         """Show the round's result."""
         shown = [("loss/train", "loss {:.4f}"), ("accuracy/test", "test accuracy {:.2%}")]
         shown += [("savings/compute", "saved: compute {:.0%}"), ("savings/communication", "communication {:.0%}")]
+        shown += [("clients/reporting", "clients {:.0f}"), ("simulated_time_s/total", "simulated {:.1f} s")]
         text = "  ".join(form.format(metrics[tag]) for tag, form in shown if tag in metrics)
         self.bar.update(self.task, completed=0, status=text)
         self._label_round(loop)

@@ -4,22 +4,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 COUNTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 """Layers in which every output value is one weight row times as many inputs."""
 
-REFUSED = (nn.RNNBase, nn.MultiheadAttention, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+"""Layers that multiply every weight matrix once with every element of a sequence."""
+
+REFUSED = (nn.MultiheadAttention, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 """Layers that multiply by weights in another pattern: an error is better than a count that leaves them out."""
 
 
 def count_macs(model: nn.Module, example_input: Tensor) -> int:
-    """Multiply-accumulates of one sample's forward pass: convolutions and linear layers only.
+    """Multiply-accumulates of one sample's forward pass: convolutions, linear and recurrent layers only.
 
     `example_input` [B, ...]: its first sample is passed through in evaluation mode. Bias, normalization,
-    activation and pooling count nothing; a layer called twice counts twice; groups, stride, padding and dilation
-    are accounted for by the shapes. Modes and BatchNorm statistics are as before afterwards.
+    activation, pooling, embedding lookups and the gates' products of single values count nothing; a layer called
+    twice counts twice, a recurrent one once per step; groups, stride, padding and dilation are accounted for by the
+    shapes. Modes and BatchNorm statistics are as before afterwards.
 
-    Raises ValueError for an empty batch or a layer that it cannot count (recurrent, attention, transposed).
+    Raises ValueError for an empty batch or a layer that it cannot count (attention, transposed, packed sequences).
     """
     if len(example_input) == 0:
         raise ValueError("example_input: expected at least one sample")
@@ -29,12 +34,11 @@ def count_macs(model: nn.Module, example_input: Tensor) -> int:
             raise ValueError(f"cannot count the multiply-accumulates of a {type(module).__name__}")
     total = 0
 
-    def add(module: nn.Module, _inputs: Any, output: Tensor) -> None:
+    def add(module: nn.Module, inputs: Any, output: Any) -> None:
         nonlocal total
-        assert isinstance(module, COUNTED)
-        total += output.numel() * module.weight[0].numel()
+        total += _recurrent(module, inputs[0]) if isinstance(module, RECURRENT) else _per_output(module, output)
 
-    hooks = [m.register_forward_hook(add) for m in modes if isinstance(m, COUNTED)]
+    hooks = [m.register_forward_hook(add) for m in modes if isinstance(m, COUNTED + RECURRENT)]
     try:
         model.eval()  # draws nothing and leaves the BatchNorm statistics
         with torch.no_grad():
@@ -45,6 +49,19 @@ def count_macs(model: nn.Module, example_input: Tensor) -> int:
         for module, training in modes.items():
             module.training = training
     return total
+
+
+def _per_output(module: nn.Module, output: Tensor) -> int:
+    assert isinstance(module, COUNTED)
+    return output.numel() * module.weight[0].numel()
+
+
+def _recurrent(module: nn.Module, sequence: Tensor | PackedSequence) -> int:
+    """Count all layers and directions: each has its own weights, and takes every step once."""
+    if isinstance(sequence, PackedSequence):
+        raise ValueError("cannot count the multiply-accumulates of a packed sequence; pass a padded one")
+    steps = sequence.numel() // sequence.shape[-1]
+    return steps * sum(weight.numel() for weight in module.parameters() if weight.dim() == 2)
 
 
 def count_parameters(model: nn.Module) -> int:

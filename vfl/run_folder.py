@@ -11,6 +11,9 @@ from typing import Any
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config
 
+Row = dict[str, float]
+"""One round of ``metrics.jsonl``."""
+
 
 def choose_run_dir(name: str, runs: Path, *, resume: bool) -> Path:
     """Return the folder of a run whose user named none: the newest ``name`` to resume, else the first free one."""
@@ -72,6 +75,29 @@ def only_process_in(run_dir: Path) -> Generator[None]:
 def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:
     """Write ``summary.json`` whole or not at all."""
     write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+
+def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
+    """Return whether the folder holds all rounds of this configuration.
+
+    Raises ConfigError where it holds a run of another one.
+    """
+    saved = run_dir / "config.yaml"
+    if not saved.exists():
+        return False
+    changes = changed_keys(load_config(saved), config)
+    if changes:
+        raise ConfigError(
+            f"--out: {run_dir} holds a run with other settings: {', '.join(changes)}; name another folder"
+        )
+    summary = run_dir / "summary.json"
+    return summary.exists() and json.loads(summary.read_text(encoding="utf-8"))["rounds"] == config.training.rounds
+
+
+def read_rows(run_dir: Path) -> list[Row]:
+    """Return the rounds of a run's ``metrics.jsonl``."""
+    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def read_run_id(run_dir: Path) -> str:

@@ -125,6 +125,9 @@ class Hub:
             self.log(f"refused to let a party in: {refused}")
             await pipe.write(refusal(str(refused), again=refused.again).SerializeToString())
             return
+        if connection is None:
+            await pipe.write(self._welcome())
+            return
         ended = Ended("the connection ended")
         try:
             await pipe.write(self._welcome())
@@ -136,8 +139,8 @@ class Hub:
         if ended.violation:
             await pipe.write(refusal(ended.reason).SerializeToString())
 
-    def _admit(self, first: Envelope, identity: str | None, pipe: Pipe) -> PartyConnection:
-        """Return the new party's connection. Raises JoinRefused."""
+    def _admit(self, first: Envelope, identity: str | None, pipe: Pipe) -> PartyConnection | None:
+        """Return the new party's connection; None for one that only asks and would be let in. Raises JoinRefused."""
         hello = check_identity(first, identity, tuple(self.expected))
         if first.run not in ("", self.run):
             raise JoinRefused(
@@ -168,6 +171,9 @@ class Hub:
                     f"(one that died without a word is let go after {self.network.silence_s:g} s)",
                     again=True,
                 )
+            if hello.only_asks:
+                self.log(f"{hello.party} asks whether it may join: it may")
+                return None
             self._connections[hello.party] = connection
             self._changed.notify_all()
         if present is not None:  # the same process dials again before its old stream was found to be dead

@@ -9,12 +9,13 @@ import pytest
 from PIL import Image
 
 from vfl.config import ConfigError, dump_config, parse_config
+from vfl.run_folder import is_finished
 from vfl.vertical.paper.findings import findings, usual_change
 from vfl.vertical.paper.output import Output
 from vfl.vertical.paper.plan import Run, make_plan
 from vfl.vertical.paper.plots import draw_figures
 from vfl.vertical.paper.report import About, Session, differences, report, spread
-from vfl.vertical.paper.results import Result, is_finished, results_csv
+from vfl.vertical.paper.results import Result, results_csv
 
 ROUNDS = 10
 BASE = parse_config(

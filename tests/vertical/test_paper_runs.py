@@ -22,8 +22,9 @@ from parties.run import run_experiment
 from vfl.checkpoint import CheckpointStore
 from vfl.config import parse_config
 from vfl.loop import Callback, TrainingLoop
+from vfl.run_folder import read_rows
 from vfl.vertical.paper.plan import Plan, make_plan
-from vfl.vertical.paper.results import Result, load_results, read_rows
+from vfl.vertical.paper.results import Result, load_results
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "paper_lvfl.py"
 QUIET = Console(quiet=True)

@@ -1,32 +1,35 @@
 """The typed experiment: what a run is. Every section is frozen and refuses unknown keys."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from vfl.config.fields import (
-    Fraction,
     Number,
     Positive,
-    RateSchedule,
     RatioSchedule,
     Section,
     nearest,
     strict_int,
 )
+from vfl.config.horizontal import HorizontalConfig, check_horizontal, unused_settings
 from vfl.config.network import NetworkConfig
-from vfl.lightweighting.schedule import falls, named_parties, schedule_of
+from vfl.config.optimizer import OptimizerConfig
+from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
 
 
 class DatasetConfig(Section):
     """Where the samples come from."""
 
-    kind: Literal["digits", "cifar10", "image_folder"] = "digits"
-    """digits: scikit-learn's embedded 8x8 digits; cifar10: through torchvision; image_folder: ROOT/train/CLASS/*,
-    ROOT/test/CLASS/*."""
+    kind: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn", "image_folder", "leaf", "text"] = (
+        "digits"
+    )
+    """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
+    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only)."""
     root: Path | None = None
-    """Folder of the data; not used by digits."""
+    """Folder of the data, of text the file; not used by digits."""
     image_size: Positive | None = None
     """Side in pixels to which images are resized; null keeps what is there (digits: 32)."""
 
@@ -70,6 +73,21 @@ class FeatureModelConfig(Section):
     batch_norm: bool = True
 
 
+ClassifierKind = Literal[
+    "logistic",
+    "mlp",
+    "lenet",
+    "cnn_tsfl",
+    "cnn_six_layer",
+    "cnn_mcmahan",
+    "vgg11",
+    "vgg11_bn",
+    "resnet18",
+    "resnet18_gn",
+    "char_lstm",
+]
+
+
 class HeadConfig(Section):
     """The head model: a multilayer perceptron over the concatenated embeddings."""
 
@@ -77,30 +95,22 @@ class HeadConfig(Section):
     """Widths of the hidden layers; two of them make the paper's 3-layer head, [] a linear classifier."""
 
 
+class ClassifierConfig(Section):
+    """The whole model of horizontal learning."""
+
+    kind: ClassifierKind = "mlp"
+    """mlp: one hidden layer of 400; the others are named after their papers or layers (docs/horizontal.md)."""
+
+
 class ModelsConfig(Section):
-    """The split model."""
+    """The split model of vertical learning, the whole one of horizontal learning."""
 
     feature: FeatureModelConfig = FeatureModelConfig()
     """Feature model of every party that ``parties`` does not name."""
     parties: dict[str, FeatureModelConfig] = Field(default={})
     """Feature models of single parties."""
     head: HeadConfig = HeadConfig()
-
-
-class OptimizerConfig(Section):
-    """SGD, the same settings at the server and at the parties."""
-
-    learning_rate: RateSchedule = 0.05
-    """A number, or {round: value} from round 0 on."""
-    momentum: Fraction = 0.9
-    weight_decay: Annotated[Number, Field(ge=0)] = 0.0
-    nesterov: bool = False
-
-    @model_validator(mode="after")
-    def _nesterov_needs_momentum(self) -> Self:
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov needs momentum above 0")
-        return self
+    classifier: ClassifierConfig = ClassifierConfig()
 
 
 class TrainingConfig(Section):
@@ -175,7 +185,8 @@ class ExperimentConfig(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
     """Names the run folder."""
     seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0)] = 0
-    mode: Literal["vertical"] = "vertical"
+    mode: Literal["vertical", "horizontal"] = "vertical"
+    """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
     threads: Positive | None = None
     """CPU threads; null leaves PyTorch's choice. The same bits need the same number."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$")] = "cpu"
@@ -186,6 +197,7 @@ class ExperimentConfig(Section):
     models: ModelsConfig = ModelsConfig()
     training: TrainingConfig = TrainingConfig()
     lightweighting: LightweightingConfig = LightweightingConfig()
+    horizontal: HorizontalConfig = HorizontalConfig()
     wire: WireConfig = WireConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -194,6 +206,13 @@ class ExperimentConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.mode == "horizontal":
+            check_horizontal(self.horizontal, self.training.optimizer)
+        else:
+            self._check_vertical()
+        return self
+
+    def _check_vertical(self) -> None:
         parties = self.data.partition.parties
         named = {
             "lightweighting.alpha": named_parties(self.lightweighting.alpha) or {},
@@ -218,7 +237,6 @@ class ExperimentConfig(Section):
         models = [self.models.parties.get(party, self.models.feature) for party in parties]
         if self.training.batch_size == 1 and any(model.batch_norm for model in models):
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
-        return self
 
     def apart_from_network(self) -> "ExperimentConfig":
         """Return the experiment with default network settings: what must not change when a run goes on."""
@@ -226,6 +244,8 @@ class ExperimentConfig(Section):
 
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""
+        if self.mode == "horizontal":
+            return unused_settings(self.horizontal, channels_last=self.channels_last) + self._late_rates()
         lines: list[str] = []
         alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.data.partition.parties}
         for fall in sorted({fall for fall in alphas.values() if fall is not None}):
@@ -234,20 +254,22 @@ class ExperimentConfig(Section):
                 f"lightweighting.alpha: falls from {fall[1]:g} to {fall[2]:g} at round {fall[0]} ({who}); "
                 "nothing is un-pruned, the larger ratio stays"
             )
-        late = {
-            "lightweighting.alpha": [schedule_of(self.lightweighting.alpha, party) for party in alphas],
-            "lightweighting.beta": [schedule_of(self.lightweighting.beta, party) for party in alphas],
-            "training.optimizer.learning_rate": [self.training.optimizer.learning_rate],
-        }
-        for field, schedules in late.items():
-            rounds = {start for each in schedules if isinstance(each, dict) for start in each}
-            unused = sorted(start for start in rounds if start >= self.training.rounds)
-            if unused:
-                lines.append(
-                    f"{field}: nothing of round {unused[0]} or later is used, training.rounds is {self.training.rounds}"
-                )
+        lines += self._late("lightweighting.alpha", [schedule_of(self.lightweighting.alpha, each) for each in alphas])
+        lines += self._late("lightweighting.beta", [schedule_of(self.lightweighting.beta, each) for each in alphas])
+        lines += self._late_rates()
         if self.training.labels == "server" and self.training.head_sync == "broadcast":
             lines.append("training.head_sync: ignored with training.labels=server, the head never leaves the server")
         if self.evaluation.sparsified and self.lightweighting.error_feedback:
             lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")
         return lines
+
+    def _late_rates(self) -> list[str]:
+        return self._late("training.optimizer.learning_rate", [self.training.optimizer.learning_rate])
+
+    def _late(self, field: str, schedules: Sequence[Schedule]) -> list[str]:
+        """Return a line if values of a schedule come too late to be used."""
+        rounds = {start for each in schedules if isinstance(each, dict) for start in each}
+        unused = sorted(start for start in rounds if start >= self.training.rounds)
+        if not unused:
+            return []
+        return [f"{field}: nothing of round {unused[0]} or later is used, training.rounds is {self.training.rounds}"]

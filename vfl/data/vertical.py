@@ -18,8 +18,10 @@ def grid_partition(samples: Samples, rows: int, columns: int) -> list[Samples]:
     A part has the same ids in the same order, features [N, C, H / rows, W / columns] and no labels. It shares no
     memory with its source or the other parts, so that a party holds only what is its own.
 
-    Raises ValueError when the grid does not divide the image.
+    Raises ValueError for text, or when the grid does not divide the image.
     """
+    if samples.is_text:
+        raise ValueError("data.partition: text cannot be cut into blocks; use a data.dataset.kind with images")
     height, width = samples.features.shape[-2:]
     if not (_divides(rows, height) and _divides(columns, width)):
         raise ValueError(
@@ -40,8 +42,10 @@ def standardise(train: Samples, test: Samples) -> tuple[Samples, Samples]:
     Both are one party's own: its statistics come from its training features alone, never from another party or from
     the test samples.
 
-    Raises ValueError when there is nothing to measure or the channels differ.
+    Raises ValueError for text, when there is nothing to measure, or when the channels differ.
     """
+    if train.is_text:
+        raise ValueError("standardise: characters are indices, not amounts; leave text as it is")
     channels = train.features.shape[1]
     if train.features.numel() == 0 or test.features.shape[1] != channels:
         raise ValueError(

@@ -6,6 +6,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from vfl.amounts import amount
 from vfl.costs import savings
 
 
@@ -54,12 +55,3 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         f"{sum(party['train_time_s'] for party in parties):.1f} s",
     )
     return table
-
-
-def amount(number: float) -> str:
-    """Return a count with three digits and a decimal prefix, as ``78.5 M`` (the unit follows at once)."""
-    for prefix in ("", "k", "M", "G", "T"):
-        if abs(number) < 999.5:
-            return f"{number:.3g} {prefix}"
-        number /= 1000
-    return f"{number:.3g} P"

@@ -9,10 +9,11 @@ import torch
 
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config
+from vfl.run_folder import is_finished
 from vfl.vertical.paper.plan import Plan
 from vfl.vertical.paper.plots import draw_figures
 from vfl.vertical.paper.report import About, Session, describe_hardware, report
-from vfl.vertical.paper.results import is_finished, load_results, results_csv
+from vfl.vertical.paper.results import load_results, results_csv
 
 
 class Output:

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
+from vfl.amounts import amount
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.schedule import PartySchedule
 from vfl.vertical.paper.findings import findings
 from vfl.vertical.paper.plan import FIGURES, Plan, pruning_round
 from vfl.vertical.paper.results import Pruning, Result
-from vfl.vertical.table import amount
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vfl.config import ConfigError, ExperimentConfig, changed_keys, load_config
 from vfl.costs import savings
+from vfl.run_folder import Row, is_finished, read_rows
 from vfl.vertical.paper.plan import Plan, Run
-
-Row = dict[str, float]
-"""One round of ``metrics.jsonl``."""
 
 ACCURACY = "accuracy/test"
 
@@ -91,23 +88,6 @@ class Result:
         return found
 
 
-def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
-    """Return whether the folder holds all rounds of this configuration.
-
-    Raises ConfigError where it holds a run of another one.
-    """
-    saved = run_dir / "config.yaml"
-    if not saved.exists():
-        return False
-    changes = changed_keys(load_config(saved), config)
-    if changes:
-        raise ConfigError(
-            f"--out: {run_dir} holds a run with other settings: {', '.join(changes)}; name another folder"
-        )
-    summary = run_dir / "summary.json"
-    return summary.exists() and json.loads(summary.read_text(encoding="utf-8"))["rounds"] == config.training.rounds
-
-
 def load_result(run_dir: Path, run: Run) -> Result:
     """Read a finished run."""
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
@@ -119,12 +99,6 @@ def load_results(plan: Plan, runs_dir: Path) -> list[Result]:
     return [
         load_result(runs_dir / run.folder, run) for run in plan.runs if is_finished(runs_dir / run.folder, run.config)
     ]
-
-
-def read_rows(run_dir: Path) -> list[Row]:
-    """Return the rounds of a run's ``metrics.jsonl``."""
-    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def results_csv(results: Sequence[Result]) -> str:

@@ -1,0 +1,78 @@
+"""Compare the horizontal algorithms in their papers' settings: train every run once, draw, write the tables.
+
+python scripts/paper_horizontal.py [key=value ...] --out DIR [--studies heterogeneity,case1,...] [--seeds 0,1,2]
+
+Settings are those of configs/horizontal/, and what the command line overrides for all. The same command goes on where
+it was interrupted; with --plots-only it draws what is finished.
+Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a checkpoint.
+"""
+
+import argparse
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from parties.run import Outcome
+from parties.series import train_series
+from vfl.atomic import write_atomically
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
+from vfl.config import ConfigError
+from vfl.horizontal.paper.output import write_results
+from vfl.horizontal.paper.studies import STUDIES, make_runs
+
+CONFIGS = Path(__file__).parent.parent / "configs" / "horizontal"
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, for all runs")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
+    parser.add_argument("--studies", default=",".join(STUDIES), help="of %(default)s (default: all)")
+    parser.add_argument("--seeds", default="0", help="as 0,1,2 (default: 0); a seed is finished before the next begins")
+    parser.add_argument("--rounds", type=int, help="train so many rounds instead of the configurations'")
+    parser.add_argument("--title", default="Horizontal algorithms compared", help="of the results page")
+    parser.add_argument("--data-note", default="", help="what the results page says about the data")
+    parser.add_argument("--plots-only", action="store_true", help="train nothing")
+    return parser.parse_intermixed_args()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train what is missing and write the results."""
+    try:
+        seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds: {arguments.seeds!r} is not a list of whole numbers, as 0,1,2") from None
+    runs = make_runs(CONFIGS, arguments.studies.split(","), seeds, arguments.overrides, arguments.rounds)
+    runs_dir = arguments.out / "runs"
+
+    def show(folder: str, outcome: Outcome) -> None:
+        accuracy, seconds = outcome.summary["test_accuracy"], outcome.summary["wall_time_s"]
+        print(f"{folder}: test accuracy {accuracy:.2%}, {seconds:.0f} s", flush=True)
+
+    if not arguments.plots_only:
+        print(f"{len(runs)} runs", flush=True)
+        console = ShowConsole(stderr=True, quiet=not sys.stderr.isatty())
+        signal_name = train_series({run.folder: run.config for run in runs}, runs_dir, console, show)
+        if signal_name:
+            print(f"{signal_name}: the same command goes on")
+            return INTERRUPTED
+        command = shlex.join(["python", "scripts/paper_horizontal.py", *sys.argv[1:]])
+        when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}"
+        write_atomically(arguments.out / "command.txt", f"{command}\n{when}\n{arguments.data_note}\n")
+    written = write_results(runs, arguments.out, arguments.title)
+    print(f"{written} finished runs: {arguments.out / 'README.md'}")
+    return DONE
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    return exit_code(lambda: run(arguments), warn=lambda line: print(line, file=sys.stderr))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

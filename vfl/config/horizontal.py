@@ -1,0 +1,274 @@
+"""Settings of horizontal federated learning."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from vfl.config.fields import Fraction, Number, Positive, Section
+from vfl.config.optimizer import OptimizerConfig
+
+AlgorithmName = Literal[
+    "fedsgd",
+    "fedavg",
+    "fedprox",
+    "fednova",
+    "scaffold",
+    "feddyn",
+    "fedlga",
+    "fedasync",
+    "fedasync_average",
+    "dms",
+    "fedmom",
+]
+AboveZero = Annotated[Number, Field(gt=0)]
+NotNegative = Annotated[Number, Field(ge=0)]
+Probability = Annotated[Number, Field(gt=0, le=1)]
+
+
+class SamplePartitionConfig(Section):
+    """How the samples are split over the clients."""
+
+    kind: Literal["iid", "classes", "shards", "dirichlet", "gaussian", "natural"] = "iid"
+    """iid: shuffled, equal; classes: P classes per client; shards: sorted by label and cut; dirichlet: class shares by
+    Dirichlet; gaussian: sizes in fifths (T-SFL, Case 3); natural: the data's own users or roles."""
+    classes_per_client: Positive = 2
+    """P of ``classes``."""
+    shards_per_client: Positive = 2
+    dirichlet_alpha: AboveZero = 0.5
+    min_samples: Positive = 1
+    """Smallest client that ``dirichlet`` may draw."""
+    samples_per_client: Positive | None = None
+    """Equal size of every client; null spreads all samples."""
+
+
+class SpeedConfig(Section):
+    """SGD steps per simulated second of the devices."""
+
+    kind: Literal["fixed", "case1", "case2", "case3", "uniform", "exponential", "gaussian"] = "fixed"
+    """case1: half 1, half 4; case2: quarters 1 to 4; case3: quarters of whole normals around 2 to 5, redrawn every
+    round (T-SFL); uniform: mean - std to mean + std; exponential: of this mean, rounded up; gaussian: rounded down, at
+    least 1."""
+    mean: AboveZero = 1.0
+    std: NotNegative = 0.0
+    """Standard deviation of ``gaussian``, half the width of ``uniform``."""
+    redrawn: bool = False
+    """Draw new speeds every round (case3 always does)."""
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        if self.kind == "uniform" and self.std >= self.mean:
+            raise ValueError(f"std must be below mean = {self.mean:g} for uniform speeds (got {self.std:g})")
+        if self.kind == "exponential" and self.mean < 1:
+            raise ValueError(f"mean must be at least 1 step per second for exponential speeds (got {self.mean:g})")
+        return self
+
+
+class DevicesConfig(Section):
+    """What the simulated devices are like."""
+
+    speed: SpeedConfig = SpeedConfig()
+    availability: Probability = 1.0
+    """Chance that a client can be chosen in a round."""
+    dropout: Fraction = 0.0
+    """Chance that a chosen client's result never arrives."""
+    latency_s: NotNegative = 0.0
+    """Simulated seconds added to every client's round."""
+    uplink_bytes_per_s: AboveZero | None = None
+    """null: transfers take no simulated time."""
+    downlink_bytes_per_s: AboveZero | None = None
+
+
+class WorkConfig(Section):
+    """How much each chosen client computes."""
+
+    kind: Literal["fixed", "interval", "partial"] = "fixed"
+    """fixed: what local_epochs or local_steps say; interval: as many steps as fit ``interval_s`` (T-SFL); partial: a
+    share of the clients ends after 1 to ``max_epochs`` epochs (FedLGA)."""
+    interval_s: AboveZero = 1.0
+    incomplete_share: Annotated[Number, Field(ge=0, le=1)] = 0.5
+    """rho: chance that a client is incomplete."""
+    max_epochs: Positive | None = None
+    """tau_max; null is local_epochs - 1."""
+
+
+class SelectionConfig(Section):
+    """Which clients may be chosen."""
+
+    min_steps: Positive = 1
+    """Clients that would do fewer local steps are left out (client selection by threshold)."""
+
+
+class FedProxConfig(Section):
+    """FedProx."""
+
+    mu: NotNegative = 1.0
+
+
+class FedNovaConfig(Section):
+    """FedNova."""
+
+    mu: NotNegative = 0.0
+    """Proximal term of the clients."""
+
+
+class ScaffoldConfig(Section):
+    """SCAFFOLD."""
+
+    option: Literal[1, 2] = 2
+    """1: the control variate is the full gradient at the received weights; 2: the mean step taken."""
+
+
+class FedDynConfig(Section):
+    """FedDyn."""
+
+    alpha: AboveZero = 0.01
+
+
+class FedLGAConfig(Section):
+    """FedLGA."""
+
+    scale: NotNegative = 1.0
+    """Multiplies the correction; 1 is the paper's."""
+    scope: Literal["global", "layer"] = "global"
+    """One outer product over all weights, or one per parameter tensor."""
+
+
+class FedAsyncConfig(Section):
+    """FedAsync (Xie et al. 2019)."""
+
+    mixing: Annotated[Number, Field(gt=0, le=1)] = 0.6
+    """alpha: weight of a fresh client."""
+    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
+    power: NotNegative = 0.5
+    """p of polynomial, (s + 1)^-p."""
+    hinge_slope: AboveZero = 10.0
+    """q of hinge, 1 / (q (s - b) + 1) above b."""
+    hinge_delay: NotNegative = 4.0
+    """b of hinge."""
+    mu: NotNegative = 0.005
+    """Proximal term of the clients (rho of the paper)."""
+
+
+class FedAsyncAverageConfig(Section):
+    """The synchronous averaging form of FedAsync that T-SFL compares with."""
+
+    gamma: Fraction = 0.5
+    """Weight of the old weights."""
+
+
+class DMSConfig(Section):
+    """T-SFL's discriminative model selection."""
+
+    weights: Literal["corollary1", "theorem3"] = "corollary1"
+    slope: NotNegative | None = None
+    """c of Corollary 1; null computes it from L, G and sigma."""
+    lipschitz: AboveZero = 1.0
+    """L"""
+    gradient_bound: AboveZero | None = None
+    """G; null estimates it every round."""
+    gradient_std: AboveZero | None = None
+    """sigma; null estimates it every round."""
+    theta: Annotated[Number, Field(ge=1)] | None = None
+    """Limits every weight to theta / N; null does not."""
+
+
+class FedMomConfig(Section):
+    """FedMom."""
+
+    learning_rate: AboveZero | None = None
+    """eta; null is N / K, the paper's."""
+    momentum: Fraction = 0.9
+    """beta"""
+    reference: Path | None = None
+    """Run whose final weights are w* of the diagnostic <g, w - w*>; null logs none."""
+
+
+class HorizontalConfig(Section):
+    """Clients, what they do, and how the server combines it."""
+
+    algorithm: AlgorithmName = "fedavg"
+    clients: Positive = 10
+    """N"""
+    clients_per_round: Positive = 5
+    """K; of fedasync: clients at work at a time, and arrivals that make a round."""
+    local_epochs: Positive = 1
+    """E: passes over its samples of a complete client; not used where local_steps is set."""
+    local_steps: Positive | None = None
+    """SGD steps of a complete client instead of local_epochs."""
+    server_learning_rate: AboveZero = 1.0
+    """eta_g"""
+    weights: Literal["reporting", "all", "equal"] = "reporting"
+    """Of averages that leave them open: n_i over the reporting clients, n_i over all (absent ones keep w), equal."""
+    buffers: Literal["average", "local", "drop"] = "average"
+    """BatchNorm's running statistics. average: as the weights, by n_i; local: every client keeps its own; drop: nobody
+    does. Without averaging the evaluation normalises by the test batch."""
+    engine: Literal["auto", "sequential", "batched"] = "auto"
+    """How local training is computed; auto stacks clients where that is faster."""
+    client_state: Literal["memory", "disk"] = "memory"
+    """Where SCAFFOLD's, FedDyn's and local buffers' client state lives."""
+    partition: SamplePartitionConfig = SamplePartitionConfig()
+    devices: DevicesConfig = DevicesConfig()
+    work: WorkConfig = WorkConfig()
+    selection: SelectionConfig = SelectionConfig()
+    fedprox: FedProxConfig = FedProxConfig()
+    fednova: FedNovaConfig = FedNovaConfig()
+    scaffold: ScaffoldConfig = ScaffoldConfig()
+    feddyn: FedDynConfig = FedDynConfig()
+    fedlga: FedLGAConfig = FedLGAConfig()
+    fedasync: FedAsyncConfig = FedAsyncConfig()
+    fedasync_average: FedAsyncAverageConfig = FedAsyncAverageConfig()
+    dms: DMSConfig = DMSConfig()
+    fedmom: FedMomConfig = FedMomConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.clients_per_round > self.clients:
+            raise ValueError(
+                f"clients_per_round: {self.clients_per_round} is more than clients = {self.clients}; lower it"
+            )
+        if self.work.kind == "partial":
+            if self.local_steps is not None:
+                raise ValueError("work.kind: partial counts epochs; leave local_steps out")
+            limit = self.local_epochs - 1 if self.work.max_epochs is None else self.work.max_epochs
+            if not 1 <= limit < self.local_epochs:
+                raise ValueError(
+                    f"work.max_epochs: partial work needs 1 to local_epochs - 1 = {self.local_epochs - 1} epochs; "
+                    "raise local_epochs or lower it"
+                )
+        return self
+
+
+def check_horizontal(horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
+    """Raise ValueError, naming the field, where an algorithm does not go with the clients' optimizer or work."""
+    plain = optimizer.momentum == 0 and optimizer.weight_decay == 0
+    if horizontal.algorithm == "scaffold" and horizontal.scaffold.option == 2 and not plain:
+        raise ValueError(
+            "training.optimizer: SCAFFOLD's option 2 takes the step for the gradient and needs plain SGD; "
+            "set momentum and weight_decay to 0, or horizontal.scaffold.option=1"
+        )
+    if horizontal.algorithm == "fednova" and optimizer.nesterov:
+        raise ValueError("training.optimizer.nesterov: FedNova's normalisation has no form for it; set it to false")
+    if horizontal.algorithm == "fedlga" and not plain:
+        raise ValueError(
+            "training.optimizer: FedLGA takes the mean step for the gradient and needs plain SGD; "
+            "set momentum and weight_decay to 0"
+        )
+
+
+def unused_settings(horizontal: HorizontalConfig, *, channels_last: bool) -> list[str]:
+    """Return one line for every setting that this algorithm ignores."""
+    sections = ("fedprox", "fednova", "scaffold", "feddyn", "fedlga", "fedasync", "fedasync_average", "dms", "fedmom")
+    lines = [
+        f"horizontal.{section}: ignored, horizontal.algorithm is {horizontal.algorithm}"
+        for section in sections
+        if section != horizontal.algorithm and section in horizontal.model_fields_set
+    ]
+    if horizontal.weights != "reporting" and horizontal.algorithm not in ("fedsgd", "fedavg", "fedprox", "fednova"):
+        lines.append(f"horizontal.weights: ignored, {horizontal.algorithm} has weights of its own")
+    without_rate = ("feddyn", "fedasync", "fedasync_average", "fedmom")
+    if horizontal.server_learning_rate != 1 and horizontal.algorithm in without_rate:
+        lines.append(f"horizontal.server_learning_rate: ignored, {horizontal.algorithm} has no eta_g")
+    if channels_last:
+        lines.append("channels_last: ignored, clients' models are contiguous vectors")
+    return lines

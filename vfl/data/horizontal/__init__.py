@@ -1,0 +1,1 @@
+"""Horizontal (sample) partitions: every client holds all features of its own samples."""

@@ -1,0 +1,87 @@
+"""Partitions that look at no label: samples are dealt as from a shuffled deck."""
+# pyright: reportUnknownMemberType=false
+# torch's own signatures are partly untyped.
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vfl.random import stream_seed
+
+Rows = NDArray[np.int64]
+
+GAUSSIAN_MEANS = (0.5, 0.75, 1.0, 1.25, 1.5)
+"""Mean sizes of the five groups of clients, relative to samples_per_client."""
+
+GAUSSIAN_STD = 100 / 512
+"""Standard deviation of a size, relative to its mean."""
+
+GAUSSIAN_SAMPLES_PER_CLIENT = 1024
+"""T-SFL's Case 3: N(512, 100), N(768, 150), N(1024, 200), N(1280, 250), N(1536, 300)."""
+
+
+def iid(samples: int, clients: int, seed: int, samples_per_client: int | None = None) -> list[Tensor]:
+    """Return each client's rows (int64, ascending, none twice) of samples drawn without regard to labels.
+
+    samples_per_client: each client's number; some samples are then left over, and a client's rows do not depend on
+    the number of clients. None deals all samples, sizes differing by at most one.
+    Raises ValueError when there are not enough samples.
+    """
+    if samples_per_client is not None:
+        return _deal(samples, [samples_per_client] * clients, seed)
+    check_enough(clients, samples)
+    return ascending(np.array_split(_shuffled(samples, seed), clients))
+
+
+def gaussian(
+    samples: int, clients: int, seed: int, samples_per_client: int = GAUSSIAN_SAMPLES_PER_CLIENT
+) -> list[Tensor]:
+    """Return each client's rows (int64, ascending, none twice), sizes drawn from five normal distributions.
+
+    Case 3 of T-SFL (section 5.1): a fifth of the clients each have floor N(m, s) samples, m from 0.5 to 1.5 times
+    `samples_per_client` in steps of a quarter, s = m * 100/512. Chosen where the paper is silent: who is in which
+    fifth is random, so that a client's position tells nothing; a size below 1 becomes 1; samples are dealt without
+    regard to labels.
+    Raises ValueError when there are not enough samples for the sizes drawn.
+    """
+    rng = stream(seed, "sizes")
+    groups = rng.permutation(np.arange(clients) * len(GAUSSIAN_MEANS) // clients)
+    means = samples_per_client * np.array(GAUSSIAN_MEANS)[groups]
+    sizes = np.floor(rng.normal(means, GAUSSIAN_STD * means)).clip(min=1).astype(int)
+    return _deal(samples, sizes.tolist(), seed)
+
+
+def check_enough(clients: int, samples: int) -> None:
+    """Raise ValueError unless every client can have a sample."""
+    if clients > samples:
+        raise ValueError(
+            f"horizontal.clients: {clients} clients cannot each have one of {samples} training samples; "
+            "lower it or raise data.train_samples"
+        )
+
+
+def stream(seed: int, owner: str) -> np.random.Generator:
+    """Return the random stream of one step of the partition. NumPy's, for torch's generators draw no Dirichlet."""
+    return np.random.default_rng(stream_seed(seed, "partition", owner=owner))
+
+
+def ascending(parts: Sequence[Rows]) -> list[Tensor]:
+    """Return each client's rows in ascending order."""
+    return [torch.from_numpy(np.sort(rows)) for rows in parts]
+
+
+def _shuffled(samples: int, seed: int) -> Rows:
+    return stream(seed, "order").permutation(samples)
+
+
+def _deal(samples: int, sizes: Sequence[int], seed: int) -> list[Tensor]:
+    """Give each client its number of the shuffled samples, from the first on."""
+    if sum(sizes) > samples:
+        raise ValueError(
+            f"horizontal.partition.samples_per_client: {len(sizes)} clients with {sum(sizes)} samples in all, there "
+            f"are {samples}; lower it, horizontal.clients, or raise data.train_samples"
+        )
+    return ascending(np.split(_shuffled(samples, seed), np.cumsum(sizes))[:-1])

@@ -1,0 +1,37 @@
+"""The partition the data came with: a client per user or speaking role."""
+
+import numpy as np
+from torch import Tensor
+
+from vfl.data.horizontal.even import ascending, stream
+from vfl.data.samples import Owners
+
+
+def natural(
+    owners: Owners, clients: int | None, seed: int, min_samples: int | None = None
+) -> tuple[tuple[str, ...], list[Tensor]]:
+    """Return the names of the owners that become clients, and the rows (int64, ascending) of each.
+
+    min_samples: owners with fewer samples are left out; None lets nobody out, and an owner without a sample is an
+    error. clients: how many owners to draw by `seed` (a larger draw contains the smaller one); None takes all. Names
+    keep their order in the data.
+    Raises ValueError for an owner without samples, or more clients than owners.
+    """
+    of_row = owners.of_row.numpy()
+    sizes = np.bincount(of_row, minlength=len(owners.names))
+    if min_samples is None and not sizes.all():
+        empty = owners.names[int(sizes.argmin())]
+        raise ValueError(
+            f"horizontal.partition.min_samples: client {empty!r} has no training samples; set it to 1 or more to leave "
+            "out owners with fewer"
+        )
+    eligible = np.flatnonzero(sizes >= (min_samples or 1))
+    if len(eligible) == 0 or (clients is not None and clients > len(eligible)):
+        of_size = "" if min_samples is None else f" with at least {min_samples} training samples"
+        raise ValueError(
+            f"horizontal.clients: {clients or 'all'} asked for, the data have {len(eligible)} owners{of_size}; "
+            "lower it, or leave it out for all"
+        )
+    chosen: list[int] = np.sort(stream(seed, "owners").permutation(eligible)[:clients]).tolist()
+    by_owner = np.split(np.argsort(of_row, kind="stable"), sizes.cumsum())
+    return tuple(owners.names[index] for index in chosen), ascending([by_owner[index] for index in chosen])

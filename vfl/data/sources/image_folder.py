@@ -1,0 +1,103 @@
+"""Folders of images, one per class."""
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+# torchvision ships no stubs.
+
+import io
+import struct
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from vfl.data.sources.source import Pool, Source, one_line
+
+if TYPE_CHECKING:
+    from torchvision.datasets import ImageFolder
+
+DECODERS = 4
+"""Threads."""
+
+
+def load_image_folder(root: Path | None, image_size: int | None) -> Source:
+    """Images below `root/train/<class>/` and `root/test/<class>/`, as RGB.
+
+    Their own sizes must be one size when image_size is None.
+    """
+    if root is None:
+        raise ValueError("data.dataset.root: image_folder needs a folder with train/<class>/ and test/<class>/ in it")
+    train, test = _scan(root / "train"), _scan(root / "test")
+    if train.classes != test.classes:
+        differences = [
+            f"{', '.join(sorted(names))} only in {split}"
+            for split, names in (
+                ("train", set(train.classes) - set(test.classes)),
+                ("test", set(test.classes) - set(train.classes)),
+            )
+            if names
+        ]
+        raise ValueError(
+            f"data.dataset.root: '{root}': train and test need the same class folders, {'; '.join(differences)}"
+        )
+    return Source(
+        train=_folder_pool(train.samples, image_size),
+        test=_folder_pool(test.samples, image_size),
+        classes=tuple(train.classes),
+    )
+
+
+def _scan(folder: Path) -> "ImageFolder":
+    """Return torchvision's list of the images below one folder: sorted, so the same on every machine."""
+    from torchvision.datasets import ImageFolder  # over a second to import: only those who use it wait
+
+    try:
+        return ImageFolder(str(folder))
+    except OSError as error:  # also torchvision's own for "no class folder" and "a class without images"
+        raise ValueError(f"data.dataset.root: no images as '{folder}/<class>/*': {one_line(error)}") from None
+
+
+def _folder_pool(files: Sequence[tuple[str, int]], image_size: int | None) -> Pool:
+    """files: (path, class index) each."""
+    return Pool(
+        labels=torch.tensor([label for _, label in files]),
+        read=lambda rows: _decode_all([files[int(row)][0] for row in rows], image_size),
+    )
+
+
+def _decode_all(paths: Sequence[str], image_size: int | None) -> Tensor:
+    """Decode images into uint8 [N, 3, H, W], H and W those of the first one."""
+    width, height = _decode(paths[0], image_size).size
+    images = np.empty((len(paths), 3, height, width), dtype=np.uint8)
+
+    def decode_into(row: int) -> None:
+        image = _decode(paths[row], image_size)
+        if image.size != (width, height):
+            raise ValueError(
+                f"data.dataset.root: '{paths[row]}' has {image.width} x {image.height} pixels, '{paths[0]}' "
+                f"{width} x {height}; set data.dataset.image_size to resize them all"
+            )
+        images[row] = np.asarray(image).transpose(2, 0, 1)
+
+    with ThreadPoolExecutor(DECODERS) as threads:  # PIL decodes outside the interpreter lock
+        for _ in threads.map(decode_into, range(len(paths))):
+            pass  # raises the first error in order of the files, so the same one every time
+    return torch.from_numpy(images)
+
+
+def _decode(path: str, image_size: int | None) -> Image.Image:
+    """Read one image as RGB, resized to a square of image_size pixels unless that is None."""
+    try:
+        encoded = io.BytesIO(Path(path).read_bytes())  # PIL makes some 40 short reads of its own
+        with Image.open(encoded) as image:
+            if image.mode.startswith(("I", "F")):
+                raise ValueError("more than 8 bits per channel")
+            rgb = image.convert("RGB")
+    except UnidentifiedImageError:
+        raise ValueError(f"data.dataset.root: cannot read '{path}': not an image, or damaged") from None
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
+        raise ValueError(f"data.dataset.root: cannot read '{path}': {one_line(error)}") from None
+    return rgb if image_size is None else rgb.resize((image_size, image_size), Image.Resampling.BILINEAR)

@@ -1,0 +1,129 @@
+"""Published image sets through torchvision: from the disk in their own formats, else downloaded."""
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+# torchvision ships no stubs.
+
+import contextlib
+import http.client
+import io
+import socket
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vfl.data.sources.source import Pool, Source, in_memory, one_line
+
+DEFAULT_ROOT = Path("data")
+DOWNLOAD_TIMEOUT_S = 30.0
+
+
+class Published(NamedTuple):
+    """What a user has to know of one set."""
+
+    title: str
+    megabytes: int
+    """Size of the download."""
+    places: tuple[str, ...]
+    """Where below `root` it lies, packed or unpacked; nothing is downloaded while one of them exists."""
+
+
+PUBLISHED = {
+    "mnist": Published("MNIST", 12, ("MNIST/raw",)),
+    "fashion_mnist": Published("Fashion-MNIST", 31, ("FashionMNIST/raw",)),
+    "cifar10": Published("CIFAR-10", 170, ("cifar-10-python.tar.gz", "cifar-10-batches-py")),
+    "cifar100": Published("CIFAR-100", 169, ("cifar-100-python.tar.gz", "cifar-100-python")),
+    "svhn": Published("SVHN", 246, ("train_32x32.mat", "test_32x32.mat")),
+}
+"""By `data.dataset.kind`."""
+
+DIGITS = tuple("0123456789")
+"""Classes of MNIST ("0 - zero" in torchvision) and SVHN (no names there)."""
+
+
+def load_published(kind: str, root: Path | None, image_size: int | None) -> Source:
+    """Return a set of `PUBLISHED` from `root` (default `data/`), to which it is downloaded where it is missing.
+
+    MNIST and Fashion-MNIST have one channel and 28 pixels a side, the others three and 32.
+    Raises ValueError when it is neither there nor to be had.
+    """
+    title, megabytes, places = PUBLISHED[kind]
+    root = root or DEFAULT_ROOT
+    try:
+        if not any((root / place).exists() for place in places):
+            warnings.warn(f"downloading {title} ({megabytes} MB) to '{root}'", stacklevel=3)
+        with _quiet(), _network_timeout(DOWNLOAD_TIMEOUT_S):
+            train, test = _open(kind, root, training=True), _open(kind, root, training=False)
+        return Source(_pool(train, image_size), _pool(test, image_size), _class_names(kind, train))
+    except _UNREADABLE as error:
+        places = " and ".join(places) if kind == "svhn" else " or ".join(places)
+        raise ValueError(
+            f"data.dataset.root: no intact {title} in '{root}' and none downloaded ({one_line(error)}); "
+            f"put {places} there, or use data.dataset.kind=digits"
+        ) from None
+
+
+_UNREADABLE = (OSError, http.client.HTTPException, RuntimeError, AssertionError, LookupError, TypeError, ValueError)
+"""What torchvision raises: the first three for a failed download, the others for damaged MNIST files, whose unpacked
+form it does not check."""
+
+
+def _open(kind: str, root: Path, *, training: bool) -> Any:
+    """Return one split as torchvision's object, which looks on the disk before it downloads."""
+    from torchvision import datasets  # over a second to import: only those who use it wait
+
+    if kind == "svhn":  # one file per split
+        return datasets.SVHN(root, split="train" if training else "test", download=True)
+    sets = {
+        "mnist": datasets.MNIST,
+        "fashion_mnist": datasets.FashionMNIST,
+        "cifar10": datasets.CIFAR10,
+        "cifar100": datasets.CIFAR100,
+    }
+    return sets[kind](root, train=training, download=training)  # a download brings both splits
+
+
+def _class_names(kind: str, split: Any) -> tuple[str, ...]:
+    return DIGITS if kind in ("mnist", "svhn") else tuple(split.classes)
+
+
+def _pool(split: Any, image_size: int | None) -> Pool:
+    """Bring torchvision's three layouts [N, H, W], [N, H, W, 3] and [N, 3, H, W] into ours."""
+    images = torch.as_tensor(split.data)
+    if images.dim() == 3:
+        images = images[:, None]
+    elif images.shape[-1] == 3:
+        images = images.permute(0, 3, 1, 2)
+    labels: Tensor = torch.as_tensor(split.labels if hasattr(split, "labels") else split.targets)
+    if len(images) != len(labels):
+        raise ValueError(f"{len(images)} images with {len(labels)} labels")
+    return in_memory(images, labels.to(torch.int64), image_size)
+
+
+@contextlib.contextmanager
+def _quiet() -> Generator[None]:
+    """Swallow torchvision's progress bar and its warnings.
+
+    They are of its archives' age (NumPy 2.4.0 to 2.4.4 on unpickling, Python 3.12 on unpacking): no user can act on
+    them. The pickles are torchvision's to read, which checks their published md5 first.
+    """
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _network_timeout(timeout_s: float) -> Generator[None]:
+    """Give sockets opened meanwhile a timeout: torchvision sets none and hangs where a firewall drops packets."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(timeout_s)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

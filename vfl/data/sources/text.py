@@ -1,0 +1,115 @@
+"""Plain text for next-character prediction, by speaking role where it is a play.
+
+A play is a text in which at least half of the paragraphs begin with a line `NAME:`; the rest of such a paragraph is
+that role's, and paragraphs without a name (titles, stage directions) are left out. Roles as clients: McMahan et al.
+2017 (arXiv 1602.05629), section 3. Names are all there is to go by: roles of two plays in one file that bear one name
+are one client.
+
+Shapes: N samples, T characters.
+"""
+# pyright: reportUnknownMemberType=false
+# torch's own signatures are partly untyped.
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vfl.data.samples import Owners
+from vfl.data.sources.source import Source, in_memory, one_line
+
+WINDOW = 80
+"""T: as long as McMahan et al. unroll their network, and as LEAF's sequences."""
+
+TEST_SHARE = 5
+"""The last window of every five of a role (rounded down) is in the test set: about 20 %, its end of the play."""
+
+_PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
+_SPEECH = re.compile(r"([^\n:]+):[^\S\n]*(?:\n|$)")
+
+
+def load_text(root: Path | None, image_size: int | None) -> Source:
+    """Cut a text file into windows of `WINDOW` characters that do not overlap; labels are one character further.
+
+    Both are int64 [N, T]. The text of every role is cut by itself; what is left at its end, and roles too short for a
+    window, are left out. Classes are the characters of the whole file, sorted.
+    Raises ValueError when there is no such file or too little in it.
+    """
+    if image_size is not None:
+        warnings.warn("data.dataset.image_size is ignored: text has no pixels", stacklevel=3)
+    text = _read(root)
+    roles = split_roles(text)
+    texts = list(roles.values()) or [text]
+    codes, classes = encode(texts)
+    train_x, train_y, test_x, test_y = ([torch.empty(0, WINDOW, dtype=torch.int64)] for _ in range(4))
+    training_rows: list[int] = []
+    for end, part in zip(accumulate(map(len, texts)), texts, strict=True):
+        x, y = windows(codes[end - len(part) : end])
+        kept = len(x) - len(x) // TEST_SHARE
+        train_x.append(x[:kept])
+        train_y.append(y[:kept])
+        test_x.append(x[kept:])
+        test_y.append(y[kept:])
+        training_rows.append(kept)
+    if not any(map(len, test_x)):
+        raise ValueError(
+            f"data.dataset.root: '{root}' is too short: it takes {TEST_SHARE} windows of {WINDOW} characters by one "
+            "role, or in all where there are no roles"
+        )
+    return Source(
+        train=in_memory(torch.cat(train_x), torch.cat(train_y)),
+        test=in_memory(torch.cat(test_x), torch.cat(test_y)),
+        classes=classes,
+        owners=_owners(dict(zip(roles, training_rows, strict=True))) if roles else None,
+    )
+
+
+def split_roles(text: str) -> dict[str, str]:
+    """Return what each role of a play says, speeches one per line; nothing for a text that is not a play."""
+    paragraphs = [paragraph for paragraph in _PARAGRAPHS.split(text.strip()) if paragraph]
+    speeches: dict[str, list[str]] = {}
+    for paragraph in paragraphs:
+        heading = _SPEECH.match(paragraph)
+        if heading is not None:
+            speeches.setdefault(heading[1].strip(), []).append(paragraph[heading.end() :])
+    if 2 * sum(map(len, speeches.values())) < len(paragraphs):
+        return {}
+    return {role: "\n".join(said) for role, said in speeches.items()}
+
+
+def encode(texts: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
+    """Return all characters of the texts in one row, int64 [sum of lengths], and the sorted characters they index."""
+    points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    vocabulary, codes = np.unique(points, return_inverse=True)
+    return torch.from_numpy(codes.astype(np.int64)), tuple(map(chr, vocabulary.tolist()))
+
+
+def windows(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """Cut int64 [L] into features and labels [(L - 1) // T, T], labels one character further."""
+    length = max(0, len(codes) - 1) // WINDOW * WINDOW
+    return codes[:length].view(-1, WINDOW), codes[1 : length + 1].reshape(-1, WINDOW)
+
+
+def _owners(rows: Mapping[str, int]) -> Owners:
+    """Number the roles that have a window at all."""
+    long_enough = {role: count for role, count in rows.items() if count}
+    counts = torch.tensor(list(long_enough.values()))
+    return Owners(tuple(long_enough), torch.arange(len(counts)).repeat_interleave(counts))
+
+
+def _read(root: Path | None) -> str:
+    if root is None:
+        raise ValueError("data.dataset.root: text needs the path of a text file")
+    try:
+        return root.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"data.dataset.root: '{root}' is not UTF-8 text ({one_line(error)}); convert it") from None
+    except OSError as error:
+        raise ValueError(
+            f"data.dataset.root: cannot read '{root}' ({error.strerror}); name a text file, nothing is downloaded"
+        ) from None

@@ -1,0 +1,1 @@
+"""Horizontal federated learning: clients hold different samples of the same features."""

@@ -1,0 +1,138 @@
+"""The four steps of a horizontal algorithm over explicit state, and what they exchange.
+
+    select          which clients take part, given what each could do this round
+    client_task     what a client is asked to compute (an engine computes it)
+    client_update   what the client sends back, and what it keeps
+    aggregate       one change out of all reports
+    server_update   the next state
+
+``FederatedAlgorithm`` is FedAvg's skeleton: an algorithm overrides the steps in which it differs. No step changes
+its arguments, so that a state is a value: it can be kept, checkpointed, and handed to a late client.
+
+Shapes: P entries of the weights, N clients.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from vfl.config import ExperimentConfig
+from vfl.horizontal.devices import RoundPlan, Work
+from vfl.horizontal.local import LocalResult, LocalTask
+from vfl.random import generator
+
+Vectors = dict[str, Tensor]
+"""Vectors [P] (or scalars) by name: a server's state, a client's state, or what travels."""
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The clients of one round, ascending."""
+
+    clients: Sequence[int]
+    seconds: float | None = None
+    """Simulated length of the round where the algorithm decides it; None: the slowest client's time."""
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, eq=False)
+class ClientUpdate:
+    """What a client makes of its local training."""
+
+    upload: Vectors
+    state: Vectors = field(default_factory=dict[str, Tensor])
+    """What it keeps until its next round; empty for algorithms without client state."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What the server knows of one client's round."""
+
+    work: Work
+    upload: Vectors
+    result: LocalResult
+    start_P: Tensor
+    """Weights that the client started from."""
+    staleness: int = 0
+    """Versions that the server has moved on since it sent ``start_P``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """One change out of all reports of a round."""
+
+    vectors: Vectors
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Diagnostics by TensorBoard tag."""
+
+
+class FederatedAlgorithm:
+    """FedAvg's skeleton, with ``w += sum_i coefficient_i delta_i``; subclasses override what differs.
+
+    Args:
+        config: the experiment; ``horizontal`` holds the settings.
+        samples_N: sample counts n_i of all clients.
+    """
+
+    downloads: Sequence[str] = ("weights",)
+    """Entries of the server's state that every selected client receives."""
+    uploads: Sequence[str] = ("delta",)
+    """Vectors that it sends back."""
+    one_step_full_batch = False
+    """Whether a client's work is one gradient over all its samples."""
+
+    def __init__(self, config: ExperimentConfig, samples_N: Sequence[int]) -> None:
+        self.config = config
+        self.settings = config.horizontal
+        self.samples_N = samples_N
+
+    def initial_state(self, weights_P: Tensor) -> Vectors:
+        """Return the server's state before the first round."""
+        return {"weights": weights_P}
+
+    def select(self, state: Vectors, round_index: int, plan: RoundPlan) -> Selection:
+        """Choose ``clients_per_round`` of the candidates at random (McMahan et al. 2017, Algorithm 1)."""
+        candidates = plan.candidates(self.settings.selection.min_steps)
+        draw = generator(self.config.seed, "selection", round_index)
+        order = torch.randperm(len(candidates), generator=draw)[: self.settings.clients_per_round]
+        return Selection([int(client) for client in candidates[order].sort().values])
+
+    def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
+        """Return what a client is asked to do; ``task`` is plain SGD, ``own`` the client's state (empty at first)."""
+        return task
+
+    def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
+        """Return what a client sends and keeps; ``state`` is what it received."""
+        return ClientUpdate({"delta": result.delta_P})
+
+    def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
+        """Return the weighted sum of the clients' changes."""
+        rate = self.settings.server_learning_rate
+        return Aggregate({"delta": combine(reports, [rate * weight for weight in self.weights(reports)])})
+
+    def server_update(self, state: Vectors, aggregate: Aggregate) -> Vectors:
+        """Return the state of the next round."""
+        return state | {"weights": state["weights"] + aggregate.vectors["delta"]}
+
+    def weights(self, reports: Sequence[Report]) -> list[float]:
+        """Return the weight p_i of every report, as ``horizontal.weights`` says."""
+        if self.settings.weights == "equal":
+            return [1 / len(reports)] * len(reports)
+        counts = [self.samples_N[report.work.client] for report in reports]
+        whole = sum(self.samples_N) if self.settings.weights == "all" else sum(counts)
+        return [count / whole for count in counts]
+
+
+def combine(reports: Sequence[Report], coefficients: Sequence[float], name: str = "delta") -> Tensor:
+    """Return the sum of ``coefficient * upload[name]`` over the reports, added in their order."""
+    total = torch.zeros_like(reports[0].upload[name])
+    for report, coefficient in zip(reports, coefficients, strict=True):
+        total.add_(report.upload[name], alpha=coefficient)
+    return total
+
+
+def equal_mean(reports: Sequence[Report], name: str = "delta", rate: float = 1.0) -> Tensor:
+    """Return ``rate`` times the unweighted mean of an uploaded vector."""
+    return combine(reports, [rate / len(reports)] * len(reports), name)

@@ -1,0 +1,176 @@
+"""The asynchronous server: an event per arrival, on the virtual clock.
+
+``clients_per_round`` clients are at work at any time. When the first of them arrives its weights are mixed in, and
+another client starts from what that made. A "round" of the loop is ``clients_per_round`` arrivals.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vfl.checkpoint import State
+from vfl.config import ExperimentConfig
+from vfl.horizontal.algorithm import FederatedAlgorithm, Report
+from vfl.horizontal.devices import Devices, Work
+from vfl.horizontal.evaluation import Evaluator
+from vfl.horizontal.fleet import STATISTICS, Assignment, Fleet
+from vfl.horizontal.local import LocalResult
+from vfl.horizontal.trainer import HorizontalTrainer, cost_metrics, cost_snapshot, report_metrics
+from vfl.loop import Metrics
+from vfl.random import generator
+
+
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """A client at work."""
+
+    assignment: Assignment
+    version: int
+    """Arrivals before it started."""
+    arrives_s: float
+    """Simulated time."""
+    lost: bool
+    """Drops out: ends at that time, without a result."""
+
+
+class AsynchronousTrainer(HorizontalTrainer):
+    """FedAsync's server. See ``HorizontalTrainer`` for the arguments."""
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        algorithm: FederatedAlgorithm,
+        fleet: Fleet,
+        devices: Devices,
+        evaluator: Evaluator,
+        data_digest: str,
+    ) -> None:
+        super().__init__(config, algorithm, fleet, devices, evaluator, data_digest)
+        self.flights: list[Flight] = []
+        """In the order of their start."""
+        self.results: dict[int, LocalResult] = {}
+        """Computed results of flights, by their number (``stream``)."""
+        self.started = 0
+        self.version = 0
+
+    def train_round(self, round_index: int) -> Metrics:
+        """Take as many arrivals as there are clients at work, and return their metrics."""
+        begun_s = self.simulated_time_s
+        before = cost_snapshot(self.fleet, list(range(self.config.horizontal.clients)))
+        reports: list[Report] = []
+        sums: dict[str, float] = {}
+        self._start_clients(round_index)
+        for _ in range(self.config.horizontal.clients_per_round):
+            arrived = self._land(round_index)
+            if arrived is not None:
+                reports.append(arrived)
+                for tag, value in self.server_step([arrived]).items():
+                    sums[tag] = sums.get(tag, 0.0) + value
+                self.version += 1
+            self._start_clients(round_index)
+        return {
+            **report_metrics(reports),
+            "simulated_time_s/round": self.simulated_time_s - begun_s,
+            "simulated_time_s/total": self.simulated_time_s,
+            **cost_metrics(before, self.fleet),
+            **{tag: value / len(reports) for tag, value in sums.items()},
+        }
+
+    def state_dict(self) -> dict[str, State]:
+        """Return the sections, and with the server's the clients at work and what they have computed."""
+        sections = super().state_dict()
+        sections["server"] |= {
+            "started": self.started,
+            "version": self.version,
+            "flights": [_flight_state(flight) for flight in self.flights],
+            "results": {str(number): _result_state(result) for number, result in self.results.items()},
+        }
+        return sections
+
+    def load_state_dict(self, state: Mapping[str, State]) -> None:
+        """Continue from a state, bit for bit."""
+        super().load_state_dict(state)
+        server = state["server"]
+        device = self.fleet.model.weights_P.device
+        self.started, self.version = server["started"], server["version"]
+        self.flights = [_flight(saved, device) for saved in server["flights"]]
+        self.results = {int(number): _result(saved, device) for number, saved in server["results"].items()}
+
+    def _start_clients(self, round_index: int) -> None:
+        """Let idle clients start until enough are at work."""
+        while len(self.flights) < self.config.horizontal.clients_per_round:
+            number = self.started
+            plan = self.devices.plan(number)
+            busy = {flight.assignment.work.client for flight in self.flights}
+            candidates = plan.candidates(self.config.horizontal.selection.min_steps)
+            idle = [int(client) for client in candidates if int(client) not in busy]
+            self.started += 1
+            if not idle:
+                if not self.flights:
+                    raise ValueError(
+                        "horizontal.devices.availability: no client could start; raise it or lower "
+                        "horizontal.selection.min_steps"
+                    )
+                return
+            draw = generator(self.config.seed, "selection", number)
+            client = idle[int(torch.randint(len(idle), (1,), generator=draw))]
+            work = plan.work(client)
+            assignment = Assignment(work, self.state, round_index, stream=number)
+            lost = bool(plan.drops_out_N[client])
+            self.flights.append(Flight(assignment, self.version, self.simulated_time_s + work.seconds, lost))
+
+    def _land(self, round_index: int) -> Report | None:
+        """Move the clock to the next arrival and return its report, None where it never arrives."""
+        flight = min(self.flights, key=lambda each: each.arrives_s)  # of equals the first to start
+        if flight.assignment.stream not in self.results:
+            # Everybody's start is known, so all at work are computed as one cohort, whoever arrives first.
+            waiting = [each for each in self.flights if each.assignment.stream not in self.results]
+            outcomes = self.fleet.train([each.assignment for each in waiting])
+            self.results |= {each.assignment.stream: outcome for each, outcome in zip(waiting, outcomes, strict=True)}
+        self.flights.remove(flight)
+        result = self.results.pop(flight.assignment.stream)
+        self.simulated_time_s = flight.arrives_s
+        if flight.lost:
+            return None
+        return self.fleet.report(flight.assignment, result, staleness=self.version - flight.version)
+
+
+def _flight_state(flight: Flight) -> State:
+    assignment = flight.assignment
+    return {
+        "work": asdict(assignment.work),
+        "start": {name: assignment.start[name] for name in ("weights", STATISTICS)},
+        "round_index": assignment.round_index,
+        "stream": assignment.stream,
+        "version": flight.version,
+        "arrives_s": flight.arrives_s,
+        "lost": flight.lost,
+    }
+
+
+def _flight(saved: Mapping[str, Any], device: torch.device) -> Flight:
+    start: dict[str, Tensor] = {name: vector.to(device) for name, vector in saved["start"].items()}
+    assignment = Assignment(Work(**saved["work"]), start, saved["round_index"], saved["stream"])
+    return Flight(assignment, saved["version"], saved["arrives_s"], saved["lost"])
+
+
+def _result_state(result: LocalResult) -> State:
+    return {
+        "client": result.client,
+        "delta_P": result.delta_P,
+        "statistics_Q": result.statistics_Q,
+        "learning_rate": result.learning_rate,
+        "steps": result.steps,
+        "samples": result.samples,
+        "loss": result.loss,
+    }
+
+
+def _result(saved: Mapping[str, Any], device: torch.device) -> LocalResult:
+    values: dict[str, Any] = dict(saved)
+    for name in ("delta_P", "statistics_Q", "loss"):
+        values[name] = values[name].to(device)
+    return LocalResult(**values)

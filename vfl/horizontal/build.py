@@ -1,0 +1,174 @@
+"""A horizontal experiment out of its configuration."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from torch import Tensor
+
+from models.classifiers import build_classifier
+from vfl.config import ExperimentConfig
+from vfl.data.datasets import Dataset, load_dataset
+from vfl.data.horizontal.partition import Parameters, SamplePartition, partition_samples
+from vfl.data.vertical import standardise
+from vfl.digest import weights_digest
+from vfl.horizontal.algorithm import FederatedAlgorithm
+from vfl.horizontal.asynchronous import AsynchronousTrainer
+from vfl.horizontal.client_states import ClientStates, InMemory, OnDisk
+from vfl.horizontal.devices import Devices
+from vfl.horizontal.engines.choice import build_engine
+from vfl.horizontal.evaluation import Evaluator
+from vfl.horizontal.fedasync import FedAsync
+from vfl.horizontal.fedasync_average import FedAsyncAverage
+from vfl.horizontal.fedavg import FedAvg, FedSGD
+from vfl.horizontal.feddyn import FedDyn
+from vfl.horizontal.fedlga import FedLGA
+from vfl.horizontal.fedmom import FedMom
+from vfl.horizontal.fednova import FedNova
+from vfl.horizontal.fedprox import FedProx
+from vfl.horizontal.flat import FlatModel
+from vfl.horizontal.fleet import Fleet
+from vfl.horizontal.scaffold import Scaffold
+from vfl.horizontal.show_split import ShowSplit
+from vfl.horizontal.traffic import transfer_bytes
+from vfl.horizontal.trainer import SynchronousTrainer
+from vfl.macs import count_macs
+from vfl.random import seeded
+from vfl.runtime import Runtime
+
+ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
+    "fedsgd": FedSGD,
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "fednova": FedNova,
+    "scaffold": Scaffold,
+    "feddyn": FedDyn,
+    "fedlga": FedLGA,
+    "fedasync": FedAsync,
+    "fedasync_average": FedAsyncAverage,
+    "fedmom": FedMom,
+}
+"""By ``horizontal.algorithm``."""
+
+
+def build_horizontal(
+    config: ExperimentConfig,
+    runtime: Runtime,
+    run_dir: Path,
+    console: Console,
+    on_client: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[SynchronousTrainer | AsynchronousTrainer, ShowSplit]:
+    """Load the data, split it over the clients, and build the server with all of them, and what shows the split.
+
+    ``run_dir`` is where client state goes with ``horizontal.client_state: disk``; ``on_client`` is called with
+    (clients done, clients of the round) where they train one after the other. Raises ValueError for data that is not
+    there or does not fit.
+    """
+    data = load_data(config)
+    partition = split_samples(data, config)
+    trainer = assemble(config, data, partition, runtime, run_dir, on_client)
+    assert data.train.labels is not None
+    return trainer, ShowSplit(partition, data.train.labels, data.classes, run_dir / "split.png", console)
+
+
+def load_data(config: ExperimentConfig) -> Dataset:
+    """Load the samples, images standardised by the training samples' mean and standard deviation per channel."""
+    data = load_dataset(
+        config.data.dataset.kind,
+        config.data.dataset.root,
+        train_samples=config.data.train_samples,
+        test_samples=config.data.test_samples,
+        seed=config.seed,
+        image_size=config.data.dataset.image_size,
+    )
+    if data.train.is_text:
+        return data
+    train, test = standardise(data.train, data.test)
+    return Dataset(train, test, data.classes, data.owners)
+
+
+def split_samples(data: Dataset, config: ExperimentConfig) -> SamplePartition:
+    """Divide the training samples over the clients, as ``horizontal.partition`` says."""
+    settings = config.horizontal.partition
+    parameters = Parameters(**{name: getattr(settings, name) for name in settings.model_fields_set if name != "kind"})
+    return partition_samples(settings.kind, data.train, data.owners, config.horizontal.clients, config.seed, parameters)
+
+
+def assemble(
+    config: ExperimentConfig,
+    data: Dataset,
+    partition: SamplePartition,
+    runtime: Runtime,
+    run_dir: Path,
+    on_client: Callable[[int, int], None] = lambda done, total: None,
+) -> SynchronousTrainer | AsynchronousTrainer:
+    """Build the server and its clients over samples that are loaded and split."""
+    assert data.train.labels is not None
+    assert data.test.labels is not None
+    features, labels = data.train.features.to(runtime.device), data.train.labels.to(runtime.device)
+    with seeded(config.seed, "init"):
+        module = build_classifier(
+            config.models.classifier.kind,
+            input_shape=tuple(features.shape[1:]),
+            classes=len(data.classes),
+            label_shape=tuple(labels.shape[1:]),
+        )
+    macs_per_sample = count_macs(module, data.train.features[:1])
+    model = FlatModel(runtime.place(module))
+    samples_N = partition.sizes
+    algorithm = build_algorithm(config, samples_N, model)
+    engine = build_engine(config, model, features, labels, runtime, on_client)
+    rows = [rows.to(runtime.device) for rows in partition.rows]
+    fleet = Fleet(
+        config, algorithm, model, engine, rows, partition.names, build_states(config, run_dir), macs_per_sample
+    )
+    devices = Devices(
+        config.horizontal,
+        samples_N,
+        config.training.batch_size,
+        config.seed,
+        _transfers(config, algorithm, model),
+        full_batch=algorithm.one_step_full_batch,
+    )
+    evaluator = Evaluator(
+        model,
+        data.test.features.to(runtime.device),
+        data.test.labels.to(runtime.device),
+        config.evaluation.batch_size,
+        runtime,
+        running_statistics=config.horizontal.buffers == "average",
+    )
+    server = AsynchronousTrainer if config.horizontal.algorithm == "fedasync" else SynchronousTrainer
+    return server(config, algorithm, fleet, devices, evaluator, _data_digest(data, partition))
+
+
+def build_algorithm(config: ExperimentConfig, samples_N: Sequence[int], model: FlatModel) -> FederatedAlgorithm:
+    """Build the algorithm that ``horizontal.algorithm`` names."""
+    kind = ALGORITHMS[config.horizontal.algorithm]
+    if kind is FedLGA:
+        return FedLGA(config, samples_N, model.split)
+    return kind(config, samples_N)
+
+
+def build_states(config: ExperimentConfig, run_dir: Path) -> ClientStates:
+    """Build the place where client state is kept."""
+    if config.horizontal.client_state == "disk":
+        return OnDisk(run_dir / "client_states", config.checkpoint.keep)
+    return InMemory()
+
+
+def _transfers(config: ExperimentConfig, algorithm: FederatedAlgorithm, model: FlatModel) -> tuple[int, int]:
+    """Return the bytes of one client's round, down and up."""
+    statistics = [model.statistic_count] if config.horizontal.buffers == "average" and model.statistic_count else []
+    down = [model.weight_count] * len(algorithm.downloads) + statistics
+    up = [model.weight_count] * len(algorithm.uploads) + statistics
+    return transfer_bytes(down), transfer_bytes(up)
+
+
+def _data_digest(data: Dataset, partition: SamplePartition) -> str:
+    tensors: dict[str, Tensor] = {"test": data.test.features, "train": data.train.features}
+    tensors |= {f"rows_{number}": rows for number, rows in enumerate(partition.rows)}
+    for name, samples in (("train_labels", data.train), ("test_labels", data.test)):
+        assert samples.labels is not None
+        tensors[name] = samples.labels
+    return weights_digest(tensors)

@@ -1,0 +1,106 @@
+"""State that clients keep between their rounds: made when it first is needed, in memory or on disk."""
+
+from pathlib import Path
+from typing import Protocol
+
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - a bare PathLike in its stub
+
+from vfl.atomic import write_tensors
+from vfl.checkpoint import State
+from vfl.horizontal.algorithm import Vectors
+from vfl.horizontal.local import client_name, client_number
+
+
+class ClientStates(Protocol):
+    """The states of all clients by number; a client that has none yet has an empty one."""
+
+    def get(self, client: int) -> Vectors:
+        """Return a client's state, not to be changed."""
+        ...
+
+    def put(self, client: int, state: Vectors, round_index: int) -> None:
+        """Keep a client's state of a round; an empty one is not kept."""
+        ...
+
+    def state_dict(self) -> State:
+        """Return what a checkpoint needs."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a checkpoint."""
+        ...
+
+
+class InMemory:
+    """States in memory, and whole in every checkpoint."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, Vectors] = {}
+
+    def get(self, client: int) -> Vectors:
+        """Return a client's state."""
+        return self._states.get(client, {})
+
+    def put(self, client: int, state: Vectors, round_index: int) -> None:
+        """Keep a client's state."""
+        if state:
+            self._states[client] = state
+
+    def state_dict(self) -> State:
+        """Return all states."""
+        return {client_name(client): dict(state) for client, state in self._states.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from all states."""
+        self._states = {client_number(name): dict(vectors) for name, vectors in state.items()}
+
+
+class OnDisk:
+    """One file per client and version in a folder; a checkpoint holds only which version counts.
+
+    A file is written once and never changed, so that every committed checkpoint stays good; it is removed when
+    none of the last ``keep`` checkpoints, nor the present, refers to it.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+        self._versions: dict[int, int] = {}
+        self._saved: list[dict[int, int]] = []
+
+    def get(self, client: int) -> Vectors:
+        """Read a client's state."""
+        if client not in self._versions:
+            return {}
+        return dict(load_file(self._path(client, self._versions[client])))
+
+    def put(self, client: int, state: Vectors, round_index: int) -> None:
+        """Write a client's state, durably."""
+        if not state:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replaced = self._versions.get(client)
+        write_tensors(self._path(client, round_index), state)
+        self._versions[client] = round_index
+        if replaced is not None and replaced != round_index:
+            self._remove_unless_saved(client, replaced)
+
+    def state_dict(self) -> State:
+        """Return the present version of every client, and forget the oldest checkpoint's."""
+        self._saved.append(dict(self._versions))
+        while len(self._saved) > self.keep + 1:
+            for client, version in self._saved.pop(0).items():
+                self._remove_unless_saved(client, version)
+        return {client_name(client): version for client, version in self._versions.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from the versions of a checkpoint."""
+        self._versions = {client_number(name): version for name, version in state.items()}
+        self._saved = [dict(self._versions)]
+
+    def _remove_unless_saved(self, client: int, version: int) -> None:
+        if all(versions.get(client) != version for versions in [*self._saved, self._versions]):
+            self._path(client, version).unlink(missing_ok=True)
+
+    def _path(self, client: int, version: int) -> Path:
+        return self.folder / f"{client_name(client)}-round_{version:06d}.safetensors"

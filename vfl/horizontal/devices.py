@@ -1,0 +1,196 @@
+"""What devices can do: speed, availability, dropout, and how much work that makes in a round; simulated seconds.
+
+A device takes ``speed`` SGD steps per simulated second, times nothing else: how many steps it does, and how long a
+round lasts, follow from it and from what is asked (``Workload``). The clock is virtual, so that synchronous,
+time-driven and asynchronous runs can be compared in the seconds that they would take.
+
+Shapes: N clients.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vfl.config import ConfigError
+from vfl.config.horizontal import DevicesConfig, HorizontalConfig, SpeedConfig
+from vfl.horizontal.local import client_name, steps_per_epoch
+from vfl.random import generator
+
+CASE_3 = ((2.0, 0.4), (3.0, 0.6), (4.0, 0.8), (5.0, 1.0))
+"""Mean and standard deviation of the steps per interval of each quarter of the devices (T-SFL, Case 3)."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one client does in one round."""
+
+    client: int
+    samples: int
+    """n_i"""
+    steps: int
+    """tau_i"""
+    epochs: float
+    """Passes over its samples that the steps amount to: E_i."""
+    asked_epochs: float
+    """E, what a complete client does."""
+    seconds: float
+    """Simulated seconds of its computation and its transfers."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the client does all that was asked."""
+        return self.epochs >= self.asked_epochs
+
+
+@dataclass(frozen=True, eq=False)
+class RoundPlan:
+    """What every client could do in one round."""
+
+    available_N: Tensor
+    """bool"""
+    drops_out_N: Tensor
+    """bool: trains, but its result never arrives."""
+    steps_N: Tensor
+    """int64"""
+    epochs_N: Tensor
+    """float64"""
+    asked_epochs_N: Tensor
+    """float64"""
+    seconds_N: Tensor
+    """float64"""
+    samples_N: Sequence[int]
+
+    def candidates(self, min_steps: int) -> Tensor:
+        """Return the clients that are there and would do at least so many steps, ascending int64."""
+        return (self.available_N & (self.steps_N >= min_steps)).nonzero().flatten()
+
+    def work(self, client: int) -> Work:
+        """Return one client's part."""
+        return Work(
+            client,
+            self.samples_N[client],
+            int(self.steps_N[client]),
+            float(self.epochs_N[client]),
+            float(self.asked_epochs_N[client]),
+            float(self.seconds_N[client]),
+        )
+
+
+class Devices:
+    """All clients' devices.
+
+    Args:
+        config: the ``horizontal`` settings.
+        samples_N: sample counts n_i.
+        batch_size: rows per step.
+        seed: of the experiment.
+        transfer_bytes: bytes down and up per client and round, for the transfer times.
+        full_batch: a client's work is one gradient over all its samples, which takes the time of one pass.
+    """
+
+    def __init__(
+        self,
+        config: HorizontalConfig,
+        samples_N: Sequence[int],
+        batch_size: int,
+        seed: int,
+        transfer_bytes: tuple[int, int],
+        *,
+        full_batch: bool = False,
+    ) -> None:
+        for client, samples in enumerate(samples_N):
+            if samples == 0:
+                raise ConfigError(
+                    f"horizontal.partition: {client_name(client)} has no samples; lower horizontal.clients "
+                    "or raise horizontal.partition.min_samples"
+                )
+        self.config = config
+        self.samples_N = samples_N
+        self.seed = seed
+        self.full_batch = full_batch
+        self.steps_per_epoch_N = torch.tensor([steps_per_epoch(count, batch_size) for count in samples_N])
+        self.transfer_s = _transfer_seconds(config.devices, *transfer_bytes)
+
+    def plan(self, round_index: int) -> RoundPlan:
+        """Return what every client could do in a round; every draw is by (seed, purpose, round) and client."""
+        speeds_N = self.speeds(round_index)
+        passes_N, asked_N = self.steps_per_epoch_N, self._asked_steps()
+        steps_N = self._steps(round_index, speeds_N, asked_N)
+        if self.full_batch:
+            compute_N = passes_N / speeds_N
+            passes_N = asked_N = steps_N = torch.ones_like(passes_N)
+        elif self.config.work.kind == "interval":
+            compute_N = torch.full_like(speeds_N, self.config.work.interval_s)
+        else:
+            compute_N = steps_N / speeds_N
+        return RoundPlan(
+            self._happens("availability", round_index, self.config.devices.availability),
+            ~self._happens("dropout", round_index, 1 - self.config.devices.dropout),
+            steps_N,
+            steps_N.double() / passes_N,
+            asked_N.double() / passes_N,
+            compute_N + self.transfer_s,
+            self.samples_N,
+        )
+
+    def speeds(self, round_index: int) -> Tensor:
+        """Return the steps per second of all clients in a round, float64 [N]."""
+        speed = self.config.devices.speed
+        redrawn = speed.redrawn or speed.kind == "case3"
+        draw = generator(self.seed, "device_speed", round_index if redrawn else 0)
+        return _draw_speeds(speed, len(self.samples_N), draw)
+
+    def _asked_steps(self) -> Tensor:
+        """Return the steps of a complete client, int64 [N]."""
+        if self.config.local_steps is not None:
+            return torch.full_like(self.steps_per_epoch_N, self.config.local_steps)
+        return self.steps_per_epoch_N * self.config.local_epochs
+
+    def _steps(self, round_index: int, speeds_N: Tensor, asked_N: Tensor) -> Tensor:
+        work = self.config.work
+        if work.kind == "interval":  # as many as fit, at least one (T-SFL)
+            return (speeds_N * work.interval_s).floor().long().clamp(min=1)
+        if work.kind == "partial":  # a share of the clients ends after E_i < E epochs (FedLGA)
+            draw = generator(self.seed, "partial_work", round_index)
+            partial_N = torch.rand(len(asked_N), generator=draw) < work.incomplete_share
+            limit = self.config.local_epochs - 1 if work.max_epochs is None else work.max_epochs
+            epochs_N = torch.randint(1, limit + 1, (len(asked_N),), generator=draw)
+            return torch.where(partial_N, epochs_N * self.steps_per_epoch_N, asked_N)
+        return asked_N
+
+    def _happens(self, purpose: str, round_index: int, probability: float) -> Tensor:
+        if probability == 1:
+            return torch.ones(len(self.samples_N), dtype=torch.bool)
+        return torch.rand(len(self.samples_N), generator=generator(self.seed, purpose, round_index)) < probability
+
+
+def _draw_speeds(speed: SpeedConfig, clients: int, draw: torch.Generator) -> Tensor:
+    """Return steps per second, float64 [N]; the cases are T-SFL's, in steps per interval of one second."""
+    quarter_N = torch.arange(clients) * 4 // clients
+    if speed.kind == "fixed":
+        return torch.full((clients,), speed.mean, dtype=torch.float64)
+    if speed.kind == "case1":
+        return torch.where(quarter_N < 2, 1.0, 4.0).double()
+    if speed.kind == "case2":
+        return (quarter_N + 1).double()
+    if speed.kind == "case3":
+        mean_N, std_N = torch.tensor(CASE_3, dtype=torch.float64)[quarter_N].unbind(dim=1)
+        return _whole_steps(mean_N + std_N * torch.randn(clients, generator=draw, dtype=torch.float64))
+    if speed.kind == "gaussian":
+        return _whole_steps(speed.mean + speed.std * torch.randn(clients, generator=draw, dtype=torch.float64))
+    uniform_N = torch.rand(clients, generator=draw, dtype=torch.float64)
+    if speed.kind == "uniform":
+        return speed.mean + speed.std * (2 * uniform_N - 1)
+    return (-speed.mean * torch.log1p(-uniform_N)).ceil().clamp(min=1)  # exponential, at least 1 (as in FLARE)
+
+
+def _whole_steps(speeds_N: Tensor) -> Tensor:
+    return speeds_N.floor().clamp(min=1)
+
+
+def _transfer_seconds(devices: DevicesConfig, downlink_bytes: int, uplink_bytes: int) -> float:
+    down = downlink_bytes / devices.downlink_bytes_per_s if devices.downlink_bytes_per_s else 0.0
+    up = uplink_bytes / devices.uplink_bytes_per_s if devices.uplink_bytes_per_s else 0.0
+    return devices.latency_s + down + up

@@ -1,0 +1,119 @@
+"""The sequential engine: one model, reused by one client after the other. It is the reference of the others."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from vfl.config import OptimizerConfig
+from vfl.horizontal.flat import FlatModel
+from vfl.horizontal.local import LocalResult, LocalTask, Loss, batch_loss
+from vfl.optim import build_sgd
+from vfl.runtime import Runtime
+
+
+class Engine(Protocol):
+    """Computes the local training of a cohort."""
+
+    def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
+        """Return the results in the order of the tasks."""
+        ...
+
+
+class SequentialEngine:
+    """Trains one client at a time.
+
+    Args:
+        model: is overwritten; its weights and statistics between calls mean nothing.
+        features: [N, ...] of all clients, on the runtime's device.
+        labels: [N] or [N, T].
+        optimizer: SGD of the clients; its momentum starts at zero for every task.
+        runtime: device and precision.
+        loss: of a batch.
+        on_client: called with (clients done, clients of the cohort).
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        features: Tensor,
+        labels: Tensor,
+        optimizer: OptimizerConfig,
+        runtime: Runtime,
+        loss: Loss = batch_loss,
+        on_client: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        self.model = model
+        self.features = features
+        self.labels = labels
+        self.runtime = runtime
+        self.loss = loss
+        self.on_client = on_client
+        self.optimizer = build_sgd(model.module, optimizer)
+
+    def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
+        """Train the clients one after the other."""
+        results: list[LocalResult] = []
+        for task in tasks:
+            results.append(self._train(task))
+            self.on_client(len(results), len(tasks))
+        return results
+
+    def _train(self, task: LocalTask) -> LocalResult:
+        self.model.module.train()
+        start_gradient_P = self._start_gradient(task)
+        self.model.load(task.start_P, task.statistics_Q)
+        self.optimizer.state.clear()
+        for group in self.optimizer.param_groups:
+            group["lr"] = task.learning_rate
+        shifts = [] if task.shift_P is None else self.model.split(task.shift_P)
+        anchors = self.model.split(task.start_P) if task.pull else []
+        losses: list[Tensor] = []
+        squared_norms: list[Tensor] = []
+        for rows_B in task.batches:
+            losses.append(self._gradient(rows_B))
+            if task.gradient_norms:
+                squared_norms.append(self._squared_norm())
+            for parameter, shift in zip(self.model.parameters, shifts, strict=False):
+                _gradient_of(parameter).add_(shift)
+            for parameter, anchor in zip(self.model.parameters, anchors, strict=False):
+                _gradient_of(parameter).add_(parameter.detach() - anchor, alpha=task.pull)
+            self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        return LocalResult(
+            task.client,
+            self.model.weights_P - task.start_P,
+            self.model.statistics_Q.clone(),
+            task.learning_rate,
+            len(task.batches),
+            sum(len(rows_B) for rows_B in task.batches),
+            torch.stack(losses).mean(),
+            start_gradient_P,
+            torch.stack(squared_norms) if task.gradient_norms else None,
+        )
+
+    def _gradient(self, rows_B: Tensor) -> Tensor:
+        """Leave the gradient of the batch's loss in the parameters and return the loss."""
+        outputs = self.runtime.forward(self.model.module, self.features[rows_B])
+        loss = self.loss(outputs, self.labels[rows_B])
+        self.optimizer.zero_grad()
+        loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        return loss.detach()
+
+    def _start_gradient(self, task: LocalTask) -> Tensor | None:
+        if not task.start_gradient:
+            return None
+        self.model.load(task.start_P, task.statistics_Q)
+        self._gradient(task.rows_N)
+        gradient_P = torch.zeros_like(task.start_P)
+        for place, parameter in zip(self.model.split(gradient_P), self.model.parameters, strict=True):
+            place.copy_(_gradient_of(parameter))
+        return gradient_P
+
+    def _squared_norm(self) -> Tensor:
+        return torch.stack([_gradient_of(parameter).square().sum() for parameter in self.model.parameters]).sum()
+
+
+def _gradient_of(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None, "every parameter takes part in the loss"
+    return parameter.grad

@@ -1,0 +1,60 @@
+"""The test of the global model. It moves no weight, no statistic and no random stream of the training."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vfl.horizontal.flat import FlatModel
+from vfl.loop import Metrics
+from vfl.runtime import Runtime
+
+
+class Evaluator:
+    """Accuracy and loss on the test samples.
+
+    Args:
+        model: is overwritten.
+        features: [M, ...] test samples, on the runtime's device.
+        labels: [M], or [M, T] where every position counts.
+        batch_size: samples per forward pass.
+        runtime: device and precision.
+        running_statistics: whether BatchNorm uses its running statistics; False normalises by the test batch.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        features: Tensor,
+        labels: Tensor,
+        batch_size: int,
+        runtime: Runtime,
+        *,
+        running_statistics: bool,
+    ) -> None:
+        self.model = model
+        self.features = features
+        self.labels = labels
+        self.batch_size = batch_size
+        self.runtime = runtime
+        self.running_statistics = running_statistics
+
+    @torch.inference_mode()
+    def evaluate(self, weights_P: Tensor, statistics_Q: Tensor) -> Metrics:
+        """Return ``accuracy/test`` and ``loss/test``. Raises ValueError where the loss is not finite."""
+        self.model.load(weights_P, statistics_Q)
+        self.model.module.eval()
+        if not self.running_statistics:
+            for module in self.model.module.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):  # pyright: ignore[reportPrivateUsage]  # the only common base
+                    module.train()
+        correct, loss_sum = 0, 0.0
+        for start in range(0, len(self.labels), self.batch_size):
+            stop = start + self.batch_size
+            outputs = self.runtime.forward(self.model.module, self.features[start:stop])
+            labels = self.labels[start:stop]
+            loss_sum += float(F.cross_entropy(outputs, labels, reduction="sum"))
+            correct += int((outputs.argmax(dim=1) == labels).sum())
+        loss = loss_sum / self.labels.numel()
+        if not loss < float("inf"):
+            raise ValueError("the test loss is not finite: lower training.optimizer.learning_rate")
+        return {"accuracy/test": correct / self.labels.numel(), "loss/test": loss}

@@ -1,0 +1,68 @@
+"""FedNova.
+
+Wang et al. 2020, "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization": changes
+are divided by what their client's number of steps alone amounts to, so that fast clients do not pull the optimum
+towards their own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, combine
+from vfl.horizontal.devices import Work
+from vfl.horizontal.local import LocalTask
+
+
+class FedNova(FederatedAlgorithm):
+    """d_i = (w - w_i) / a_i, w -= (sum_i p_i a_i) sum_i p_i d_i, a_i the norm of client i's accumulated steps."""
+
+    def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
+        """Add the proximal term where one is set."""
+        return replace(task, pull=self.settings.fednova.mu)
+
+    def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
+        """Return the normalised average.
+
+        It is sum_i p_i r_i (w_i - w) with r_i = sum_j p_j a_j / a_i. The ratios are taken before the weights, so
+        that equal step counts give r_i = 1 and FedAvg's bits.
+        """
+        optimizer = self.config.training.optimizer
+        amounts = [
+            accumulated_steps(
+                report.result.steps, optimizer.momentum, self.settings.fednova.mu, report.result.learning_rate
+            )
+            for report in reports
+        ]
+        weights = self.weights(reports)
+        whole = sum(weights)
+        rate = self.settings.server_learning_rate
+        coefficients = [
+            rate * weight * (sum(p * (a / own) for p, a in zip(weights, amounts, strict=True)) / whole)
+            for weight, own in zip(weights, amounts, strict=True)
+        ]
+        return Aggregate({"delta": combine(reports, coefficients)})
+
+
+def accumulated_steps(steps: int, momentum: float, mu: float, learning_rate: float) -> float:
+    """Return a_i, the 1-norm of the factors with which a client's gradients enter its change (section 4.2).
+
+    Plain SGD: the number of steps tau. Momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho).
+    Proximal mu: (1 - (1 - eta mu)^tau) / (eta mu). Both together: by the recursion that defines them.
+    """
+    if momentum == 0 and mu == 0:
+        return float(steps)
+    if mu == 0:
+        return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+    shrink = learning_rate * mu
+    if momentum == 0:
+        return (1 - (1 - shrink) ** steps) / shrink
+    return _accumulated_by_recursion(steps, momentum, shrink)
+
+
+def _accumulated_by_recursion(steps: int, momentum: float, shrink: float) -> float:
+    """Follow the change that unit gradients make: v <- rho v + 1 - shrink x, x <- x + v."""
+    change, velocity = 0.0, 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + 1.0 - shrink * change
+        change += velocity
+    return change

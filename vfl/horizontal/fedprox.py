@@ -1,0 +1,20 @@
+"""FedProx.
+
+Li et al. 2020, "Federated Optimization in Heterogeneous Networks": a proximal term keeps clients near the weights
+that they received, whatever number of steps each manages.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vfl.horizontal.algorithm import FederatedAlgorithm, Vectors
+from vfl.horizontal.devices import Work
+from vfl.horizontal.local import LocalTask
+
+
+class FedProx(FederatedAlgorithm):
+    """Clients minimise F_i(y) + mu/2 |y - w|^2; the server averages as in FedAvg."""
+
+    def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
+        """Add mu (y - w) to the gradient."""
+        return replace(task, pull=self.settings.fedprox.mu)

@@ -1,0 +1,63 @@
+"""A model as two vectors, so that every algorithm is arithmetic on vectors.
+
+Shapes: P entries of all parameters, Q entries of all floating-point buffers (BatchNorm's running statistics).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+ALIGNMENT = 16
+"""Entries to which every tensor's place is rounded up: 64 bytes, so that no kernel meets an odd address."""
+
+
+class FlatModel:
+    """A module whose parameters are views of ``weights_P``, and its floating-point buffers of ``statistics_Q``.
+
+    The vectors hold zeros between the tensors (see ``ALIGNMENT``), which no arithmetic of an algorithm changes.
+    Integer buffers (BatchNorm's counters) stay the module's own: they are never sent nor averaged.
+    Place the module on its device before.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.parameters = list(module.parameters())
+        floating = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+        self.weights_P, self._weight_slots = _flatten(self.parameters)
+        self.statistics_Q, _ = _flatten(floating)
+        self.weight_count = sum(parameter.numel() for parameter in self.parameters)
+        self.statistic_count = sum(buffer.numel() for buffer in floating)
+
+    def load(self, weights_P: Tensor, statistics_Q: Tensor) -> None:
+        """Copy weights and statistics into the module."""
+        self.weights_P.copy_(weights_P)
+        self.statistics_Q.copy_(statistics_Q)
+
+    def learned(self) -> dict[str, Tensor]:
+        """Return the module's tensors by name, without integer buffers: what a run has learned."""
+        return {name: tensor for name, tensor in self.module.state_dict().items() if tensor.is_floating_point()}
+
+    def split(self, vector: Tensor) -> list[Tensor]:
+        """Return the views of a vector [..., P] that belong to each parameter [..., *its shape]."""
+        return [
+            vector[..., start : start + parameter.numel()].unflatten(-1, parameter.shape or (1,))
+            for start, parameter in zip(self._weight_slots, self.parameters, strict=True)
+        ]
+
+
+def _flatten(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+    """Move tensors into one new vector, turn each into a view of it, and return the vector and their places."""
+    slots: list[int] = []
+    size = 0
+    for tensor in tensors:
+        slots.append(size)
+        size += -(-tensor.numel() // ALIGNMENT) * ALIGNMENT
+    like = tensors[0] if tensors else torch.empty(0)
+    vector = torch.zeros(size, dtype=like.dtype, device=like.device)
+    for start, tensor in zip(slots, tensors, strict=True):
+        assert tensor.dtype == vector.dtype, "all parameters, and all floating-point buffers, have one dtype"
+        view = vector[start : start + tensor.numel()].view(tensor.shape)
+        view.copy_(tensor.detach())
+        tensor.data = view
+    return vector, slots

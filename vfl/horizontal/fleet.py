@@ -1,0 +1,185 @@
+"""The clients of a run as a simulation holds them: rows of the data, kept state, and what each has cost.
+
+Shapes: N clients, P entries of the weights, Q of the statistics.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from vfl.checkpoint import State
+from vfl.config import ExperimentConfig
+from vfl.costs import PartyCosts
+from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
+from vfl.horizontal.client_states import ClientStates
+from vfl.horizontal.devices import Work
+from vfl.horizontal.engines.sequential import Engine
+from vfl.horizontal.flat import FlatModel
+from vfl.horizontal.local import LocalResult, LocalTask, client_name, client_number, local_batches
+from vfl.horizontal.traffic import book_message
+from vfl.lightweighting.schedule import value_at
+
+STATISTICS = "statistics"
+"""Name of the floating-point buffers in a server's state and in what travels."""
+PASSES_PER_STEP = 3
+"""Multiply-accumulates of a training step in forward passes: one forward, and one backward that counts two."""
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """A client's part of a round."""
+
+    work: Work
+    start: Vectors
+    """The server's state when the client was asked."""
+    round_index: int
+    """Round of the learning rate's schedule."""
+    stream: int
+    """Number by which its batches are drawn: no client is given the same one twice."""
+
+
+class Fleet:
+    """Runs local training for a server and keeps the clients' side.
+
+    Args:
+        config: the experiment.
+        algorithm: what the clients do.
+        model: gives sizes; its values may be overwritten.
+        engine: computes local training.
+        rows: rows of the training data of every client, int64 [n_i] each.
+        names: of the clients, as the summary shows them.
+        states: where client state is kept.
+        macs_per_sample: multiply-accumulates of one forward pass.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        algorithm: FederatedAlgorithm,
+        model: FlatModel,
+        engine: Engine,
+        rows: Sequence[Tensor],
+        names: Sequence[str],
+        states: ClientStates,
+        macs_per_sample: int,
+    ) -> None:
+        self.config = config
+        self.algorithm = algorithm
+        self.model = model
+        self.engine = engine
+        self.rows = rows
+        self.names = names
+        self.states = states
+        self.macs_per_sample = macs_per_sample
+        self.costs: dict[int, PartyCosts] = {}
+        """Costs of the clients that took part."""
+        self._statistics_travel = config.horizontal.buffers == "average" and model.statistic_count > 0
+
+    def train(self, assignments: Sequence[Assignment]) -> list[LocalResult]:
+        """Compute the local training of a cohort and book its cost."""
+        cohort = [assignment.work for assignment in assignments]
+        tasks = [self._task(assignment, cohort) for assignment in assignments]
+        started_s = time.perf_counter()
+        results = self.engine.train(tasks)
+        seconds_per_sample = (time.perf_counter() - started_s) / max(1, sum(result.samples for result in results))
+        for assignment, result in zip(assignments, results, strict=True):
+            costs = self.costs.setdefault(result.client, PartyCosts())
+            extra = 0 if result.start_gradient_P is None else assignment.work.samples
+            macs = PASSES_PER_STEP * self.macs_per_sample * (result.samples + extra)
+            costs.train_macs += macs
+            costs.unpruned_train_macs += macs
+            costs.train_time_s += seconds_per_sample * result.samples
+            settings = {"learning_rate": result.learning_rate, "steps": result.steps}
+            book_message(costs, "downlink", self.download_entries(), settings)
+        return results
+
+    def report(self, assignment: Assignment, result: LocalResult, staleness: int = 0) -> Report:
+        """Let a client finish: keep its state, book its upload, and return what reaches the server."""
+        client = assignment.work.client
+        update = self.algorithm.client_update(result, self._own(client), assignment.start)
+        kept = dict(update.state)
+        if self.config.horizontal.buffers == "local" and self.model.statistic_count:
+            kept[STATISTICS] = result.statistics_Q
+        self.states.put(client, kept, assignment.stream)
+        book_message(
+            self.costs[client],
+            "uplink",
+            self.upload_entries(update.upload),
+            {"loss": float(result.loss), "samples": assignment.work.samples, "steps": result.steps},
+        )
+        return Report(assignment.work, update.upload, result, assignment.start["weights"], staleness)
+
+    def download_entries(self) -> dict[str, int]:
+        """Return the vectors that a client receives, with their true sizes."""
+        return self._with_statistics(dict.fromkeys(self.algorithm.downloads, self.model.weight_count))
+
+    def upload_entries(self, upload: Mapping[str, Tensor]) -> dict[str, int]:
+        """Return the vectors that a client sends, with their true sizes: padding does not travel."""
+        padded = len(self.model.weights_P)
+        return self._with_statistics(
+            {
+                name: self.model.weight_count if vector.numel() == padded else vector.numel()
+                for name, vector in upload.items()
+            }
+        )
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Return what every client that took part has cost."""
+        return {
+            self.names[client]: {
+                "alpha": 0.0,
+                "beta": 0.0,
+                "samples": len(self.rows[client]),
+                "parameters": self.model.weight_count,
+                "macs_per_sample": self.macs_per_sample,
+                "uplink_bytes": costs.training_bytes("uplink"),
+                "downlink_bytes": costs.training_bytes("downlink"),
+                "train_macs": costs.train_macs,
+                "train_time_s": costs.train_time_s,
+            }
+            for client, costs in sorted(self.costs.items())
+        }
+
+    def state_dict(self) -> State:
+        """Return the clients' kept state and costs."""
+        costs = {client_name(client): asdict(costs) for client, costs in self.costs.items()}
+        return {"states": self.states.state_dict(), "costs": costs}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from kept state and costs."""
+        self.states.load_state_dict(state["states"])
+        self.costs = {client_number(name): PartyCosts(**costs) for name, costs in state["costs"].items()}
+
+    def _task(self, assignment: Assignment, cohort: Sequence[Work]) -> LocalTask:
+        client, training = assignment.work.client, self.config.training
+        rows_N, own = self.rows[client], self._own(client)
+        if self.algorithm.one_step_full_batch:
+            batches = [rows_N]
+        else:
+            batches = local_batches(
+                rows_N,
+                training.batch_size,
+                assignment.work.steps,
+                seed=self.config.seed,
+                round_index=assignment.stream,
+                client=client,
+            )
+        task = LocalTask(
+            client,
+            rows_N,
+            assignment.start["weights"],
+            own.get(STATISTICS, assignment.start[STATISTICS]),
+            batches,
+            value_at(training.optimizer.learning_rate, assignment.round_index),
+        )
+        return self.algorithm.client_task(task, own, assignment.start, cohort)
+
+    def _own(self, client: int) -> Vectors:
+        device = self.model.weights_P.device
+        return {name: vector.to(device) for name, vector in self.states.get(client).items()}
+
+    def _with_statistics(self, entries: dict[str, int]) -> dict[str, int]:
+        return entries | ({STATISTICS: self.model.statistic_count} if self._statistics_travel else {})

@@ -1,0 +1,97 @@
+"""What one client does in one round: the task that an algorithm sets, and what comes out of it.
+
+All algorithms here share one form of local training, plain SGD on
+
+    F_i(y) + <shift, y> + pull / 2 |y - start|^2
+
+where F_i is the client's loss: FedProx pulls, SCAFFOLD shifts, FedDyn does both, the others do neither. An engine
+therefore knows no algorithm, and an algorithm no engine.
+
+Shapes: P entries of the weights, Q of the statistics (``flat.py``), N rows of a client, B of a batch, S steps.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vfl.random import generator
+
+
+@dataclass(frozen=True, eq=False)
+class LocalTask:
+    """Local training that one client is asked for."""
+
+    client: int
+    rows_N: Tensor
+    """All rows of the training data that are the client's, int64 [N]."""
+    start_P: Tensor
+    """Weights at the start; also where ``pull`` pulls to."""
+    statistics_Q: Tensor
+    batches: Sequence[Tensor]
+    """Rows of the training data, int64 [B] each; one SGD step per batch."""
+    learning_rate: float
+    pull: float = 0.0
+    shift_P: Tensor | None = None
+    """Added to every gradient."""
+    start_gradient: bool = False
+    """Whether the gradient at ``start_P`` over all of the client's rows is wanted as well."""
+    gradient_norms: bool = False
+    """Whether the squared norm of every step's gradient is wanted."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalResult:
+    """What one client's local training came to."""
+
+    client: int
+    delta_P: Tensor
+    """Weights at the end minus weights at the start."""
+    statistics_Q: Tensor
+    learning_rate: float
+    steps: int
+    samples: int
+    """Samples that went forward and backward, each time they did."""
+    loss: Tensor
+    """Mean over the steps of the batch losses, scalar; without shift and pull."""
+    start_gradient_P: Tensor | None = None
+    squared_norms_S: Tensor | None = None
+    """Squared norm of every step's gradient of F_i."""
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, labels) of a batch -> its mean loss."""
+
+
+def client_name(client: int) -> str:
+    """Return the name under which a client's costs, state and random streams are kept."""
+    return f"client_{client + 1}"
+
+
+def client_number(name: str) -> int:
+    """Return the number of the client with this ``client_name``."""
+    return int(name.removeprefix("client_")) - 1
+
+
+def local_batches(
+    rows_N: Tensor, batch_size: int, steps: int, *, seed: int, round_index: int, client: int
+) -> list[Tensor]:
+    """Return ``steps`` batches of a client's rows: shuffled passes, a short last batch of a pass counts as it is."""
+    draw = generator(seed, "local_batches", round_index, client_name(client))
+    batches: list[Tensor] = []
+    while len(batches) < steps:
+        order_N = torch.randperm(len(rows_N), generator=draw)
+        batches += torch.split(rows_N[order_N], batch_size)
+    return batches[:steps]
+
+
+def steps_per_epoch(samples: int, batch_size: int) -> int:
+    """Return the batches of one pass, a short last one included."""
+    return -(-samples // batch_size)
+
+
+def batch_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy of scores [B, C] and classes [B], or of [B, C, T] and [B, T]."""
+    return F.cross_entropy(outputs, labels)

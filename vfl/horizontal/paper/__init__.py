@@ -1,0 +1,1 @@
+"""The comparison of the horizontal algorithms in the settings of their papers."""

@@ -1,0 +1,73 @@
+"""SCAFFOLD.
+
+Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", Algorithm 1: control
+variates estimate how far a client's gradient is from everybody's, and take that out of its steps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from vfl.horizontal.algorithm import (
+    Aggregate,
+    ClientUpdate,
+    FederatedAlgorithm,
+    Report,
+    Vectors,
+    combine,
+    equal_mean,
+)
+from vfl.horizontal.devices import Work
+from vfl.horizontal.local import LocalResult, LocalTask
+
+
+class Scaffold(FederatedAlgorithm):
+    """y -= eta_l (g - c_i + c); w += eta_g mean(dy); c += sum(dc) / N.
+
+    Invariant: c is the mean of all clients' c_i, which are zero before a client's first round.
+    """
+
+    downloads = ("weights", "control_variate")
+    uploads = ("delta", "control_variate")
+
+    def initial_state(self, weights_P: Tensor) -> Vectors:
+        """Start the server's control variate c at zero."""
+        return {"weights": weights_P, "control_variate": torch.zeros_like(weights_P)}
+
+    def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
+        """Shift every gradient by c - c_i; option 1 asks for the full gradient at w as well."""
+        control_P = own.get("control_variate")
+        shift_P = state["control_variate"].clone() if control_P is None else state["control_variate"] - control_P
+        return replace(task, shift_P=shift_P, start_gradient=self.settings.scaffold.option == 1)
+
+    def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
+        """Move the client's control variate: option 1 to the gradient at w, option 2 to the mean step taken."""
+        before_P = own.get("control_variate", torch.zeros_like(result.delta_P))
+        if self.settings.scaffold.option == 1:
+            assert result.start_gradient_P is not None
+            after_P = result.start_gradient_P
+        else:
+            mean_step_P = result.delta_P / (-result.steps * result.learning_rate)
+            after_P = before_P - state["control_variate"] + mean_step_P
+        return ClientUpdate(
+            {"delta": result.delta_P, "control_variate": after_P - before_P}, {"control_variate": after_P}
+        )
+
+    def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
+        """Return the mean change of the weights, and the change of c over all N clients, the absent ones included."""
+        whole = len(self.samples_N)
+        return Aggregate(
+            {
+                "delta": equal_mean(reports, rate=self.settings.server_learning_rate),
+                "control_variate": combine(reports, [1 / whole] * len(reports), "control_variate"),
+            }
+        )
+
+    def server_update(self, state: Vectors, aggregate: Aggregate) -> Vectors:
+        """Move weights and control variate."""
+        return {
+            "weights": state["weights"] + aggregate.vectors["delta"],
+            "control_variate": state["control_variate"] + aggregate.vectors["control_variate"],
+        }

@@ -1,0 +1,40 @@
+"""Bytes of the messages between the server and its clients.
+
+A simulation moves no bytes, so they are not counted but computed, from the same envelope and frames that a message
+of these vectors has (``vfl/wire``): a test packs messages and compares.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from vfl.costs import Direction, PartyCosts
+from vfl.wire.codec import dense_frame_size
+from vfl.wire.messages import Kind, Message, Part, PartKind, control, pack
+
+_ENVELOPE = len(pack(Message(Kind.START_ROUND)))
+_PART = Part(PartKind.HEAD, b"").size
+
+
+def frame_bytes(entries: int) -> int:
+    """Return the bytes of a dense float32 vector as a part of a message."""
+    return _PART + dense_frame_size((entries,))
+
+
+def settings_bytes(settings: Mapping[str, float]) -> int:
+    """Return the bytes of a message's envelope with these settings or numbers in it."""
+    return _ENVELOPE + control(settings).size
+
+
+def book_message(
+    costs: PartyCosts, direction: Direction, entries: Mapping[str, int], settings: Mapping[str, float]
+) -> None:
+    """Book one message of named vectors with so many ``entries`` each; nothing is sparsified."""
+    for name, count in entries.items():
+        size = frame_bytes(count)
+        costs.book_bytes(direction, name, size, size)
+    size = settings_bytes(settings)
+    costs.book_bytes(direction, "control", size, size)
+
+
+def transfer_bytes(vectors: Sequence[int]) -> int:
+    """Return the bytes of a message of vectors, for the simulated seconds; its few settings are left out."""
+    return _ENVELOPE + sum(frame_bytes(entries) for entries in vectors)

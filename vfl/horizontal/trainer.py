@@ -1,0 +1,180 @@
+"""The server of a horizontal run, in rounds: an ``Algorithm`` of the training loop.
+
+    select -> clients train -> client_update -> aggregate -> server_update
+
+Shapes: N clients, P entries of the weights, Q of the statistics.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vfl.checkpoint import State
+from vfl.config import ExperimentConfig
+from vfl.costs import PartyCosts, total_costs
+from vfl.digest import check_same_data, weights_digest
+from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
+from vfl.horizontal.devices import Devices
+from vfl.horizontal.evaluation import Evaluator
+from vfl.horizontal.fleet import STATISTICS, Assignment, Fleet
+from vfl.horizontal.local import client_name
+from vfl.loop import Metrics
+
+
+class HorizontalTrainer:
+    """What synchronous and asynchronous servers share: state, evaluation, totals.
+
+    Args:
+        config: the experiment.
+        algorithm: the four steps.
+        fleet: the clients.
+        devices: what their devices can do.
+        evaluator: tests the global model.
+        data_digest: of the samples and their split; a resume must find the same.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        algorithm: FederatedAlgorithm,
+        fleet: Fleet,
+        devices: Devices,
+        evaluator: Evaluator,
+        data_digest: str,
+    ) -> None:
+        self.config = config
+        self.algorithm = algorithm
+        self.fleet = fleet
+        self.devices = devices
+        self.evaluator = evaluator
+        self.data_digest = data_digest
+        model = fleet.model
+        self.state: Vectors = algorithm.initial_state(model.weights_P.clone())
+        self.state[STATISTICS] = model.statistics_Q.clone()
+        self.simulated_time_s = 0.0
+
+    def evaluate(self) -> Metrics:
+        """Return accuracy and mean loss of the global model on the test samples."""
+        return self.evaluator.evaluate(self.state["weights"], self.state[STATISTICS])
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals of all rounds, and what every client that took part has cost."""
+        costs = {client_name(client): costs for client, costs in self.fleet.costs.items()}
+        self.fleet.model.load(self.state["weights"], self.state[STATISTICS])
+        return {
+            **total_costs(costs),
+            "simulated_time_s": self.simulated_time_s,
+            "model_digest": weights_digest(self.fleet.model.learned()),
+            "parties": self.fleet.summary(),
+        }
+
+    def state_dict(self) -> dict[str, State]:
+        """Return the server's and the clients' sections."""
+        server: State = {
+            "data_digest": self.data_digest,
+            "vectors": dict(self.state),
+            "simulated_time_s": self.simulated_time_s,
+        }
+        return {"server": server, "clients": self.fleet.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, State]) -> None:
+        """Continue from a state, bit for bit. Raises ValueError where the data is another."""
+        server = state["server"]
+        check_same_data("the clients' samples", server["data_digest"], self.data_digest)
+        device = self.fleet.model.weights_P.device
+        self.state = {name: vector.to(device) for name, vector in server["vectors"].items()}
+        self.simulated_time_s = server["simulated_time_s"]
+        self.fleet.load_state_dict(state["clients"])
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def server_step(self, reports: Sequence[Report]) -> Metrics:
+        """Aggregate, move the state, and return the algorithm's diagnostics; without reports nothing moves."""
+        if not reports:
+            return {}
+        aggregate = self.algorithm.aggregate(self.state, reports)
+        statistics_Q = self._mean_statistics(reports)
+        self.state = self.algorithm.server_update(self.state, aggregate) | {STATISTICS: statistics_Q}
+        return dict(aggregate.metrics)
+
+    def _mean_statistics(self, reports: Sequence[Report]) -> Tensor:
+        """Return the clients' running statistics by n_i; the server's own where they do not travel."""
+        before_Q = self.state[STATISTICS]
+        if self.config.horizontal.buffers != "average" or not self.fleet.model.statistic_count:
+            return before_Q
+        whole = sum(report.work.samples for report in reports)
+        mean_Q = torch.zeros_like(before_Q)
+        for report in reports:
+            mean_Q.add_(report.result.statistics_Q, alpha=report.work.samples / whole)
+        return mean_Q
+
+
+class SynchronousTrainer(HorizontalTrainer):
+    """All clients of a round start from the same weights, and the round ends when the last is done."""
+
+    def train_round(self, round_index: int) -> Metrics:
+        """Run one round and return its metrics."""
+        plan = self.devices.plan(round_index)
+        selection = self.algorithm.select(self.state, round_index, plan)
+        assignments = [
+            Assignment(plan.work(client), self.state, round_index, stream=round_index) for client in selection.clients
+        ]
+        before = cost_snapshot(self.fleet, selection.clients)
+        results = self.fleet.train(assignments)
+        reports = [
+            self.fleet.report(assignment, result)
+            for assignment, result in zip(assignments, results, strict=True)
+            if not plan.drops_out_N[result.client]
+        ]
+        diagnostics = self.server_step(reports)
+        slowest_s = max((assignment.work.seconds for assignment in assignments), default=0.0)
+        seconds = slowest_s if selection.seconds is None else selection.seconds
+        self.simulated_time_s += seconds
+        return {
+            **report_metrics(reports),
+            "clients/selected": len(assignments),
+            "simulated_time_s/round": seconds,
+            "simulated_time_s/total": self.simulated_time_s,
+            **cost_metrics(before, self.fleet),
+            **selection.metrics,
+            **diagnostics,
+        }
+
+
+def report_metrics(reports: Sequence[Report]) -> Metrics:
+    """Return the mean loss and the amount of work of a round's reports. Raises ValueError where training diverged."""
+    metrics: Metrics = {"clients/reporting": len(reports)}
+    if not reports:
+        return metrics
+    loss = float(torch.stack([report.result.loss for report in reports]).mean())
+    if not math.isfinite(loss):
+        raise ValueError("the training loss is not finite: lower training.optimizer.learning_rate")
+    steps = [report.result.steps for report in reports]
+    return metrics | {
+        "loss/train": loss,
+        "local_steps/mean": sum(steps) / len(steps),
+        "local_steps/min": min(steps),
+        "local_steps/max": max(steps),
+    }
+
+
+def cost_snapshot(fleet: Fleet, clients: Sequence[int]) -> dict[int, PartyCosts]:
+    """Return copies of some clients' costs."""
+    return {client: deepcopy(fleet.costs.get(client, PartyCosts())) for client in clients}
+
+
+def cost_metrics(before: dict[int, PartyCosts], fleet: Fleet) -> Metrics:
+    """Return the bytes, multiply-accumulates and seconds that some clients have cost since a snapshot."""
+    spent = {"uplink_bytes": 0.0, "downlink_bytes": 0.0, "train_macs": 0.0, "train_time_s": 0.0}
+    for client, then in before.items():
+        now = fleet.costs.get(client, then)
+        spent["uplink_bytes"] += now.training_bytes("uplink") - then.training_bytes("uplink")
+        spent["downlink_bytes"] += now.training_bytes("downlink") - then.training_bytes("downlink")
+        spent["train_macs"] += now.train_macs - then.train_macs
+        spent["train_time_s"] += now.train_time_s - then.train_time_s
+    return {f"{name}/clients": value for name, value in spent.items()}
