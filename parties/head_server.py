@@ -108,9 +108,7 @@ class HeadServer:
             self._send(link, Message(Kind.UPDATE, round_index, exchange, parts))
             for link, parts in zip(self.links, updates, strict=True)
         ]
-        representation_BP = torch.cat(embeddings, dim=1)
-        while len(losses) < self.config.training.local_iterations:
-            losses.append(self.trainer.step(representation_BP, labels_B))
+        losses += self.trainer.steps(embeddings, labels_B, self.config.training.local_iterations - len(losses))
         self._await_done(done)
         return losses[0]
 

@@ -52,6 +52,13 @@ class HeadTrainer:
         self.apply()
         return loss
 
+    def steps(self, embeddings: Sequence[Tensor], labels_B: Tensor, number: int) -> list[Tensor]:
+        """Take a number of SGD steps (0: none) on the same embeddings, [B, D] each; return the loss before each."""
+        if number == 0:
+            return []
+        representation_BP = torch.cat(list(embeddings), dim=1)
+        return [self.step(representation_BP, labels_B) for _ in range(number)]
+
     def embedding_gradient(
         self, embeddings: Sequence[Tensor], position: int, labels_B: Tensor, *, with_head: bool
     ) -> Tensor:

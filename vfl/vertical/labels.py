@@ -191,9 +191,7 @@ class HeadReplica:
         if self.head_sync == "replay":
             if self._gradients_are_here:
                 self.trainer.apply()
-            representation_BP = torch.cat(self._embeddings, dim=1)
-            for _ in range(iterations - self._gradients_are_here):
-                self.trainer.step(representation_BP, self._labels_B)
+            self.trainer.steps(self._embeddings, self._labels_B, iterations - self._gradients_are_here)
         self._embeddings, self._gradients_are_here = [], False
 
     def report(self) -> dict[str, float]:
