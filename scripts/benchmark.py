@@ -1,4 +1,4 @@
-"""Measure LVFL: python scripts/benchmark.py {vertical,pruning,processes,codec} [--pairs N] [--json FILE].
+"""Measure LVFL: python scripts/benchmark.py {vertical,pruning,processes,codec,horizontal} [--pairs N] [--json FILE].
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -19,6 +19,7 @@ from rich.console import Console
 from parties.benchmark import benchmark_vertical
 from parties.remote.benchmark import benchmark_processes
 from vfl.benchmarks.codec import benchmark_codec
+from vfl.benchmarks.horizontal import benchmark_horizontal
 from vfl.benchmarks.paired import Options, Result
 from vfl.benchmarks.pruning import benchmark_pruning
 from vfl.benchmarks.report import describe_machine, show, write_json
@@ -62,6 +63,12 @@ BENCHMARKS = {
         "sparsify, encode and decode: microseconds, and bytes over the entropy bound",
         50,
         ("batch_size", "embedding_size"),
+    ),
+    "horizontal": Benchmark(
+        benchmark_horizontal,
+        "a round of federated averaging against a loop written by hand: throughput; memory of many clients",
+        4,
+        (),
     ),
 }
 
