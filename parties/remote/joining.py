@@ -9,7 +9,7 @@ import torch
 from pydantic import BaseModel
 
 from parties.build import TrainingLabels, feature_config
-from vfl.config import ExperimentConfig
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.digest import weights_digest
 from vfl.wire.envelope import Envelope, Hello, kind_of
 
@@ -67,6 +67,12 @@ def agreement(config: ExperimentConfig) -> str:
         ]
     values |= {key: _value(config, key) for key in keys}
     return json.dumps(values, sort_keys=True)
+
+
+def check_mode(config: ExperimentConfig) -> None:
+    """Raise ConfigError for an experiment that has no parties."""
+    if config.mode != "vertical":
+        raise ConfigError(f"mode: {config.mode} trains in one process, by train.py alone; parties need mode=vertical")
 
 
 def labels_digest(labels: TrainingLabels | None) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from parties.build import TrainingLabels, build_party, feature_config
 from parties.feature_party import FeatureParty
 from parties.remote.dialer import Dialer, Order, Over
-from parties.remote.joining import DataDigests, agreement, labels_digest
+from parties.remote.joining import DataDigests, agreement, check_mode, labels_digest
 from parties.remote.security import load_identity
 from parties.remote.worker import PartyWorker, open_store
 from parties.tls.diagnosis import explain
@@ -45,6 +45,7 @@ def run_party(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: b
     Raises ValueError for what cannot be used or the server refuses, PeerLost where it stays away, and
     KeyboardInterrupt where this process is stopped while no server is there.
     """
+    check_mode(config)
     if name not in config.data.partition.parties:
         raise ConfigError(f"--party: data.partition knows {', '.join(config.data.partition.parties)}, not {name!r}")
     tls = load_identity(name, config.network, "server", insecure=insecure)

@@ -11,7 +11,7 @@ from torch import Tensor
 from parties.build import TrainingLabels, build_head_server, feature_config
 from parties.remote.connection import PartyConnection
 from parties.remote.hub import Hub
-from parties.remote.joining import DataDigests, Expected, agreement, labels_digest
+from parties.remote.joining import DataDigests, Expected, agreement, check_mode, labels_digest
 from parties.remote.link import RemoteLink
 from parties.remote.security import load_identity
 from parties.remote.stand_in import DroppableLink, StandIn
@@ -198,6 +198,7 @@ def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecur
 
     Raises ValueError for data or a folder that cannot be used, PeerLost where a party stays away.
     """
+    check_mode(config)
     tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
