@@ -67,7 +67,7 @@ class Bare:
 
     def __init__(self, case: Case) -> None:
         self.features, self.labels = random_data(case.clients * case.samples)
-        self.rows = torch.arange(len(self.labels)).split(case.samples)
+        self.rows = torch.split(torch.arange(len(self.labels)), case.samples)
         with seeded(0, "init"):
             self.model = build_classifier(case.model, input_shape=SHAPE, classes=CLASSES)
         self.weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -75,13 +75,13 @@ class Bare:
 
     def round(self) -> None:
         """Train the clients of one round and average their weights by their samples."""
-        chosen = torch.randperm(len(self.rows))[:PER_ROUND].tolist()
+        chosen = [int(client) for client in torch.randperm(len(self.rows))[:PER_ROUND]]
         whole = sum(len(self.rows[client]) for client in chosen)
         mean = {name: torch.zeros_like(tensor) for name, tensor in self.weights.items()}
         for client in chosen:
             self.model.load_state_dict(self.weights)
             rows_N = self.rows[client]
-            for rows_B in rows_N[torch.randperm(len(rows_N))].split(BATCH):
+            for rows_B in torch.split(rows_N[torch.randperm(len(rows_N))], BATCH):
                 loss = F.cross_entropy(self.model(self.features[rows_B]), self.labels[rows_B])
                 self.optimizer.zero_grad()
                 loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
@@ -175,7 +175,7 @@ def _measure_memory(clients: int, options: Options) -> dict[str, int]:
     """Run rounds with so many clients and return the peak before and after."""
     imported_bytes = peak_bytes()
     samples = MEMORY.clients * MEMORY.samples
-    parts = torch.arange(samples).split(MEMORY.samples)
+    parts = torch.split(torch.arange(samples), MEMORY.samples)
     ours = build_round(
         MEMORY, tuple(parts[client % len(parts)].clone() for client in range(clients)), samples, options.threads
     )
