@@ -1,4 +1,4 @@
-"""Measure LVFL: python scripts/benchmark.py {vertical,pruning,codec,horizontal} [--pairs N] [--json FILE].
+"""Measure LVFL: python scripts/benchmark.py {vertical,pruning,processes,codec,horizontal} [--pairs N] [--json FILE].
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 
 from parties.benchmark import benchmark_vertical
+from parties.remote.benchmark import benchmark_processes
 from vfl.benchmarks.codec import benchmark_codec
 from vfl.benchmarks.horizontal import benchmark_horizontal
 from vfl.benchmarks.paired import Options, Result
@@ -48,6 +49,12 @@ BENCHMARKS = {
     "pruning": Benchmark(
         benchmark_pruning,
         "a party's step after pruning against before: time saved per multiply-accumulate saved",
+        10,
+        ("batch_size", "width", "embedding_size"),
+    ),
+    "processes": Benchmark(
+        benchmark_processes,
+        "five processes over TLS against one; round trip of a frame; what beta saves on a slow link",
         10,
         ("batch_size", "width", "embedding_size"),
     ),
