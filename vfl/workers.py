@@ -75,7 +75,7 @@ class Workers(Alone):
         own = torch.tensor(list(text.encode()), dtype=torch.uint8)
         letters[: len(own)] = own
         self._together(lambda: dist.broadcast(letters, src=0))
-        return bytes(letters.tolist()).rstrip(b"\0").decode()
+        return letters.cpu().numpy().tobytes().rstrip(b"\0").decode()
 
     def ask_to_stop(self, signal_name: str) -> None:
         """Ask all workers to end after the round in which ``add_up`` has told them."""
@@ -98,11 +98,12 @@ class Workers(Alone):
         notes[2 * self.rank + 1] = zlib.crc32(f"{self._digest}{state}".encode()) >> 1
         bits = torch.cat([values.view(torch.int32), notes])
         self._together(lambda: dist.all_reduce(bits))
-        asked, states = bits[len(values) :].view(self.size, 2).T.tolist()
-        if len(set(states)) > 1:
+        told = [int(note) for note in bits[len(values) :].cpu()]
+        asked, states = max(told[0::2]), set(told[1::2])
+        if len(states) > 1:
             raise ValueError("torchrun: the workers disagree; give all the same files, run folder and software")
-        if max(asked):
-            self._on_stop(signal.Signals(max(asked)).name)
+        if asked:
+            self._on_stop(signal.Signals(asked).name)
         return bits[: len(values)].view(values.dtype)
 
     def wait_for_all(self) -> None:

@@ -15,6 +15,7 @@ from vfl.horizontal.algorithms import build_algorithm
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import InMemory, OnDisk
 from vfl.horizontal.devices import Devices, Work
+from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
 from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.flat import FlatModel
@@ -44,7 +45,7 @@ class EngineCase:
             torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
 
 
-ENGINES = {"sequential": EngineCase(SequentialEngine, exact=True)}
+ENGINES = {"batched": EngineCase(BatchedEngine), "sequential": EngineCase(SequentialEngine, exact=True)}
 
 
 @pytest.fixture(params=sorted(ENGINES))

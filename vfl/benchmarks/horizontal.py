@@ -7,8 +7,8 @@ memory comparison.
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -25,6 +25,7 @@ from vfl.data.datasets import Dataset
 from vfl.data.horizontal.partition import SamplePartition
 from vfl.data.samples import Samples
 from vfl.horizontal.build import assemble
+from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.random import generator, seeded
 from vfl.runtime import start_runtime
 
@@ -35,7 +36,7 @@ PER_ROUND = 10
 BATCH = 10
 LEARNING_RATE = 0.01
 MEMORY_CLIENTS = (100, 3500)
-MEMORY_ROUNDS = 3
+MEMORY_ROUNDS = 2
 
 EngineName = Literal["sequential", "batched"]
 
@@ -67,7 +68,7 @@ class Bare:
 
     def __init__(self, case: Case) -> None:
         self.features, self.labels = random_data(case.clients * case.samples)
-        self.rows = torch.arange(len(self.labels)).split(case.samples)
+        self.rows = torch.split(torch.arange(len(self.labels)), case.samples)
         with seeded(0, "init"):
             self.model = build_classifier(case.model, input_shape=SHAPE, classes=CLASSES)
         self.weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -75,13 +76,13 @@ class Bare:
 
     def round(self) -> None:
         """Train the clients of one round and average their weights by their samples."""
-        chosen = torch.randperm(len(self.rows))[:PER_ROUND].tolist()
+        chosen = [int(client) for client in torch.randperm(len(self.rows))[:PER_ROUND]]
         whole = sum(len(self.rows[client]) for client in chosen)
         mean = {name: torch.zeros_like(tensor) for name, tensor in self.weights.items()}
         for client in chosen:
             self.model.load_state_dict(self.weights)
             rows_N = self.rows[client]
-            for rows_B in rows_N[torch.randperm(len(rows_N))].split(BATCH):
+            for rows_B in torch.split(rows_N[torch.randperm(len(rows_N))], BATCH):
                 loss = F.cross_entropy(self.model(self.features[rows_B]), self.labels[rows_B])
                 self.optimizer.zero_grad()
                 loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
@@ -102,8 +103,8 @@ def random_data(samples: int) -> tuple[Tensor, Tensor]:
     return torch.randn(samples, *SHAPE, generator=stream), torch.randint(CLASSES, (samples,), generator=stream)
 
 
-def build_round(case: Case, rows: tuple[Tensor, ...], samples: int, threads: int | None) -> Callable[[], None]:
-    """Return a function that runs the next round of this software on so many random samples."""
+def build_trainer(case: Case, rows: tuple[Tensor, ...], samples: int, threads: int | None) -> SynchronousTrainer:
+    """Build this software's side on so many random samples."""
     config = _make_config(case, len(rows), threads)
     features, labels = random_data(samples)
     ids = torch.arange(samples)
@@ -112,8 +113,8 @@ def build_round(case: Case, rows: tuple[Tensor, ...], samples: int, threads: int
     )
     names = tuple(f"client_{number + 1}" for number in range(len(rows)))
     trainer = assemble(config, data, SamplePartition(names, rows), start_runtime(config), Path())
-    done = iter(range(sys.maxsize))
-    return lambda: (trainer.train_round(next(done)), None)[1]
+    assert isinstance(trainer, SynchronousTrainer)
+    return trainer
 
 
 def _make_config(case: Case, clients: int, threads: int | None) -> ExperimentConfig:
@@ -131,12 +132,18 @@ def _make_config(case: Case, clients: int, threads: int | None) -> ExperimentCon
 
 def _throughput(case: Case, options: Options) -> Result:
     bare = Bare(case)
-    ours = build_round(case, bare.rows, len(bare.labels), options.threads)
+    ours = build_trainer(case, bare.rows, len(bare.labels), options.threads)
+    numbers = count()
 
-    def several(one_round: Callable[[], None]) -> Callable[[], None]:
-        return lambda: [one_round() for _ in range(case.rounds)].clear()
+    def bare_rounds() -> None:
+        for _ in range(case.rounds):
+            bare.round()
 
-    raw = interleave({"bare": several(bare.round), "lvfl": several(ours)}, options.pairs, WARM_UP)
+    def our_rounds() -> None:
+        for _ in range(case.rounds):
+            ours.train_round(next(numbers))
+
+    raw = interleave({"bare": bare_rounds, "lvfl": our_rounds}, options.pairs, WARM_UP)
     return Result(
         "a round of FedAvg, 10 clients, one epoch in batches of 10 (lvfl), against a bare loop",
         f"{case.model}, {case.clients} clients x {case.samples}, {case.engine} engine, {case.rounds} rounds",
@@ -175,12 +182,11 @@ def _measure_memory(clients: int, options: Options) -> dict[str, int]:
     """Run rounds with so many clients and return the peak before and after."""
     imported_bytes = peak_bytes()
     samples = MEMORY.clients * MEMORY.samples
-    parts = torch.arange(samples).split(MEMORY.samples)
-    ours = build_round(
-        MEMORY, tuple(parts[client % len(parts)].clone() for client in range(clients)), samples, options.threads
-    )
-    for _ in range(MEMORY_ROUNDS):
-        ours()
+    parts = torch.split(torch.arange(samples), MEMORY.samples)
+    rows = tuple(parts[client % len(parts)].clone() for client in range(clients))
+    ours = build_trainer(MEMORY, rows, samples, options.threads)
+    for round_index in range(MEMORY_ROUNDS):
+        ours.train_round(round_index)
     return {"imported_bytes": imported_bytes, "peak_bytes": peak_bytes()}
 
 

@@ -278,8 +278,8 @@ class TestEveryEngine:
         world = make_world(kind)
         task = world.task(1, [3, 3], pull=0.3, shift_P=world.random_weights(2), start_gradient=True)
         (result,) = world.engine(build).train([task])
-        for vector_P in (result.delta_P, result.start_gradient_P):
-            vector_P = vector_P.clone()
+        assert result.start_gradient_P is not None
+        for vector_P in (result.delta_P.clone(), result.start_gradient_P.clone()):
             for place in world.model.split(vector_P):
                 place.zero_()
             assert not vector_P.any()
@@ -320,6 +320,7 @@ class TestEveryEngineOnce:
         world = make_world("mlp")
         results = world.engine(build).train([world.task(client, [2], start_gradient=True) for client in range(3)])
         for result in results:
+            assert result.start_gradient_P is not None
             assert result.start_gradient_P.untyped_storage().nbytes() < 1.5 * world.model.weights_P.nbytes
 
     def test_refuses_a_batch_of_one_sample_under_batch_norm(self, build):
@@ -342,6 +343,7 @@ def test_no_work_is_done_for_clients_that_are_ready(monkeypatch):
     world = make_world("mlp")
     rows = []
     engine = world.engine(BatchedEngine)
+    assert isinstance(engine, BatchedEngine)
     engine.module.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
     engine.train([world.task(client, [2] * steps) for client, steps in enumerate([1, 4, 2])])
     assert rows == [6, 4, 2, 2]

@@ -282,8 +282,8 @@ def run(order: dict[str, Any], rank: int) -> None:
         runpy.run_path(order["argv"][0], run_name="__main__")
     except SystemExit as end:
         code = int(end.code or 0)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

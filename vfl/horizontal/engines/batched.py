@@ -223,7 +223,7 @@ def _client_by_client(loss: Loss) -> Losses:
     """Return the same for any loss of one batch."""
 
     def losses(outputs: Tensor, labels_KB: Tensor, counts: Sequence[int]) -> Tensor:
-        outputs_KB = outputs.unflatten(0, labels_KB.shape[:2])
+        outputs_KB = outputs.reshape(*labels_KB.shape[:2], *outputs.shape[1:])
         return torch.stack(
             [loss(outputs_KB[client, :count], labels_KB[client, :count]) for client, count in enumerate(counts)]
         )

@@ -110,5 +110,5 @@ class _Table:
         )
 
     def _row(self, place: int) -> dict[str, Tensor]:
-        parts = self.values.view(self.clients, -1)[place].split(list(self.columns.values()))
+        parts = torch.split(self.values.view(self.clients, -1)[place], list(self.columns.values()))
         return dict(zip(self.columns, parts, strict=True))

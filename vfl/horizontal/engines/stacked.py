@@ -62,10 +62,12 @@ class _Layout:
     buffers: dict[int, int]
     taken: set[int] = field(default_factory=set[int])
 
-    def weight(self, parameter: nn.Parameter | None) -> int | None:
-        """Return a parameter's place, None for none. Raises ConfigError where two layers share it."""
-        if parameter is None:
-            return None
+    def weight(self, parameter: Tensor | None) -> int | None:
+        """Return a parameter's place, None for none."""
+        return None if parameter is None else self.place(parameter)
+
+    def place(self, parameter: Tensor) -> int:
+        """Return a parameter's place. Raises ConfigError where two layers share it."""
         if id(parameter) in self.taken:
             raise _refusal("two layers share a parameter")
         self.taken.add(id(parameter))
@@ -96,10 +98,8 @@ def _stacked(module: nn.Module, layout: _Layout) -> nn.Module:
     if any(True for _ in module.parameters(recurse=False)) or any(True for _ in module.buffers(recurse=False)):
         return _Vmapped(module, layout)
     twin = copy.copy(module)
-    twin._modules = {  # the copy is shallow: the original keeps its own
-        name: child and _stacked(child, layout)
-        for name, child in module._modules.items()  # pyright: ignore[reportPrivateUsage]  # children() leaves out None
-    }
+    # The copy is shallow: the original keeps its own children. named_children() would leave out those that are None.
+    twin._modules = {name: child and _stacked(child, layout) for name, child in module._modules.items()}  # pyright: ignore[reportPrivateUsage]
     return twin
 
 
@@ -112,7 +112,7 @@ class _Layer(nn.Module):
 
     def by_client(self, samples: Tensor) -> Tensor:
         """Return [K * B, ...] as [K, B, ...]."""
-        return samples.unflatten(0, (len(self.stack.counts), -1))
+        return samples.reshape(len(self.stack.counts), -1, *samples.shape[1:])
 
     def weight_of(self, place: int | None) -> Tensor | None:
         """Return the stacked parameter [K, ...] at a place."""
@@ -122,9 +122,7 @@ class _Layer(nn.Module):
 class _Linear(_Layer):
     def __init__(self, linear: nn.Linear, layout: _Layout) -> None:
         super().__init__(layout)
-        place = layout.weight(linear.weight)
-        assert place is not None
-        self.place = place
+        self.place = layout.place(linear.weight)
         self.bias_place = layout.weight(linear.bias)
 
     def forward(self, samples: Tensor) -> Tensor:
@@ -166,9 +164,7 @@ class _Conv2d(_Layer):
 
     def __init__(self, convolution: nn.Conv2d, layout: _Layout) -> None:
         super().__init__(layout)
-        place = layout.weight(convolution.weight)
-        assert place is not None
-        self.place = place
+        self.place = layout.place(convolution.weight)
         self.bias_place = layout.weight(convolution.bias)
         self.stride, self.padding = convolution.stride, convolution.padding
         self.dilation, self.groups = convolution.dilation, convolution.groups
@@ -253,11 +249,11 @@ class _Vmapped(_Layer):
                 raise _refusal(f"{type(module).__name__} has a {type(inner).__name__} within")
         if any(True for _ in module.buffers()):
             raise _refusal(f"{type(module).__name__} has buffers")
-        self.places = {name: layout.weight(parameter) for name, parameter in module.named_parameters()}
+        self.places = {name: layout.place(parameter) for name, parameter in module.named_parameters()}
         self.calls = [module]  # in a list, so that its parameters are not this module's
 
     def forward(self, samples: Tensor) -> Tensor:
-        weights = {name: self.weight_of(place) for name, place in self.places.items()}
+        weights = {name: self.stack.weights[place] for name, place in self.places.items()}
         module = self.calls[0]
 
         def one_client(own: dict[str, Tensor], samples_B: Tensor) -> Tensor:
@@ -273,7 +269,8 @@ def _clients_as_channels(samples_KBC: Tensor) -> Tensor:
 
 def _channels_as_clients(samples: Tensor, clients: int) -> Tensor:
     """[B, K * C, ...] -> [K * B, C, ...]."""
-    return samples.unflatten(1, (clients, -1)).transpose(0, 1).flatten(0, 1)
+    by_client = samples.reshape(len(samples), clients, -1, *samples.shape[2:])
+    return by_client.transpose(0, 1).flatten(0, 1)
 
 
 def _behind(samples: Tensor, count: int) -> list[int]:
