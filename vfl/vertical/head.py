@@ -83,7 +83,8 @@ class HeadTrainer:
             raise ValueError(f"the head came in {len(frames)} tensors instead of {len(weights)}")
         drift = 0.0
         for name, frame in zip(sorted(weights), frames, strict=True):
-            received = decode_finite(frame, tuple(weights[name].shape), f"the head's {name}").to(self.runtime.device)
+            shape = tuple(weights[name].shape)
+            received = decode_finite(frame, shape, "float32", f"the head's {name}").to(self.runtime.device)
             drift = max(drift, float((received - weights[name]).abs().max()))
             weights[name].copy_(received)
         return drift
