@@ -127,8 +127,7 @@ class HeadServer:
     def summary(self) -> dict[str, Any]:
         """Return the totals of all rounds, and per party what it is now and what it cost."""
         digests = {OWNER: weights_digest(self.trainer.head.state_dict())}
-        for link, reply in zip(self.links, self._ask_all(Message(Kind.DESCRIBE)), strict=True):
-            digests[link.name] = str(reply.settings["weights_digest"])
+        digests |= {name: str(described["weights_digest"]) for name, described in self.describe().items()}
         parties = {
             name: {
                 **{key: self.reports.get(name, {}).get(key) for key in PRESENT},
@@ -140,6 +139,11 @@ class HeadServer:
             for name, costs in self.costs.items()
         }
         return {**total_costs(self.costs), "model_digest": combined_digest(digests), "parties": parties}
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Return, by party, the digest of its weights and the widths of its prunable layers, now and as built."""
+        replies = self._ask_all(Message(Kind.DESCRIBE))
+        return {link.name: reply.settings for link, reply in zip(self.links, replies, strict=True)}
 
     def state_dict(self) -> dict[str, State]:
         """Return the server's state, and what the links keep of their parties."""

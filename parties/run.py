@@ -1,6 +1,6 @@
 """One training from a configuration: parties or clients in this process, the callbacks, the loop and its signals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,13 +8,18 @@ from typing import Any
 from rich.console import Console
 
 from parties.local import build_in_process
-from vfl.callbacks import Callback, EarlyStop, JsonLines, ShowProgress, TensorBoard
+from parties.widths import ShowWidths
+from vfl.callbacks import EarlyStop, JsonLines, ShowProgress
 from vfl.checkpoint import CheckpointStore, CheckpointWriteError
-from vfl.config import ExperimentConfig
+from vfl.config import ExperimentConfig, dotted_settings, dump_config
 from vfl.horizontal.build import build_horizontal
-from vfl.loop import Algorithm, TrainingLoop, stop_on_signal
+from vfl.loop import Algorithm, Callback, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, write_summary
 from vfl.runtime import Runtime, start_runtime
+from vfl.tensorboard import TensorBoard
+
+OnStep = Callable[[int, int], None]
+"""Called with the steps done and the steps of the round."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +37,17 @@ class Outcome:
 
 
 def build_algorithm(
-    config: ExperimentConfig, runtime: Runtime, run_dir: Path, console: Console, on_step: Callable[[int, int], None]
+    config: ExperimentConfig, runtime: Runtime, tensorboard: TensorBoard, console: Console, on_step: OnStep
 ) -> tuple[Algorithm, list[Callback]]:
     """Build what the loop trains, and the callbacks that are its own.
 
     Raises ValueError for data that is not there or does not fit.
     """
     if config.mode == "horizontal":
-        trainer, show_split = build_horizontal(config, runtime, run_dir, console, on_step)
+        trainer, show_split = build_horizontal(config, runtime, tensorboard.run_dir, console, on_step)
         return trainer, [show_split]
-    return build_in_process(config, runtime, on_step), []
+    server = build_in_process(config, runtime, on_step)
+    return server, [ShowWidths(server, tensorboard)]
 
 
 def run_experiment(
@@ -51,18 +57,21 @@ def run_experiment(
     resume: bool,
     console: Console,
     extra_callbacks: Sequence[Callback] = (),
+    hparams: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Build the experiment and train it in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
-    ``extra_callbacks`` come after all others. Raises ValueError for data or a folder that cannot be used.
+    ``extra_callbacks`` come after all others. ``hparams`` are the settings on TensorBoard's page of that name, by
+    dotted key; None shows all. Raises ValueError for data or a folder that cannot be used.
     """
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
     progress = ShowProgress(console)
-    algorithm, own_callbacks = build_algorithm(config, runtime, run_dir, console, progress.on_step)
+    tensorboard = TensorBoard(run_dir, dump_config(config), dotted_settings(config) if hparams is None else hparams)
+    algorithm, own_callbacks = build_algorithm(config, runtime, tensorboard, console, progress.on_step)
     open_run(run_dir, config)
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
-    callbacks: list[Callback] = [TensorBoard(run_dir), JsonLines(run_dir / "metrics.jsonl"), progress]
+    callbacks: list[Callback] = [tensorboard, JsonLines(run_dir / "metrics.jsonl"), progress]
     if config.training.patience is not None:
         callbacks.append(EarlyStop(config.training.patience))
     loop = TrainingLoop(

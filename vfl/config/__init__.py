@@ -5,7 +5,7 @@ A user's mistake becomes one line of ``ConfigError`` that names the field and th
 
 from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
 from vfl.config.fields import ConfigError
-from vfl.config.files import changed_keys, dump_config, load_config, parse_config
+from vfl.config.files import changed_keys, dotted_settings, dump_config, load_config, parse_config
 from vfl.config.optimizer import OptimizerConfig
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "FeatureModelConfig",
     "OptimizerConfig",
     "changed_keys",
+    "dotted_settings",
     "dump_config",
     "load_config",
     "parse_config",
