@@ -114,15 +114,33 @@ class HeadServer:
         """Return accuracy and mean loss of the joint model on all test samples, parties in evaluation mode."""
         samples = len(self.test_labels_N)
         correct, loss_sum = 0, 0.0
-        for start in range(0, samples, self.config.evaluation.batch_size):
-            stop = min(start + self.config.evaluation.batch_size, samples)
-            replies = self._ask_all(Message(Kind.EVALUATE, parts=(control({"start": start, "stop": stop}),)))
-            with torch.inference_mode():
-                logits_BC = self._logits(replies, stop - start)
-                labels_B = self.test_labels_N[start:stop]
-                loss_sum += float(F.cross_entropy(logits_BC, labels_B, reduction="sum"))
-                correct += int((logits_BC.argmax(dim=1) == labels_B).sum())
+        for start, stop in self.test_batches():
+            logits_BC = self.logits(self.test_embeddings(start, stop, self.links))
+            labels_B = self.test_labels_N[start:stop]
+            loss_sum += float(F.cross_entropy(logits_BC, labels_B, reduction="sum"))
+            correct += int((logits_BC.argmax(dim=1) == labels_B).sum())
         return {"accuracy/test": correct / samples, "loss/test": _finite(loss_sum / samples, "the test loss")}
+
+    def test_batches(self) -> list[tuple[int, int]]:
+        """Return first row and end of the batches in which the test samples are evaluated."""
+        samples, size = len(self.test_labels_N), self.config.evaluation.batch_size
+        return [(start, min(start + size, samples)) for start in range(0, samples, size)]
+
+    def test_embeddings(self, start: int, stop: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
+        """Ask parties for their embeddings [B, D] of the test samples ``start`` to ``stop``; return them by name."""
+        message = Message(Kind.EVALUATE, parts=(control({"start": start, "stop": stop}),))
+        replies = self._replies([self._send(link, message) for link in links], Kind.EVALUATION, links)
+        widths = {receiver.sender: receiver.width for receiver in self.receivers}
+        return {
+            link.name: decode_finite(self._frame(reply), (stop - start, widths[link.name]), f"{link.name}'s embedding")
+            for link, reply in zip(links, replies, strict=True)
+        }
+
+    def logits(self, embeddings: Mapping[str, Tensor]) -> Tensor:
+        """Return the head's scores [B, C] of all parties' embeddings [B, D]."""
+        representation_BP = torch.cat([embeddings[link.name] for link in self.links], dim=1)
+        with torch.inference_mode():
+            return self.trainer.runtime.forward(self.trainer.head, representation_BP.to(self.trainer.runtime.device))
 
     def summary(self) -> dict[str, Any]:
         """Return the totals of all rounds, and per party what it is now and what it cost."""
@@ -215,14 +233,6 @@ class HeadServer:
         # Corollary 1: the convergence bound grows with both sums over rounds and parties.
         return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
 
-    def _logits(self, replies: Sequence[Message], samples: int) -> Tensor:
-        embeddings = [
-            decode_finite(self._frame(reply), (samples, receiver.width), f"{receiver.sender}'s embedding")
-            for receiver, reply in zip(self.receivers, replies, strict=True)
-        ]
-        representation_BP = torch.cat(embeddings, dim=1).to(self.trainer.runtime.device)
-        return self.trainer.runtime.forward(self.trainer.head, representation_BP)
-
     def _ask_all(self, message: Message) -> list[Message]:
         """Send one message to all parties and return their replies, in the parties' order."""
         return self._replies([self._send(link, message) for link in self.links], _ANSWERS[message.kind])
@@ -232,9 +242,12 @@ class HeadServer:
         self._book(link.name, "downlink", message, len(request))
         return link.send(request)
 
-    def _replies(self, pending: Sequence[Future[bytes]], expected: Kind) -> list[Message]:
+    def _replies(
+        self, pending: Sequence[Future[bytes]], expected: Kind, links: Sequence[PartyLink] | None = None
+    ) -> list[Message]:
+        """Await one reply of each link (None: of all), in their order."""
         replies: list[Message] = []
-        for link, future in zip(self.links, pending, strict=True):
+        for link, future in zip(self.links if links is None else links, pending, strict=True):
             data = future.result()
             reply = unpack(data)
             if reply.kind != expected:
@@ -273,6 +286,5 @@ _ANSWERS = {
     Kind.EMBED: Kind.EMBEDDING,
     Kind.UPDATE: Kind.DONE,
     Kind.END_ROUND: Kind.REPORT,
-    Kind.EVALUATE: Kind.EVALUATION,
     Kind.DESCRIBE: Kind.DESCRIPTION,
 }

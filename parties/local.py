@@ -61,14 +61,7 @@ def build_in_process(
 
     Raises ValueError for data that is not there or does not fit.
     """
-    data = load_dataset(
-        config.data.dataset.kind,
-        config.data.dataset.root,
-        train_samples=config.data.train_samples,
-        test_samples=config.data.test_samples,
-        seed=config.seed,
-        image_size=config.data.dataset.image_size,
-    )
+    data = load_data(config)
     assert data.train.labels is not None
     assert data.test.labels is not None
     grid = config.data.partition
@@ -93,6 +86,18 @@ def build_in_process(
         data.test.labels,
         config,
         on_exchange,
+    )
+
+
+def load_data(config: ExperimentConfig) -> Dataset:
+    """Load an experiment's samples. Raises ValueError for data that is not there or does not fit."""
+    return load_dataset(
+        config.data.dataset.kind,
+        config.data.dataset.root,
+        train_samples=config.data.train_samples,
+        test_samples=config.data.test_samples,
+        seed=config.seed,
+        image_size=config.data.dataset.image_size,
     )
 
 

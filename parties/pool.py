@@ -75,7 +75,7 @@ def train_in_processes(
     the name of the signal, None without one. When this process dies, so do its runs.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["parties.run"])
+    context.set_forkserver_preload(["parties.pool"])
     left = list(runs)
     running: dict[Connection, tuple[SweepRun, ForkServerProcess]] = {}
     signals: list[str] = []
@@ -137,7 +137,11 @@ def _train(run: SweepRun, run_dir: Path, pipe: Connection) -> None:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
             console = ShowConsole(file=log)
-            warnings.showwarning = lambda message, *_where: console.print(f"warning: {message}")
+
+            def show_warning(message: Warning | str, *_where: object) -> None:
+                console.print(f"warning: {message}")
+
+            warnings.showwarning = show_warning
             pipe.send(_outcome(run, run_dir, console, pipe))
     except OSError as error:
         pipe.send(Ended(finished=False, error=_one_line(error)))

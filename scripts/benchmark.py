@@ -1,4 +1,4 @@
-"""Measure LVFL: python scripts/benchmark.py {vertical,pruning,codec} [--pairs N] [--json FILE].
+"""Measure LVFL: python scripts/benchmark.py {vertical,pruning,codec,export} [--pairs N] [--json FILE].
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -18,6 +18,7 @@ from rich.console import Console
 
 from parties.benchmark import benchmark_vertical
 from vfl.benchmarks.codec import benchmark_codec
+from vfl.benchmarks.export import benchmark_export
 from vfl.benchmarks.paired import Options, Result
 from vfl.benchmarks.pruning import benchmark_pruning
 from vfl.benchmarks.report import describe_machine, show, write_json
@@ -55,6 +56,12 @@ BENCHMARKS = {
         "sparsify, encode and decode: microseconds, and bytes over the entropy bound",
         50,
         ("batch_size", "embedding_size"),
+    ),
+    "export": Benchmark(
+        benchmark_export,
+        "a pruned feature model in onnxruntime against the unpruned one: time and size per multiply-accumulate saved",
+        30,
+        ("width", "embedding_size"),
     ),
 }
 

@@ -1,5 +1,5 @@
 """The TensorBoard page of a run: curves, a layout that opens on the savings, hyperparameters, the configuration."""
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # SummaryWriter's methods are unannotated in PyTorch.
 
 from collections.abc import Mapping

@@ -137,8 +137,9 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
     for position, value in enumerate(subject.values(key)[:MOST_CURVES]):
         group = [variant for variant in subject.variants if variant.settings.get(key) == value]
         across, accuracy = [cost(v) for v in group], [100 * v.accuracy for v in group]
-        style = {"color": COLORS[position], "marker": MARKERS[position]}
-        axes.plot(across, accuracy, linestyle="none", label=setting_label(key, value), markersize=7, **style)
+        axes.scatter(
+            across, accuracy, 45, color=COLORS[position], marker=MARKERS[position], label=setting_label(key, value)
+        )
     on_front = [(cost(variant), 100 * variant.accuracy) for variant in front]
     axes.plot(
         *zip(*on_front, strict=True),
