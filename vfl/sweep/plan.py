@@ -153,8 +153,10 @@ def _points(path: Path, file: SweepFile) -> tuple[Settings, ...]:
 
 
 def _value_name(value: object) -> str:
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    if re.fullmatch(r"[A-Za-z0-9._]+", text):
+    text = str(value)
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        text = f"{value:g}"  # 0 for 0.0
+    if re.fullmatch(r"[A-Za-z0-9._+]+(e-[0-9]+)?", text):
         return text
     digest = hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
     return f"-{digest[:6]}"

@@ -29,9 +29,7 @@ class Search:
             raise ConfigError("search: needs Optuna; install it with: pip install 'lvfl[search]'") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.config = config
-        self.study = optuna.create_study(
-            sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5, constraints_func=_constraints)
-        )
+        self.study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5))
 
     def batches(self, summaries: Summaries, jobs: int) -> Iterator[list[Settings]]:
         """Yield the settings of runs to be trained next; ``summaries`` must hold their results when it goes on."""
@@ -51,7 +49,7 @@ class Search:
         kept = [
             trial
             for trial in self.study.trials
-            if trial.values is not None and trial.user_attrs.get(EXCESS, 1.0) <= 0.0
+            if trial.values is not None and all(excess <= 0.0 for excess in trial.constraints.values())
         ]
         if reference is None or not kept:
             return (
@@ -80,7 +78,7 @@ class Search:
         if reference is None or means is None:  # a run failed: its pair is not asked for its values again
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
             return
-        trial.set_user_attr(EXCESS, 100 * (reference[0] - means[0]) - self.config.points)
+        trial.set_constraint(EXCESS, 100 * (reference[0] - means[0]) - self.config.points)
         self.study.tell(trial, means[1])
 
     def _runs(self, alpha: float, beta: float) -> list[Settings]:
@@ -98,7 +96,3 @@ class Search:
             for each in there
         ]
         return sum(each["test_accuracy"] for each in there) / len(there), sum(costs) / len(costs)
-
-
-def _constraints(trial: "optuna.trial.FrozenTrial") -> tuple[float]:
-    return (trial.user_attrs.get(EXCESS, 1.0),)
