@@ -73,7 +73,6 @@ def _export(server: HeadServer, folder: Path) -> dict[str, Any]:
         "precision": "float32",
         "checked_to": TOLERANCE,
         "checked_samples": len(representation_BP),
-        "classes": config.data.dataset.kind,
         "embeddings_in_order": [party.name for party in parties],
         "models": models,
     }

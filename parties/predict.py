@@ -6,6 +6,7 @@ Shapes: B batch, N test samples, D embedding width, C classes.
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -14,10 +15,10 @@ from torch import Tensor
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from parties.trained import parties_of
-from vfl.config import ConfigError
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.fields import nearest
-from vfl.data.datasets import Dataset
 from vfl.data.samples import Samples
+from vfl.data.split import Split
 from vfl.data.vertical import grid_partition, standardise
 
 WhenAbsent = Literal["refuse", "zeros", "mean"]
@@ -27,34 +28,42 @@ class PartyAbsent(RuntimeError):  # noqa: N818 - says what is, not what went wro
     """A party is absent and nothing may stand for its embeddings."""
 
 
-def read_samples(path: Path, like: Samples) -> Samples:
+def read_samples(path: Path, image_shape: tuple[int, ...], classes: int) -> Samples:
     """Read whole images from a ``.npz`` file: ``images`` uint8 [N, C, H, W], and where known ``labels`` and ``ids``.
 
-    Raises ConfigError, one line, for a file without them or with images of another shape than those of ``like``.
+    Raises ConfigError, one line, for a file without them, with images of another shape than ``image_shape``
+    [C, H, W], or with labels that are no class.
     """
     try:
         with np.load(path, allow_pickle=False) as file:  # pyright: ignore[reportUnknownMemberType]  # partly untyped
             arrays = {name: torch.from_numpy(file[name]) for name in file.files if name in ("images", "labels", "ids")}
-    except (OSError, ValueError, TypeError, EOFError) as error:
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         raise ConfigError(f"--data: {path} cannot be read as .npz ({error})") from None
     images = arrays.get("images")
-    if images is None or images.dtype != torch.uint8 or images.shape[1:] != like.features.shape[1:]:
+    if images is None or images.dtype != torch.uint8 or tuple(images.shape[1:]) != image_shape:
         got = "no images" if images is None else f"{images.dtype} {list(images.shape)}"
-        raise ConfigError(f"--data: {path} needs images uint8 [N, {str(list(like.features.shape[1:]))[1:]}, got {got}")
+        raise ConfigError(f"--data: {path} needs images uint8 [N, {', '.join(map(str, image_shape))}], got {got}")
     if len(images) == 0:
         raise ConfigError(f"--data: {path} holds no image")
     labels = arrays.get("labels")
+    if labels is not None and not bool(((labels >= 0) & (labels < classes)).all()):
+        raise ConfigError(f"--data: labels must be 0 to {classes - 1}")
     ids = arrays.get("ids", torch.arange(len(images)))
     return Samples(ids.long(), images, None if labels is None else labels.long())
 
 
-def use_samples(server: HeadServer, data: Dataset, samples: Samples) -> None:
+def image_shape(config: ExperimentConfig, split: Split) -> tuple[int, ...]:
+    """Return channels, height and width of a whole image, of which every party holds a block."""
+    channels, height, width = split.parties[0].test.features.shape[1:]
+    return channels, height * config.data.partition.rows, width * config.data.partition.columns
+
+
+def use_samples(server: HeadServer, split: Split, samples: Samples) -> None:
     """Give every party its block of other samples in place of its test samples, scaled as its training features."""
     grid = server.config.data.partition
-    train_parts = grid_partition(data.train, grid.rows, grid.columns)
     parts = grid_partition(samples, grid.rows, grid.columns)
-    for party, train, part in zip(parties_of(server), train_parts, parts, strict=True):
-        party.test = standardise(train, part)[1]
+    for party, own, part in zip(parties_of(server), split.parties, parts, strict=True):
+        party.test = standardise(own.train, part)[1]
     unknown = torch.zeros(len(samples), dtype=torch.int64)  # never read where there are no labels
     server.test_labels_N = unknown if samples.labels is None else samples.labels
 
@@ -97,14 +106,14 @@ def mean_embedding(party: FeatureParty) -> Tensor:
 
 
 def predictions_rows(
-    samples: Samples, probabilities_NC: Tensor, classes: tuple[str, ...]
+    ids_N: Tensor, labels_N: Tensor | None, probabilities_NC: Tensor, classes: tuple[str, ...]
 ) -> tuple[list[str], list[list[Any]]]:
     """Return the heading and the lines of a table of predictions: the class and how probable it is, and all others."""
     best_N = probabilities_NC.argmax(dim=1)
-    labels = [] if samples.labels is None else [classes[int(label)] for label in samples.labels]
+    labels = [] if labels_N is None else [classes[int(label)] for label in labels_N]
     heading = ["id", *(["label"] if labels else []), "prediction", "probability", *(f"p_{name}" for name in classes)]
     rows: list[list[Any]] = []
-    for row, (identity, best) in enumerate(zip(samples.ids.tolist(), best_N.tolist(), strict=True)):
+    for row, (identity, best) in enumerate(zip(ids_N.tolist(), best_N.tolist(), strict=True)):
         values = [f"{value:.6f}" for value in probabilities_NC[row].tolist()]
         rows.append([identity, *labels[row : row + 1], classes[best], values[best], *values])
     return heading, rows
@@ -113,13 +122,6 @@ def predictions_rows(
 def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> float:
     """Return the share of samples whose most probable class is their label."""
     return float((probabilities_NC.argmax(dim=1) == labels_N).double().mean())
-
-
-def check_labels(samples: Samples, classes: tuple[str, ...]) -> None:
-    """Raise ConfigError for labels that name no class."""
-    labels_N = samples.labels
-    if labels_N is not None and not bool(((labels_N >= 0) & (labels_N < len(classes))).all()):
-        raise ConfigError(f"--data: labels must be 0 to {len(classes) - 1}, the rows of {', '.join(classes)}")
 
 
 def describe(accuracies: Mapping[str, float]) -> str:

@@ -39,6 +39,8 @@ class ShowWidths(Callback):
         writer = self.tensorboard.writer
         assert writer is not None
         for name in pruned:
+            if "widths" not in described[name]:  # a stand-in for a lost party has none
+                continue
             title = f"{name}, alpha {alphas[name]:g}, round {round_index}"
             image_HWC = draw_widths(title, described[name]["widths"], described[name]["original_widths"])
             writer.add_image(f"widths/{name}", image_HWC, round_index, dataformats="HWC")

@@ -12,12 +12,11 @@ import io
 import sys
 from pathlib import Path
 
-from parties.local import load_data
 from parties.predict import (
     PartyAbsent,
     accuracy,
-    check_labels,
     describe,
+    image_shape,
     predict,
     predictions_rows,
     read_samples,
@@ -26,6 +25,7 @@ from parties.predict import (
 from parties.trained import load_trained
 from vfl.atomic import write_atomically
 from vfl.cli import DONE, OneLineParser, exit_code
+from vfl.data.split import split_data
 
 LOST = 3
 
@@ -49,27 +49,27 @@ def parse_arguments() -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> int:
     """Predict and write the table."""
     server = load_trained(arguments.run)
-    data = load_data(server.config)
-    samples = data.test
+    split = split_data(server.config)
+    classes, ids_N, labels_N = split.labels.classes, split.labels.test.ids, split.labels.test.values
     if arguments.data is not None:
-        samples = read_samples(arguments.data, like=data.test)
-        check_labels(samples, data.classes)
-        use_samples(server, data, samples)
+        samples = read_samples(arguments.data, image_shape(server.config, split), len(classes))
+        use_samples(server, split, samples)
+        ids_N, labels_N = samples.ids, samples.labels
     try:
         probabilities_NC = predict(server, arguments.absent, arguments.when_absent)
     except PartyAbsent as absence:
         print(f"error: {absence}", file=sys.stderr)
         return LOST
-    if samples.labels is not None:
-        accuracies = {"accuracy": accuracy(probabilities_NC, samples.labels)}
+    if labels_N is not None:
+        accuracies = {"accuracy": accuracy(probabilities_NC, labels_N)}
         if arguments.absent is not None:
             accuracies = {
                 f"accuracy without {arguments.absent} ({arguments.when_absent})": accuracies["accuracy"],
-                "with all parties": accuracy(predict(server), samples.labels),
+                "with all parties": accuracy(predict(server), labels_N),
             }
         print(describe(accuracies))
     text = io.StringIO()
-    heading, rows = predictions_rows(samples, probabilities_NC, data.classes)
+    heading, rows = predictions_rows(ids_N, labels_N, probabilities_NC, classes)
     csv.writer(text, lineterminator="\n").writerows([heading, *rows])
     path = arguments.out or arguments.run / "predictions.csv"
     write_atomically(path, text.getvalue())

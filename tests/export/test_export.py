@@ -17,8 +17,7 @@ from models.small_map import SmallMapConv2d
 from parties.predict import predict
 from parties.run import run_experiment
 from parties.trained import load_trained
-from tests.conftest import small_config
-from vfl.config import ConfigError
+from vfl.config import ConfigError, parse_config
 from vfl.export import model as exporting
 from vfl.export.model import ExportMismatch, check_tools, export_model, plain_model, run_onnx
 from vfl.lightweighting.pruning import StructuredPruner
@@ -82,22 +81,22 @@ def test_without_the_extra_there_is_one_line_that_says_how_to_get_it(monkeypatch
 def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """The folder of a run, exported by the command, and the command's exit code."""
     run_dir = tmp_path_factory.mktemp("exported") / "run"
-    sections = {"training": {"rounds": 2}, "lightweighting": {"alpha": 0.4}}
-    sections |= {"models": {"feature": {"kind": "mlp", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}}}
-    sections |= {
-        "data": {
-            "dataset": {"kind": "digits"},
-            "train_samples": 48,
-            "test_samples": 40,
-            "partition": {"rows": 1, "columns": 2},
+    config = parse_config(
+        {
+            "name": "small",
+            "threads": 1,
+            "data": {"train_samples": 48, "test_samples": 40, "partition": {"rows": 1, "columns": 2}},
+            "models": {"feature": {"kind": "mlp", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}},
+            "training": {"rounds": 2, "batch_size": 16},
+            "lightweighting": {"alpha": 0.4},
         }
-    }
+    )
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         patch.setattr(warnings, "showwarning", warnings.showwarning)
         patch.setattr(threading, "excepthook", threading.excepthook)
-        run_experiment(small_config(**sections), run_dir, resume=False, console=Console(quiet=True))
+        run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
         patch.setattr(sys, "argv", ["export.py", str(run_dir)])
         code = runpy.run_path(str(SCRIPT))["main"]()
     signal.signal(signal.SIGTERM, handler)

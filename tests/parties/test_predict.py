@@ -2,6 +2,7 @@
 
 import csv
 import runpy
+import shutil
 import signal
 import sys
 import threading
@@ -14,12 +15,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from parties.local import load_data
-from parties.predict import PartyAbsent, accuracy, mean_embedding, predict, read_samples, use_samples
+from parties.predict import PartyAbsent, accuracy, image_shape, mean_embedding, predict, read_samples, use_samples
 from parties.run import run_experiment
 from parties.trained import load_trained, parties_of
 from vfl.checkpoint import CheckpointStore, CorruptCheckpoint
-from vfl.config import ConfigError
+from vfl.config import ConfigError, parse_config
+from vfl.data.datasets import load_dataset
+from vfl.data.split import split_data
 from vfl.run_folder import read_summary
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -29,12 +31,19 @@ CLASSES = 10
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of three pruned rounds."""
-    from tests.conftest import small_config
-
     run_dir = tmp_path_factory.mktemp("trained") / "run"
-    sections = {"training": {"rounds": 3}, "lightweighting": {"alpha": {1: 0.4}, "beta": 0.5}}
-    sections |= {"models": {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}}}
-    run_experiment(small_config(**sections), run_dir, resume=False, console=Console(quiet=True))
+    config = parse_config(
+        {
+            "name": "small",
+            "seed": 3,
+            "threads": 1,
+            "data": {"train_samples": 48, "test_samples": 40},
+            "models": {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}},
+            "training": {"rounds": 3, "batch_size": 16, "optimizer": {"learning_rate": 0.05}},
+            "lightweighting": {"alpha": {1: 0.4}, "beta": 0.5},
+        }
+    )
+    run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
     return run_dir
 
 
@@ -50,12 +59,13 @@ def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
 def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp_path: Path):
     server = load_trained(trained)
     expected_NC = predict(server)
-    data = load_data(server.config)
+    split = split_data(server.config)
+    whole = load_dataset("digits", None, train_samples=48, test_samples=40, seed=3).test
     order = torch.arange(39, -1, -2)
-    np.savez(tmp_path / "some.npz", images=data.test.features[order].numpy())
-    samples = read_samples(tmp_path / "some.npz", like=data.test)
+    np.savez(tmp_path / "some.npz", images=whole.features[order].numpy())
+    samples = read_samples(tmp_path / "some.npz", image_shape(server.config, split), CLASSES)
     assert samples.labels is None
-    use_samples(server, data, samples)
+    use_samples(server, split, samples)
     torch.testing.assert_close(predict(server), expected_NC[order])
 
 
@@ -176,6 +186,4 @@ def test_a_file_that_does_not_fit_is_one_line(say, arrays, expected: str, traine
 
 
 def _copy(run_dir: Path, to: Path) -> Path:
-    import shutil
-
     return shutil.copytree(run_dir, to / "copied")

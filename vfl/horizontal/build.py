@@ -1,6 +1,6 @@
 """A horizontal experiment out of its configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -13,42 +13,20 @@ from vfl.data.horizontal.partition import Parameters, SamplePartition, partition
 from vfl.data.vertical import standardise
 from vfl.digest import weights_digest
 from vfl.horizontal.algorithm import FederatedAlgorithm
+from vfl.horizontal.algorithms import build_algorithm
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import ClientStates, InMemory, OnDisk
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.engines.choice import build_engine
 from vfl.horizontal.evaluation import Evaluator
-from vfl.horizontal.fedasync import FedAsync
-from vfl.horizontal.fedasync_average import FedAsyncAverage
-from vfl.horizontal.fedavg import FedAvg, FedSGD
-from vfl.horizontal.feddyn import FedDyn
-from vfl.horizontal.fedlga import FedLGA
-from vfl.horizontal.fedmom import FedMom
-from vfl.horizontal.fednova import FedNova
-from vfl.horizontal.fedprox import FedProx
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
-from vfl.horizontal.scaffold import Scaffold
 from vfl.horizontal.show_split import ShowSplit
 from vfl.horizontal.traffic import transfer_bytes
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
 from vfl.random import seeded
 from vfl.runtime import Runtime
-
-ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
-    "fedsgd": FedSGD,
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "fednova": FedNova,
-    "scaffold": Scaffold,
-    "feddyn": FedDyn,
-    "fedlga": FedLGA,
-    "fedasync": FedAsync,
-    "fedasync_average": FedAsyncAverage,
-    "fedmom": FedMom,
-}
-"""By ``horizontal.algorithm``."""
 
 
 def build_horizontal(
@@ -129,6 +107,7 @@ def assemble(
         config.seed,
         _transfers(config, algorithm, model),
         full_batch=algorithm.one_step_full_batch,
+        extra_passes=algorithm.extra_passes,
     )
     evaluator = Evaluator(
         model,
@@ -140,14 +119,6 @@ def assemble(
     )
     server = AsynchronousTrainer if config.horizontal.algorithm == "fedasync" else SynchronousTrainer
     return server(config, algorithm, fleet, devices, evaluator, _data_digest(data, partition))
-
-
-def build_algorithm(config: ExperimentConfig, samples_N: Sequence[int], model: FlatModel) -> FederatedAlgorithm:
-    """Build the algorithm that ``horizontal.algorithm`` names."""
-    kind = ALGORITHMS[config.horizontal.algorithm]
-    if kind is FedLGA:
-        return FedLGA(config, samples_N, model.split)
-    return kind(config, samples_N)
 
 
 def build_states(config: ExperimentConfig, run_dir: Path) -> ClientStates:

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
+from chromium import Browse, check_layout
 
-from tests.browser.conftest import Browse, check_layout
 from vfl.report.runs import load_subject
 from vfl.report.write import write_report
 
-pytest_plugins = ["tests.report.conftest"]
 pytestmark = pytest.mark.browser
 
 

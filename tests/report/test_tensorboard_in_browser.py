@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chromium import Browse
+from made_runs import vertical_rows
 from PIL import Image
 
-from tests.browser.conftest import Browse
-from tests.report.conftest import vertical_rows
 from vfl.loop import TrainingLoop
 from vfl.tensorboard import TensorBoard
 

@@ -1,15 +1,12 @@
-"""Headless Chromium. These tests run where it is installed: ``pytest -m browser``, as .ci/run does."""
+"""Headless Chromium, and what it measures of a page. Tests that need it: ``pytest -m browser``, as .ci/run does."""
 
 import html
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import pytest
 
 
 class Seen(NamedTuple):
@@ -23,13 +20,10 @@ class Seen(NamedTuple):
 Browse = Callable[..., Seen]
 
 
-@pytest.fixture(scope="session")
-def browse(tmp_path_factory: pytest.TempPathFactory) -> Browse:
-    """Open a page in a window of some size; return its elements, and save a picture where one is asked for."""
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+def open_browser(profile: Path) -> Browse:
+    """Return what opens a page in a window of some size and, where one is asked for, saves a picture of it."""
     browser = next((path for path in found if path), None)
     assert browser, "these tests need Chromium: apt-get install chromium"
-    profile = tmp_path_factory.mktemp("profile")
 
     def open_page(url: str, width: int, height: int, *, picture: Path | None = None, wait_ms: int = 0) -> Seen:
         action = f"--screenshot={picture}" if picture else "--dump-dom"
