@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ Browse = Callable[..., Seen]
 
 def open_browser(profile: Path) -> Browse:
     """Return what opens a page in a window of some size and, where one is asked for, saves a picture of it."""
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
     browser = next((path for path in found if path), None)
     assert browser, "these tests need Chromium: apt-get install chromium"
 

@@ -12,6 +12,7 @@ from vfl.report.figures import Drawing, draw
 from vfl.report.runs import Subject
 from vfl.report.svg import inline_svg, png
 from vfl.report.tables import TableData, party_tables, tables
+from vfl.sweep.show import names
 
 PAGE = "report.html"
 TEXT = "report.md"
@@ -42,6 +43,7 @@ def page(subject: Subject, drawings: list[Drawing], open_tables: list[TableData]
     return environment.from_string(template).render(
         subject=subject,
         about=about(subject),
+        missing=names(subject.missing),
         drawings=[
             (drawing, inline_svg(drawing.figure, drawing.name, escape(drawing.title, quote=True)))
             for drawing in drawings
@@ -57,7 +59,7 @@ def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableDa
     """Return the report as Markdown, beside whose file the PNGs lie."""
     lines = [f"# {subject.name}", "", about(subject), ""]
     if subject.missing:
-        lines += [f"Not finished, and so not in here: {', '.join(subject.missing)}.", ""]
+        lines += [f"Not finished, and so not in here: {names(subject.missing)}.", ""]
     for drawing in drawings:
         lines += [f"![{drawing.title}]({drawing.name}.png)", "", f"{drawing.title}. {drawing.caption}".strip(), ""]
     return "\n".join([*lines, *(table.markdown() for table in all_tables)])
