@@ -2,6 +2,8 @@
 
 Shapes: B batch, N test samples, D embedding width, C classes.
 """
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch's own signatures are partly untyped.
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +37,7 @@ def read_samples(path: Path, image_shape: tuple[int, ...], classes: int) -> Samp
     [C, H, W], or with labels that are no class.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:  # pyright: ignore[reportUnknownMemberType]  # partly untyped
+        with np.load(path, allow_pickle=False) as file:
             arrays = {name: torch.from_numpy(file[name]) for name in file.files if name in ("images", "labels", "ids")}
     except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
         raise ConfigError(f"--data: {path} cannot be read as .npz ({error})") from None

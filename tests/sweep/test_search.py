@@ -61,7 +61,14 @@ def test_a_failed_run_takes_its_pair_out_of_the_running():
         for settings in points:
             if settings[ALPHA] == 0 and settings[BETA] == 0:
                 summaries[folder_name(settings)] = train(settings)
-    assert "none of 12 pairs" in searching.conclusion(summaries)
+    assert searching.conclusion(summaries).startswith("cheapest with at most 2 points lost: alpha 0, beta 0;")
+
+
+def test_without_the_run_to_compare_with_nothing_is_concluded():
+    searching = Search(CONFIG)
+    for _ in searching.batches({}, 4):
+        pass
+    assert "none of 12 pairs" in searching.conclusion({})
 
 
 def test_without_optuna_there_is_one_line_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):

@@ -3,7 +3,8 @@
 Shapes: B samples, any model [B, ...] -> [B, D].
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# torch.onnx and onnxruntime are partly untyped.
+# pyright: reportMissingTypeStubs=false
+# torch.onnx is partly untyped, onnxruntime ships no stubs.
 
 import copy
 import logging
