@@ -236,8 +236,12 @@ class FeatureParty:
         return encode_as(self.config.wire.values, embedding_BD, f"{self.name}'s embedding")
 
     def describe(self) -> dict[str, Any]:
-        """Return the digest of the weights."""
-        return {"weights_digest": weights_digest(self.model.state_dict())}
+        """Return the digest of the weights, and the widths of the prunable layers, now and as built."""
+        return {
+            "weights_digest": weights_digest(self.model.state_dict()),
+            "widths": self.pruner.widths(),
+            "original_widths": self.pruner.original_widths,
+        }
 
     def state_dict(self) -> State:
         """Return everything that the party's next rounds depend on."""

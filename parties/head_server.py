@@ -4,7 +4,7 @@ Shapes: B batch, D width of one embedding, P width of all embeddings together.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import asdict
@@ -116,21 +116,38 @@ class HeadServer:
         """Return accuracy and mean loss of the joint model on all test samples, parties in evaluation mode."""
         samples = len(self.test_labels_N)
         correct, loss_sum = 0, 0.0
-        for start in range(0, samples, self.config.evaluation.batch_size):
-            stop = min(start + self.config.evaluation.batch_size, samples)
-            replies = self._ask_all(Message(Kind.EVALUATE, parts=(control({"start": start, "stop": stop}),)))
-            with torch.inference_mode():
-                logits_BC = self._logits(replies, stop - start)
-                labels_B = self.test_labels_N[start:stop]
-                loss_sum += float(F.cross_entropy(logits_BC, labels_B, reduction="sum"))
-                correct += int((logits_BC.argmax(dim=1) == labels_B).sum())
+        for start, stop in self.test_batches():
+            logits_BC = self.logits(self.test_embeddings(start, stop, self.links))
+            labels_B = self.test_labels_N[start:stop]
+            loss_sum += float(F.cross_entropy(logits_BC, labels_B, reduction="sum"))
+            correct += int((logits_BC.argmax(dim=1) == labels_B).sum())
         return {"accuracy/test": correct / samples, "loss/test": _finite(loss_sum / samples, "the test loss")}
+
+    def test_batches(self) -> list[tuple[int, int]]:
+        """Return first row and end of the batches in which the test samples are evaluated."""
+        samples, size = len(self.test_labels_N), self.config.evaluation.batch_size
+        return [(start, min(start + size, samples)) for start in range(0, samples, size)]
+
+    def test_embeddings(self, start: int, stop: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
+        """Ask parties for their embeddings [B, D] of the test samples ``start`` to ``stop``; return them by name."""
+        message = Message(Kind.EVALUATE, parts=(control({"start": start, "stop": stop}),))
+        replies = self._replies([self._send(link, message) for link in links], Kind.EVALUATION, links)
+        receivers = {receiver.sender: receiver for receiver in self.receivers}
+        return {
+            link.name: receivers[link.name].decode(self._frame(link.name, reply), stop - start)
+            for link, reply in zip(links, replies, strict=True)
+        }
+
+    def logits(self, embeddings: Mapping[str, Tensor]) -> Tensor:
+        """Return the head's scores [B, C] of all parties' embeddings [B, D]."""
+        representation_BP = torch.cat([embeddings[link.name] for link in self.links], dim=1)
+        with torch.inference_mode():
+            return self.trainer.runtime.forward(self.trainer.head, representation_BP.to(self.trainer.runtime.device))
 
     def summary(self) -> dict[str, Any]:
         """Return the totals of all rounds, and per party what it is now and what it cost."""
         digests = {OWNER: weights_digest(self.trainer.head.state_dict())}
-        for link, reply in zip(self.links, self._ask_all(Message(Kind.DESCRIBE)), strict=True):
-            digests[link.name] = str(reply.settings["weights_digest"])
+        digests |= {name: str(described["weights_digest"]) for name, described in self.describe().items()}
         parties = {
             name: {
                 **{key: self.reports.get(name, {}).get(key) for key in PRESENT},
@@ -142,6 +159,11 @@ class HeadServer:
             for name, costs in self.costs.items()
         }
         return {**total_costs(self.costs), "model_digest": combined_digest(digests), "parties": parties}
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """Return, by party, the digest of its weights and the widths of its prunable layers, now and as built."""
+        replies = self._ask_all(Message(Kind.DESCRIBE))
+        return {link.name: reply.settings for link, reply in zip(self.links, replies, strict=True)}
 
     def state_dict(self) -> dict[str, State]:
         """Return the server's state, and what the links keep of their parties."""
@@ -214,17 +236,9 @@ class HeadServer:
         # Corollary 1: the convergence bound grows with both sums over rounds and parties.
         return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
 
-    def _logits(self, replies: Iterable[Message], samples: int) -> Tensor:
-        embeddings = [
-            receiver.decode(self._frame(receiver.sender, reply), samples)
-            for receiver, reply in zip(self.receivers, replies, strict=True)
-        ]
-        representation_BP = torch.cat(embeddings, dim=1).to(self.trainer.runtime.device)
-        return self.trainer.runtime.forward(self.trainer.head, representation_BP)
-
     def _ask_all(self, message: Message) -> Iterator[Message]:
         """Send one message to all parties; their replies follow as they come, in the parties' order."""
-        return self._replies([self._send(link, message) for link in self.links], _ANSWERS[message.kind])
+        return self._replies([self._send(link, message) for link in self.links], _ANSWERS[message.kind], self.links)
 
     def _send(self, link: PartyLink, message: Message) -> Future[bytes]:
         request = pack(message)
@@ -233,8 +247,10 @@ class HeadServer:
             self._book(link.name, "downlink", message, len(request))
         return reply
 
-    def _replies(self, pending: Sequence[Future[bytes]], expected: Kind) -> Iterator[Message]:
-        for link, future in zip(self.links, pending, strict=True):
+    def _replies(
+        self, pending: Sequence[Future[bytes]], expected: Kind, links: Sequence[PartyLink]
+    ) -> Iterator[Message]:
+        for link, future in zip(links, pending, strict=True):
             data = future.result()
             reply = unpack(data)
             if reply.kind != expected:
@@ -244,7 +260,7 @@ class HeadServer:
             yield reply
 
     def _await_done(self, pending: Sequence[Future[bytes]]) -> None:
-        for _ in self._replies(pending, Kind.DONE):
+        for _ in self._replies(pending, Kind.DONE, self.links):
             pass
 
     def _book(self, name: str, direction: Direction, message: Message, size: int) -> None:
@@ -292,6 +308,5 @@ _ANSWERS = {
     Kind.EMBED: Kind.EMBEDDING,
     Kind.UPDATE: Kind.DONE,
     Kind.END_ROUND: Kind.REPORT,
-    Kind.EVALUATE: Kind.EVALUATION,
     Kind.DESCRIBE: Kind.DESCRIPTION,
 }

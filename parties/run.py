@@ -1,22 +1,25 @@
 """One training from a configuration: parties or clients in this process, the callbacks, the loop and its signals."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from parties.head_server import HeadServer
 from parties.local import build_in_process
-from vfl.callbacks import Callback, EarlyStop, JsonLines, ShowProgress, TensorBoard
+from parties.widths import ShowWidths
+from vfl.callbacks import EarlyStop, JsonLines, ShowProgress
 from vfl.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.cli import DONE, INTERRUPTED
-from vfl.config import ExperimentConfig
+from vfl.config import ExperimentConfig, dotted_settings, dump_config
 from vfl.horizontal import table as horizontal_table
 from vfl.horizontal.build import build_horizontal
-from vfl.loop import Algorithm, TrainingLoop, stop_on_signal
+from vfl.loop import Algorithm, Callback, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, write_summary
 from vfl.runtime import Runtime, start_runtime
+from vfl.tensorboard import TensorBoard
 from vfl.vertical import table as vertical_table
 from vfl.workers import Alone
 
@@ -61,11 +64,13 @@ def run_experiment(
     console: Console,
     extra_callbacks: Sequence[Callback] = (),
     workers: Alone | None = None,
+    hparams: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Build the experiment and train it in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
-    ``extra_callbacks`` come after all others. Of several ``workers`` the first one alone writes. Raises ValueError
-    for data or a folder that cannot be used.
+    ``extra_callbacks`` come after all others. Of several ``workers`` the first one alone writes. ``hparams`` are the
+    settings on TensorBoard's page of that name, by dotted key; None shows all. Raises ValueError for data or a folder
+    that cannot be used.
     """
     if workers is not None and workers.rank > 0:
         return _follow(config, run_dir, console, workers)
@@ -77,7 +82,8 @@ def run_experiment(
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
     store = CheckpointStore(run_dir / "checkpoints", keep=config.checkpoint.keep)
     with only_process_in(run_dir):
-        return train(algorithm, config, run_dir, store, progress, [*own_callbacks, *extra_callbacks], workers)
+        callbacks = [*own_callbacks, *extra_callbacks]
+        return train(algorithm, config, run_dir, store, progress, callbacks, workers, hparams)
 
 
 def _follow(config: ExperimentConfig, run_dir: Path, console: Console, workers: Alone) -> Outcome:
@@ -96,6 +102,7 @@ def train(
     progress: ShowProgress,
     extra_callbacks: Sequence[Callback] = (),
     workers: Alone | None = None,
+    hparams: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Train in a folder that is open and locked, from the newest checkpoint in ``store`` on.
 
@@ -103,7 +110,12 @@ def train(
     """
     workers = workers or Alone()
     first = workers.rank == 0
-    callbacks: list[Callback] = [TensorBoard(run_dir), JsonLines(run_dir / "metrics.jsonl"), progress] if first else []
+    callbacks: list[Callback] = []
+    if first:
+        tensorboard = TensorBoard(run_dir, dump_config(config), dotted_settings(config) if hparams is None else hparams)
+        callbacks = [tensorboard, JsonLines(run_dir / "metrics.jsonl"), progress]
+        if isinstance(algorithm, HeadServer):
+            callbacks.append(ShowWidths(algorithm, tensorboard))
     if config.training.patience is not None:
         callbacks.append(EarlyStop(config.training.patience))
     loop = TrainingLoop(

@@ -1,4 +1,4 @@
-"""Measure LVFL: python scripts/benchmark.py {vertical,pruning,processes,codec,horizontal} [--pairs N] [--json FILE].
+"""Measure: python scripts/benchmark.py {vertical,pruning,processes,codec,horizontal,export} [--pairs N] [--json FILE].
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -19,6 +19,7 @@ from rich.console import Console
 from parties.benchmark import benchmark_vertical
 from parties.remote.benchmark import benchmark_processes
 from vfl.benchmarks.codec import benchmark_codec
+from vfl.benchmarks.export import benchmark_export
 from vfl.benchmarks.horizontal import benchmark_horizontal
 from vfl.benchmarks.paired import Options, Result
 from vfl.benchmarks.pruning import benchmark_pruning
@@ -69,6 +70,12 @@ BENCHMARKS = {
         "a round of federated averaging against a loop written by hand: throughput; memory of many clients",
         4,
         (),
+    ),
+    "export": Benchmark(
+        benchmark_export,
+        "a pruned feature model in onnxruntime against the unpruned one: time and size per multiply-accumulate saved",
+        30,
+        ("width", "embedding_size"),
     ),
 }
 

@@ -13,9 +13,10 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vfl.callbacks import EarlyStop, JsonLines, ShowProgress, TensorBoard
+from vfl.callbacks import EarlyStop, JsonLines, ShowProgress
 from vfl.checkpoint import CheckpointStore, State
 from vfl.loop import Callback, Metrics, TrainingLoop, stop_on_signal
+from vfl.tensorboard import TensorBoard
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ FORBIDDEN = {
     "parties": {"scripts", "tests"},
     "scripts": {"scripts", "tests"},
 }
-GENERAL = ("vfl/loop.py", "vfl/callbacks.py", "vfl/checkpoint.py", "vfl/costs.py")
+GENERAL = ("vfl/loop.py", "vfl/callbacks.py", "vfl/tensorboard.py", "vfl/checkpoint.py", "vfl/costs.py")
 """What horizontal algorithms use as well."""
 
 

@@ -1,39 +1,14 @@
-"""What watches the loop: TensorBoard, JSONL, progress and early stopping."""
+"""What watches the loop: JSONL, progress and early stopping; TensorBoard has a file of its own."""
 
 import json
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch.utils.tensorboard import SummaryWriter
 
 from vfl.atomic import write_atomically
 from vfl.checkpoint import State
 from vfl.loop import Callback, Metrics, TrainingLoop
-
-
-class TensorBoard(Callback):
-    """Writes every metric under its tag, step = round. Rounds that a resume repeats are purged."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self.run_dir = run_dir
-        self.writer: SummaryWriter | None = None
-
-    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
-        """Write the round; the first one of a session opens an event file and purges what it will write again."""
-        if self.writer is None:
-            self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
-            self.writer.add_custom_scalars(_charts(metrics))  # pyright: ignore[reportUnknownMemberType]  # as add_scalar
-        for tag, value in metrics.items():
-            self.writer.add_scalar(tag, value, round_index)  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
-        self.writer.flush()
-
-    def on_end(self, loop: TrainingLoop) -> None:
-        """Close the event file."""
-        if self.writer is not None:
-            with suppress(OSError):  # the rounds are flushed; closing must not hide why the run ended
-                self.writer.close()
 
 
 class JsonLines(Callback):
@@ -138,12 +113,6 @@ class EarlyStop(Callback):
     def _stop_if_exhausted(self, loop: TrainingLoop) -> None:
         if self.waited >= self.patience:
             loop.request_stop(f"no better test accuracy than {self.best:.2%} in {self.patience} evaluations")
-
-
-def _charts(metrics: Metrics) -> dict[str, dict[str, list[str | list[str]]]]:
-    """Return a layout of TensorBoard's custom scalars: a chart per quantity, with a line for each of its owners."""
-    quantities = dict.fromkeys(["accuracy", "savings", *(tag.partition("/")[0] for tag in metrics)])
-    return {"run": {quantity: ["Multiline", [f"^{quantity}/"]] for quantity in quantities}}
 
 
 def _round_of(line: str) -> float:

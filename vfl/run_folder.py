@@ -78,7 +78,7 @@ def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:
 
 
 def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
-    """Return whether the folder holds all rounds of this configuration.
+    """Return whether the folder holds all rounds of this configuration, or those up to its early stop.
 
     Raises ConfigError where it holds a run of another one.
     """
@@ -90,8 +90,14 @@ def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
         raise ConfigError(
             f"--out: {run_dir} holds a run with other settings: {', '.join(changes)}; name another folder"
         )
-    summary = run_dir / "summary.json"
-    return summary.exists() and json.loads(summary.read_text(encoding="utf-8"))["rounds"] == config.training.rounds
+    if not (run_dir / "summary.json").exists():
+        return False
+    return config.training.patience is not None or read_summary(run_dir)["rounds"] == config.training.rounds
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """Return a finished run's ``summary.json``."""
+    return json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
 
 
 def read_rows(run_dir: Path) -> list[Row]:

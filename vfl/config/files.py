@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
@@ -18,13 +19,31 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
     A file may name another as ``base:`` (relative to itself) and then holds only what differs from it.
     Raises ConfigError, one line, for anything that is wrong.
     """
-    values = _read_with_base(path, seen=())
+    return parse_config(lay_over(read_settings(path), parse_overrides(overrides)))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a YAML file laid over those of its ``base:``, unchecked."""
+    return _read_with_base(path, seen=())
+
+
+def parse_overrides(overrides: Sequence[str]) -> dict[str, object]:
+    """Return the values of ``dotted.key=value`` texts by key. Raises ConfigError for what is none."""
+    values: dict[str, object] = {}
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
             raise ConfigError(f"{override!r} is not an override; write key=value, as training.rounds=20")
-        _set(ExperimentConfig, values, key.split("."), _parse_value(key, text))
-    return parse_config(values)
+        values[key] = _parse_value(key, text)
+    return values
+
+
+def lay_over(values: Mapping[str, Any], settings: Mapping[str, object]) -> dict[str, Any]:
+    """Return nested settings in which those of some dotted keys are others; nothing is checked or changed."""
+    changed = deepcopy(dict(values))
+    for key, value in settings.items():
+        _set(ExperimentConfig, changed, key.split("."), value)
+    return changed
 
 
 def parse_config(values: Mapping[str, Any]) -> ExperimentConfig:
@@ -51,10 +70,15 @@ def changed_keys(before: ExperimentConfig, after: ExperimentConfig) -> list[str]
     ]
 
 
+def dotted_settings(config: ExperimentConfig) -> dict[str, object]:
+    """Return all settings of an experiment by dotted key."""
+    return _flatten(config.model_dump())
+
+
 def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: base refers back to itself")
-    values = _read_yaml(path)
+    values = read_yaml(path)
     base = values.pop("base", None)
     if base is None:
         return values
@@ -62,7 +86,8 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return _overlay(ExperimentConfig, inherited, values)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping that a YAML file holds. Raises ConfigError, one line, where it holds none."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -49,7 +49,7 @@ class StructuredPruner:
     """
 
     original_widths: dict[str, int]
-    """Output channels of every prunable Conv2d and Linear when the pruner was built."""
+    """Output channels of every prunable Conv2d and Linear when the pruner was built, in the model's order."""
     alpha_max: float
     """The largest ratio reached so far."""
 
@@ -78,7 +78,8 @@ class StructuredPruner:
         _warn_of_unreached(model, groups)
         self._groups = [group for group in groups if self._is_prunable(group)]
         self._history: list[PruningEvent] = []
-        self.original_widths = {name: group.width for group in self._groups for name in group.names}
+        widths = {name: group.width for group in self._groups for name in group.names}
+        self.original_widths = {name: widths[name] for name in modules_by_name(model) if name in widths}
         self.alpha_max = 0.0
 
     def _is_prunable(self, group: CoupledLayers) -> bool:

@@ -1,0 +1,122 @@
+"""Trains a sweep in its folder: ``sweep.json``, ``runs/``, ``sweep.csv``, ``times.csv``; the same call goes on.
+
+What is finished is kept, what was killed goes on from its checkpoint, what failed is tried again.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from parties.pool import Ended, Event, train_in_processes
+from vfl.atomic import write_atomically
+from vfl.config import ConfigError
+from vfl.run_folder import is_finished, only_process_in, read_summary
+from vfl.sweep.plan import Sweep, SweepRun
+from vfl.sweep.search import Search
+from vfl.sweep.show import SweepView
+from vfl.sweep.table import shares, write_tables
+
+MANIFEST = "sweep.json"
+
+
+@dataclass
+class SweepState:
+    """The runs known so far and what came of them, by folder."""
+
+    folder: Path
+    runs: list[SweepRun] = field(default_factory=list[SweepRun])
+    summaries: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def runs_dir(self) -> Path:
+        """Folder of the runs' folders."""
+        return self.folder / "runs"
+
+    def add(self, runs: Sequence[SweepRun]) -> None:
+        """Take runs in, with the results that are there. Raises ConfigError for a folder with other settings."""
+        known = {run.folder for run in self.runs}
+        for run in runs:
+            if run.folder not in known and is_finished(self.runs_dir / run.folder, run.config):
+                self.read(run)
+        self.runs += [run for run in runs if run.folder not in known]
+
+    def read(self, run: SweepRun) -> None:
+        """Read a finished run's summary."""
+        summary = read_summary(self.runs_dir / run.folder)
+        self.summaries[run.folder] = summary | shares(summary)
+
+    def write(self) -> None:
+        """Write the tables."""
+        write_tables(self.folder, self.runs, self.summaries, self.failures)
+
+
+def train_sweep(sweep: Sweep, folder: Path, jobs: int, console: Console, *, keep_checkpoints: bool) -> SweepState:
+    """Train what is not finished, ``jobs`` runs at once. Checkpoints of finished runs are deleted unless kept.
+
+    The threads of a run are its share when the sweep begins, and stay so: its bits depend on them. Raises
+    ConfigError for a folder that holds other runs or that another process works in, KeyboardInterrupt at the end of
+    a sweep that a signal has ended.
+    """
+    threads = _threads_per_run(sweep, folder, jobs, console)
+    search = Search(sweep.search) if sweep.search is not None else None
+    state = SweepState(folder)
+    state.add(sweep.runs(threads))
+    try:
+        state.runs_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out: {folder} cannot be written ({error.strerror})") from None
+    with only_process_in(folder):
+        if search is None:
+            _train(state, sweep, threads, jobs, console, keep_checkpoints=keep_checkpoints)
+            return state
+        for points in search.batches(state.summaries, jobs):
+            state.add([sweep.run(settings, threads) for settings in points])
+            _train(state, sweep, threads, jobs, console, keep_checkpoints=keep_checkpoints)
+        console.print(search.conclusion(state.summaries))
+    return state
+
+
+def _train(
+    state: SweepState, sweep: Sweep, threads: int, jobs: int, console: Console, *, keep_checkpoints: bool
+) -> None:
+    manifest = {"name": sweep.name, "threads": threads, "runs": {run.folder: run.settings for run in state.runs}}
+    write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    state.write()
+    left = [run for run in state.runs if run.folder not in state.summaries]
+    view = SweepView(console, len(state.runs), kept=len(state.summaries))
+
+    def on_event(run: SweepRun, event: Event) -> None:
+        if not isinstance(event, Ended):
+            view.progress(run.folder, event.rounds, run.config.training.rounds, event.accuracy)
+            return
+        if event.finished:
+            state.read(run)
+            if not keep_checkpoints:
+                shutil.rmtree(state.runs_dir / run.folder / "checkpoints", ignore_errors=True)
+        if event.error is not None:
+            state.failures[run.folder] = event.error
+        view.end(run.folder, state.summaries.get(run.folder), event.error)
+        state.write()
+
+    with view:
+        signal_name = train_in_processes(left, state.runs_dir, jobs, on_event)
+    if signal_name is not None:
+        raise KeyboardInterrupt(signal_name)
+
+
+def _threads_per_run(sweep: Sweep, folder: Path, jobs: int, console: Console) -> int:
+    if (folder / MANIFEST).exists():
+        threads = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["threads"]
+        console.print(f"going on in {folder}; {threads} threads per run, as when the sweep began")
+        return threads
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"--out: {folder} is not empty and holds no sweep; name another folder")
+    cores = len(os.sched_getaffinity(0))
+    return max(1, (sweep.base.get("threads") or cores) // jobs)

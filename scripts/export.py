@@ -1,0 +1,42 @@
+"""Export a trained split model: python scripts/export.py RUN [--out DIR].
+
+Writes every party's pruned feature model and the head as torch.export (.pt2) and ONNX files, checks both against
+PyTorch, and adds a card (card.json, card.md). Needs: pip install 'lvfl[export]'.
+Exit codes: 0 done, 2 bad input (one line on stderr).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from parties.export import export_run
+from parties.trained import load_trained
+from vfl.cli import DONE, OneLineParser, exit_code
+from vfl.export.model import check_tools
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run of scripts/train.py")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new folder (default: RUN/export)")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Export and say where to."""
+    check_tools()
+    folder = arguments.out or arguments.run / "export"
+    card = export_run(load_trained(arguments.run), folder)
+    print(f"{len(card['models'])} models, checked to {card['checked_to']:g}: {folder / 'card.md'}")
+    return DONE
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    return exit_code(lambda: run(arguments), warn=lambda line: print(line, file=sys.stderr))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

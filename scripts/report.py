@@ -1,0 +1,39 @@
+"""Report on a run or a sweep: python scripts/report.py RUN_OR_SWEEP [--out DIR].
+
+Writes DIR/report.html (one file that opens offline), report.md and the figures as PNG.
+Exit codes: 0 done, 2 bad input (one line on stderr).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from vfl.cli import DONE, OneLineParser, exit_code
+from vfl.report.runs import load_subject
+from vfl.report.write import PAGE, write_report
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="RUN_OR_SWEEP", help="folder of scripts/train.py or sweep.py")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (default: RUN_OR_SWEEP/report)")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the report."""
+    folder = arguments.out or arguments.folder / "report"
+    names = write_report(load_subject(arguments.folder), folder)
+    print(f"{folder / PAGE}, and {len(names) - 1} files beside it")
+    return DONE
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    return exit_code(lambda: run(arguments), warn=lambda line: print(line, file=sys.stderr))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Train many runs of one experiment: python scripts/sweep.py SWEEP.yaml [key=value ...] [--jobs N] [--out DIR].
+
+The same command goes on where it was interrupted or killed. DIR/sweep.csv has a line per run; TensorBoard's page
+"HParams" of DIR compares them; scripts/report.py DIR draws them.
+Exit codes: 0 done, 2 bad input or a run that failed (one line on stderr), 130 interrupted after checkpoints.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from parties.sweep import train_sweep
+from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, exit_code
+from vfl.config import ConfigError
+from vfl.sweep.plan import load_sweep
+from vfl.sweep.show import names
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sweep", type=Path, metavar="SWEEP.yaml", help="as configs/sweep_quickstart.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings of all runs that differ")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once; they share the threads")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: runs/NAME)")
+    parser.add_argument(
+        "--keep-checkpoints", action="store_true", help="of finished runs as well, for predict.py and export.py"
+    )
+    return parser.parse_intermixed_args()
+
+
+def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
+    """Train the sweep."""
+    if arguments.jobs < 1:
+        raise ConfigError(f"--jobs: {arguments.jobs} runs at once train nothing; give at least 1")
+    sweep = load_sweep(arguments.sweep, arguments.overrides)
+    folder = arguments.out or Path("runs") / sweep.name
+    state = train_sweep(sweep, folder, arguments.jobs, console, keep_checkpoints=arguments.keep_checkpoints)
+    console.print(f"{len(state.summaries)} of {len(state.runs)} runs finished: {folder / 'sweep.csv'}")
+    if state.failures:
+        print(f"error: failed: {names(list(state.failures))}; see {folder / 'sweep.csv'}", file=sys.stderr)
+        return BAD_INPUT
+    return DONE
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    console = ShowConsole()
+    return exit_code(lambda: run(arguments, console), warn=console.print)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Exported models compute what PyTorch computes, are as small as their pruning says, and say what they are."""
+
+import json
+import runpy
+import signal
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from models.registry import build_feature_model
+from models.small_map import SmallMapConv2d
+from parties.predict import predict
+from parties.run import run_experiment
+from parties.trained import load_trained
+from vfl.config import ConfigError, parse_config
+from vfl.export import model as exporting
+from vfl.export.model import ExportMismatch, check_tools, export_model, plain_model, run_onnx
+from vfl.lightweighting.pruning import StructuredPruner
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "export.py"
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters' own; nothing of ours warns here
+
+
+def pruned_model(alpha: float, kind: str = "vgg11") -> tuple[torch.nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    images = torch.randn(5, 3, 16, 16)
+    model = build_feature_model(kind, in_channels=3, image_size=(16, 16), embedding_size=6, width=0.15)
+    model(images)  # gives BatchNorm statistics of its own
+    if alpha:
+        StructuredPruner(model, images).prune_to(alpha)
+    return model.eval(), images
+
+
+def test_a_pruned_model_computes_the_same_in_both_forms_for_any_batch(tmp_path: Path):
+    model, images = pruned_model(0.6)
+    exported = export_model(model, images, tmp_path, "m")
+    assert exported.files.keys() == {"m.pt2", "m.onnx"}
+    assert all(difference <= 1e-4 for difference in exported.differences.values())
+    with torch.inference_mode():
+        for batch in (1, 3, 5):
+            torch.testing.assert_close(
+                run_onnx(tmp_path / "m.onnx", images[:batch]), model(images[:batch]), atol=1e-4, rtol=1e-4
+            )
+    dense, _ = pruned_model(0.0)
+    assert exported.files["m.onnx"] < 0.5 * export_model(dense, images, tmp_path, "dense").files["dense.onnx"]
+
+
+def test_the_plain_copy_has_the_same_weights_and_leaves_the_model_as_it_was():
+    model, images = pruned_model(0.4)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    plain = plain_model(model)
+    assert not any(isinstance(module, SmallMapConv2d) for module in plain.modules())
+    assert any(isinstance(module, SmallMapConv2d) for module in model.modules())
+    assert plain.state_dict().keys() == before.keys()
+    with torch.inference_mode():
+        torch.testing.assert_close(plain(images), model(images), atol=1e-5, rtol=1e-5)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_form_that_computes_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model, images = pruned_model(0.0, "mlp")
+    monkeypatch.setattr(exporting, "run_onnx", lambda path, inputs_B: run_onnx(path, inputs_B) + 0.01)
+    with pytest.raises(ExportMismatch, match=r"m\.onnx: differs from PyTorch by 0\.01"):
+        export_model(model, images, tmp_path, "m")
+
+
+def test_without_the_extra_there_is_one_line_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(exporting, "TOOLS", ("onnx", "no_such_runtime"))
+    with pytest.raises(ConfigError, match=r"needs no_such_runtime; install with: pip install 'lvfl\[export\]'"):
+        check_tools()
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The folder of a run, exported by the command, and the command's exit code."""
+    run_dir = tmp_path_factory.mktemp("exported") / "run"
+    config = parse_config(
+        {
+            "name": "small",
+            "threads": 1,
+            "data": {"train_samples": 48, "test_samples": 40, "partition": {"rows": 1, "columns": 2}},
+            "models": {"feature": {"kind": "mlp", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}},
+            "training": {"rounds": 2, "batch_size": 16},
+            "lightweighting": {"alpha": 0.4},
+        }
+    )
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(warnings, "showwarning", warnings.showwarning)
+        patch.setattr(threading, "excepthook", threading.excepthook)
+        run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
+        patch.setattr(sys, "argv", ["export.py", str(run_dir)])
+        code = runpy.run_path(str(SCRIPT))["main"]()
+    signal.signal(signal.SIGTERM, handler)
+    return run_dir, code
+
+
+def test_the_files_together_predict_as_the_run_does(exported: tuple[Path, int]):
+    run_dir, code = exported
+    assert code == 0
+    server = load_trained(run_dir)
+    folder = run_dir / "export"
+    embeddings = [run_onnx(folder / f"{link.name}.onnx", link.party.test.features) for link in server.links]
+    logits_NC = run_onnx(folder / "head.onnx", torch.cat(embeddings, dim=1))
+    torch.testing.assert_close(logits_NC.softmax(dim=1), predict(server), atol=1e-4, rtol=1e-4)
+
+
+def test_the_card_says_what_the_files_are(exported: tuple[Path, int]):
+    run_dir, _ = exported
+    card = json.loads((run_dir / "export" / "card.json").read_text())
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert card["model_digest"] == summary["model_digest"]
+    assert card["embeddings_in_order"] == ["party_1", "party_2"]
+    for name, party in summary["parties"].items():
+        model = card["models"][name]
+        assert (model["macs"], model["parameters"], model["alpha"]) == (
+            party["macs_per_sample"],
+            party["parameters"],
+            party["alpha"],
+        )
+        assert all(model["widths"][layer] < width for layer, width in model["original_widths"].items())
+        for file, size in model["bytes"].items():
+            assert (run_dir / "export" / file).stat().st_size == size
+    assert "| party_2 | 1 x 32 x 16 | 0.4 |" in (run_dir / "export" / "card.md").read_text()

@@ -1,0 +1,188 @@
+"""Predictions of a trained run: those of its evaluation, of a file, and without a party."""
+
+import csv
+import runpy
+import shutil
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from parties.predict import PartyAbsent, accuracy, image_shape, mean_embedding, predict, read_samples, use_samples
+from parties.run import run_experiment
+from parties.trained import load_trained, parties_of
+from vfl.checkpoint import CheckpointStore, CorruptCheckpoint
+from vfl.config import ConfigError, parse_config
+from vfl.data.datasets import load_dataset
+from vfl.data.split import split_data
+from vfl.run_folder import read_summary
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+CLASSES = 10
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of three pruned rounds."""
+    run_dir = tmp_path_factory.mktemp("trained") / "run"
+    config = parse_config(
+        {
+            "name": "small",
+            "seed": 3,
+            "threads": 1,
+            "data": {"train_samples": 48, "test_samples": 40},
+            "models": {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}},
+            "training": {"rounds": 3, "batch_size": 16, "optimizer": {"learning_rate": 0.05}},
+            "lightweighting": {"alpha": {1: 0.4}, "beta": 0.5},
+        }
+    )
+    run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
+    return run_dir
+
+
+def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
+    server = load_trained(trained)
+    probabilities_NC = predict(server)
+    assert probabilities_NC.shape == (40, CLASSES)
+    torch.testing.assert_close(probabilities_NC.sum(dim=1), torch.ones(40))
+    assert accuracy(probabilities_NC, server.test_labels_N) == read_summary(trained)["test_accuracy"]
+    assert parties_of(server)[0].pruner.alpha_max == 0.4
+
+
+def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp_path: Path):
+    server = load_trained(trained)
+    expected_NC = predict(server)
+    split = split_data(server.config)
+    whole = load_dataset("digits", None, train_samples=48, test_samples=40, seed=3).test
+    order = torch.arange(39, -1, -2)
+    np.savez(tmp_path / "some.npz", images=whole.features[order].numpy())
+    samples = read_samples(tmp_path / "some.npz", image_shape(server.config, split), CLASSES)
+    assert samples.labels is None
+    use_samples(server, split, samples)
+    torch.testing.assert_close(predict(server), expected_NC[order])
+
+
+def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
+    server = load_trained(trained)
+    parties = parties_of(server)
+    embeddings = server.test_embeddings(0, 40, server.links)
+    with torch.inference_mode():
+        train_ND = parties[1].model(parties[1].train.features)
+    torch.testing.assert_close(mean_embedding(parties[1]), train_ND.mean(dim=0))
+    for choice, value_D in (("zeros", torch.zeros(8)), ("mean", train_ND.mean(dim=0))):
+        expected_NC = server.logits(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)
+        torch.testing.assert_close(predict(server, "party_2", choice), expected_NC)
+    with pytest.raises(PartyAbsent, match="party_2 is absent"):
+        predict(server, "party_2")
+    with pytest.raises(ConfigError, match="did you mean 'party_2'"):
+        predict(server, "party2", "zeros")
+
+
+def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyPatch):
+    server = load_trained(trained)
+    asked: list[str] = []
+    for link in server.links:
+        send = link.send
+        monkeypatch.setattr(
+            link, "send", lambda request, link=link, send=send: (asked.append(link.name), send(request))[1]
+        )
+    predict(server, "party_3", "zeros")
+    assert set(asked) == {"party_1", "party_2", "party_4"}
+
+
+def test_the_last_checkpoint_is_taken_or_nothing(trained: Path, tmp_path: Path):
+    copied = _copy(trained, tmp_path)
+    newest = max((copied / "checkpoints").iterdir())
+    damaged = newest / "party_1.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    assert len(CheckpointStore(copied / "checkpoints").rounds()) >= 1
+    with pytest.raises(CorruptCheckpoint, match=r"party_1\.safetensors"):
+        load_trained(copied)
+
+
+@pytest.fixture
+def say(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """Call a script; return its code, output and errors."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(script: str, *arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
+        code = runpy.run_path(str(SCRIPTS / script))["main"]()
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_the_table_has_a_line_per_sample_and_the_accuracy_is_said(say, trained: Path, tmp_path: Path):
+    out = tmp_path / "predictions.csv"
+    code, said, _ = say("predict.py", trained, "--out", out)
+    assert code == 0
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    right = sum(row["label"] == row["prediction"] for row in rows) / len(rows)
+    assert len(rows) == 40
+    assert f"accuracy {right:.2%}" in said
+    assert all(row["probability"] == row[f"p_{row['prediction']}"] for row in rows)
+    code, said, _ = say("predict.py", trained, "--out", out, "--absent", "party_1", "--when-absent", "mean")
+    assert code == 0
+    assert "accuracy without party_1 (mean)" in said
+    assert f"with all parties {right:.2%}" in said
+
+
+def test_refusing_has_a_code_of_its_own_and_writes_nothing(say, trained: Path, tmp_path: Path):
+    out = tmp_path / "predictions.csv"
+    code, _, err = say("predict.py", trained, "--out", out, "--absent", "party_1")
+    assert code == 3
+    assert err.startswith("error: party_1 is absent")
+    assert len(err.splitlines()) == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("script", ["predict.py", "export.py"])
+def test_what_cannot_be_used_is_one_line(say, script: str, trained: Path, tmp_path: Path):
+    damaged = _copy(trained, tmp_path)
+    (max((damaged / "checkpoints").iterdir()) / "manifest.json").write_text("{")
+    bare = _copy(trained, tmp_path / "bare")
+    shutil.rmtree(bare / "checkpoints")
+    cases = {tmp_path: "holds no run", damaged: "not a valid manifest", bare: "has no checkpoint"}
+    for folder, expected in cases.items():
+        code, _, err = say(script, folder)
+        assert code == 2
+        assert expected in err
+        assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        ({"pictures": np.zeros((2, 1, 32, 32), np.uint8)}, "got no images"),
+        ({"images": np.zeros((2, 1, 16, 16), np.uint8)}, "[N, 1, 32, 32]"),
+        ({"images": np.zeros((2, 1, 32, 32), np.float32)}, "got torch.float32"),
+        ({"images": np.zeros((0, 1, 32, 32), np.uint8)}, "holds no image"),
+        ({"images": np.zeros((2, 1, 32, 32), np.uint8), "labels": np.array([0, 10])}, "labels must be 0 to 9"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_one_line(say, arrays, expected: str, trained: Path, tmp_path: Path):
+    np.savez(tmp_path / "file.npz", **arrays)
+    code, _, err = say("predict.py", trained, "--data", tmp_path / "file.npz", "--out", tmp_path / "p.csv")
+    assert code == 2
+    assert expected in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "p.csv").exists()
+
+
+def _copy(run_dir: Path, to: Path) -> Path:
+    return shutil.copytree(run_dir, to / "copied")

@@ -1,0 +1,54 @@
+"""Pareto fronts and costs up to a target, against their definitions."""
+
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vfl.config import parse_config
+from vfl.report.judge import cheapest_within, pareto_front, reached, sent_bytes, target_accuracy, train_macs
+from vfl.report.runs import RunResult, Variant, load_subject
+
+
+def variant(label: str, cost: int, accuracy: float) -> Variant:
+    run = RunResult(label, {}, parse_config({"name": "x"}), (), {"test_accuracy": accuracy, "train_macs": cost})
+    return Variant(label, {}, (run,))
+
+
+points = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12)
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(points)
+def test_the_front_is_what_nothing_beats(pairs: list[tuple[int, int]]):
+    variants = [variant(str(place), cost, accuracy / 10) for place, (cost, accuracy) in enumerate(pairs)]
+    front = {(train_macs(each), each.accuracy) for each in pareto_front(variants, train_macs)}
+    every = {(cost, accuracy / 10) for cost, accuracy in pairs}
+    beaten = {
+        (cost, accuracy)
+        for cost, accuracy in every
+        for other, better in every
+        if (other <= cost and better > accuracy) or (other < cost and better >= accuracy)
+    }
+    assert front == every - beaten
+
+
+def test_what_reaching_the_target_took(sweep: Path):
+    subject = load_subject(sweep)
+    assert target_accuracy(subject) == 0.81  # nine tenths of 0.905, in whole percent
+    reference = reached(subject.reference, 0.81)
+    assert reference is not None
+    # Round 4 of 4 for both seeds (0.9 * 3 / 4 is below 0.81); all of the run's bytes, MACs and seconds.
+    assert (reference.rounds, reference.bytes, reference.macs, reference.seconds) == (4, 3200, 8000, 2.0)
+    half = reached(subject.reference, 0.4)
+    assert half is not None
+    assert (half.rounds, half.bytes, half.macs) == (2, 1600, 4000)
+    assert reached(subject.reference, 0.905) is None  # one of the seeds never was so good
+
+
+def test_the_cheapest_within_the_points(sweep: Path):
+    subject = load_subject(sweep)
+    assert cheapest_within(subject, 0.0, sent_bytes) is subject.reference
+    assert cheapest_within(subject, 2.0, sent_bytes).label == "α 0, β 0.8"  # loses 1.6 points
+    assert cheapest_within(subject, 2.0, train_macs).label == "α 0.2, β 0"  # loses 2 points
+    assert cheapest_within(subject, 100, train_macs).settings["lightweighting.alpha"] == 0.6

@@ -1,0 +1,166 @@
+"""The report's files: every number where it belongs, one page that needs nothing else."""
+
+import re
+import runpy
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from vfl.report.runs import load_subject
+from vfl.report.tables import choice_table, errors_table, settings_table, time_table
+from vfl.report.write import write_report
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "report.py"
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Reads a page: whether its elements are closed, its ids, what it would load, its figures."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.loaded: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("src", "href", "xlink:href", "action") and not (value or "").startswith(
+                ("#", "data:image/png;base64,")
+            ):
+                self.loaded.append(value or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("kind", ["sweep", "one_run", "horizontal_run"])
+def test_the_page_is_whole_and_needs_nothing_else(kind: str, request: pytest.FixtureRequest, tmp_path: Path):
+    names = write_report(load_subject(request.getfixturevalue(kind)), tmp_path / "report")
+    text = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    assert page.loaded == []
+    assert "script" not in page.tags
+    assert "url(http" not in text
+    assert "@import" not in text
+    assert len(page.ids) == len(set(page.ids))
+    references = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', text))
+    assert references <= set(page.ids)
+    pictures = [name for name in names if name.endswith(".png")]
+    assert page.tags.count("svg") == page.tags.count("figure") == len(pictures) >= 3
+    for name in pictures:
+        with Image.open(tmp_path / "report" / name) as image:
+            assert min(image.size) > 400
+    markdown = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert re.findall(r"\]\((.+?)\)", markdown) == pictures
+
+
+def test_what_is_drawn_of_a_sweep(sweep: Path, tmp_path: Path):
+    names = write_report(load_subject(sweep), tmp_path)
+    drawn = {"methods", "accuracy_alpha", "accuracy_beta", "bytes", "macs", "grid", "omega", "psi"}
+    assert {name.removesuffix(".png") for name in names if name.endswith(".png")} == drawn
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Not finished, and so not in here: alpha0.9-seed0." in text
+    assert "On the front (circled), cheapest first:" in text
+
+
+def test_what_is_drawn_of_single_runs(one_run: Path, horizontal_run: Path, tmp_path: Path):
+    vertical = write_report(load_subject(one_run), tmp_path / "v")
+    horizontal = write_report(load_subject(horizontal_run), tmp_path / "h")
+    assert {"accuracy.png", "ratios.png", "bytes.png", "macs.png", "errors.png"} < set(vertical)
+    assert {name for name in horizontal if name.endswith(".png")} == {
+        *("accuracy.png", "bytes.png", "macs.png", "time.png")
+    }
+
+
+def test_the_colours_follow_the_readers_setting_and_no_figure_has_its_own(sweep: Path, tmp_path: Path):
+    write_report(load_subject(sweep), tmp_path)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    figures = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)).lower()
+    assert "var(--ink)" in figures
+    assert "var(--series-2)" in figures
+    for color in ("#111111", "#d55e00", "#0072b2", "#dddddd"):
+        assert color not in figures
+    dark = text[text.index("prefers-color-scheme: dark") :]
+    declared = set(re.findall(r"(--[\w-]+):", text[: text.index("prefers-color-scheme: dark")]))
+    assert set(re.findall(r"var\((--[\w-]+)\)", text)) <= declared
+    assert all(f"{name}:" in dark for name in declared)
+
+
+def test_the_tables_have_the_numbers_of_the_runs(sweep: Path):
+    subject = load_subject(sweep)
+    rows = {row[0]: row[1:] for row in settings_table(subject).rows}
+    assert rows["α 0, β 0"][:3] == ("2", "90.50 (90.00 to 91.00)", "")
+    # Half of the uplink's 0.4 is saved of both ways; a fifth of the multiply-accumulates; 2 + 0.8 points are lost.
+    assert rows["α 0.2, β 0.4"] == ("2", "87.70 (87.20 to 88.20)", "-2.80", "2.56 kB", "20.0", "6.4 k", "20.0", "")
+    assert rows["α 0, β 0.8"][-1] == "bytes"
+    errors = {row[0]: row[1:] for row in errors_table(subject).rows}
+    assert errors["α 0.2, β 0.4"] == ("0.16", "0.2", "3.2", "6.4")
+    times = {row[0]: row[1:] for row in time_table(subject).rows}
+    assert times["α 0, β 0"] == ("4", "3.2 kB", "8 k", "2.0 s")
+    assert choice_table(subject).rows[2][:3] == ("2 points", "α 0, β 0.8", "40.0")
+
+
+def test_clients_are_summed_up_where_they_are_many(horizontal_run: Path, tmp_path: Path):
+    write_report(load_subject(horizontal_run), tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| smallest | 1 | 10 B | 12 B | 200 | 1.0 s |" in text
+    assert "| largest | 20 |" in text
+    assert "20 clients took part" in text
+    assert "| made | 4 | 440 B | 4 k | 8.0 s |" in text  # to 72 %: nine tenths of 80 %
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Call the command; return its code and what it wrote to stderr."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def call(*arguments: str | Path) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["report.py", *map(str, arguments)])
+        code = runpy.run_path(str(SCRIPT))["main"]()
+        return code, capsys.readouterr().err
+
+    yield call
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_folder_without_runs_is_one_line(say: Callable[..., tuple[int, str]], tmp_path: Path, sweep: Path):
+    (tmp_path / "empty").mkdir()
+    for path in sweep.glob("runs/*/summary.json"):
+        path.unlink()
+    for folder, expected in ((tmp_path / "empty", "holds no finished run"), (sweep, "no run of the sweep is finished")):
+        code, err = say(folder)
+        assert code == 2
+        assert err.startswith("error: ")
+        assert expected in err
+        assert len(err.splitlines()) == 1
+        assert not (folder / "report").exists()
+
+
+def test_a_damaged_run_is_one_line(say: Callable[..., tuple[int, str]], one_run: Path):
+    (one_run / "summary.json").write_text('{"rounds": 4, ')
+    code, err = say(one_run)
+    assert code == 2
+    assert "cannot be read" in err
+    assert len(err.splitlines()) == 1

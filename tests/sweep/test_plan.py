@@ -1,0 +1,97 @@
+"""What a sweep's file makes: the runs, their names, and one line for everything that is wrong with it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vfl.config import ConfigError
+from vfl.sweep.plan import Sweep, folder_name, load_sweep
+
+BASE = {"name": "base", "training": {"rounds": 7}, "lightweighting": {"beta": 0.1}}
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    """Write a sweep over ``base.yaml`` and return its path."""
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(BASE))
+
+    def write_sweep(**sections: Any) -> Path:
+        path = tmp_path / "sweep.yaml"
+        path.write_text(yaml.safe_dump({"name": "s", "base": "base.yaml"} | sections))
+        return path
+
+    return write_sweep
+
+
+def test_a_grid_is_every_combination_over_the_base(write):
+    sweep = load_sweep(write(grid={"lightweighting.alpha": [0, 0.4], "seed": [0, 1, 2]}), ["training.batch_size=32"])
+    runs = sweep.runs(threads=3)
+    pairs = [(run.config.lightweighting.alpha, run.config.seed) for run in runs]
+    assert pairs == [(alpha, seed) for alpha in (0, 0.4) for seed in (0, 1, 2)]
+    assert {(run.config.training.rounds, run.config.training.batch_size) for run in runs} == {(7, 32)}
+    assert {run.config.threads for run in runs} == {3}
+    assert [run.folder for run in runs][:2] == ["alpha0-seed0", "alpha0-seed1"]
+
+
+def test_every_listed_setting_meets_every_point_of_the_grid(write):
+    entries = [{"training.local_iterations": 1}, {"training.local_iterations": 3, "lightweighting.alpha": {2: 0.4}}]
+    sweep = load_sweep(write(list=entries, grid={"seed": [0, 1]}, settings={"training.rounds": 5}))
+    got = [
+        (run.config.training.local_iterations, run.config.lightweighting.alpha, run.config.seed)
+        for run in sweep.runs(1)
+    ]
+    assert got == [(1, 0.0, 0), (1, 0.0, 1), (3, {2: 0.4}, 0), (3, {2: 0.4}, 1)]
+    assert sweep.runs(1)[0].config.training.rounds == 5
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, "the sweep is empty"),
+        ({"grid": {}}, "the sweep is empty"),
+        ({"grid": {"seed": []}}, "grid.seed: is empty"),
+        ({"grid": {"lightweighting.alfa": [0.1]}}, "lightweighting.alfa: unknown key; did you mean 'alpha'?"),
+        ({"grid": {"lightweighting.alpha": [0.1, 1.5]}}, "lightweighting.alpha"),
+        ({"grid": {"seed": [1, 1]}}, "2 runs have the settings seed1"),
+        ({"grid": {"seed": [1]}, "list": [{"seed": 2}]}, "seed stands in grid and in list"),
+        ({"gird": {"seed": [1]}}, "gird: unknown key; did you mean 'grid'?"),
+        ({"grid": {"seed": [1]}, "search": {"trials": 2}}, "search chooses the runs itself"),
+        ({"grid": {"seed": 3}}, "grid.seed"),
+        ({"base": "nowhere.yaml", "grid": {"seed": [1]}}, "nowhere.yaml: cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(write, sections: dict[str, Any], expected: str):
+    with pytest.raises(ConfigError) as error:
+        load_sweep(write(**sections)).runs(1)
+    assert expected in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+numbers = st.one_of(st.integers(-9, 9), st.floats(-1, 1), st.floats(1e-9, 1e30))
+values = st.one_of(numbers, st.dictionaries(st.integers(0, 9), numbers, min_size=1, max_size=3), st.text(max_size=4))
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.tuples(values, values), st.tuples(values, values))
+def test_equal_names_mean_equal_settings_and_every_name_is_one_folder(one, other):
+    names = [folder_name({"a.x": first, "b.x": second}) for first, second in (one, other)]
+    if names[0] == names[1]:
+        assert all(left == right or str(left) == str(right) for left, right in zip(one, other, strict=True))
+    assert all(name == Path(name).name and not name.startswith(".") for name in names)
+
+
+def test_the_base_itself_is_checked_first(write):
+    with pytest.raises(ConfigError, match=r"training\.rounds"):
+        load_sweep(write(settings={"training.rounds": 0}, grid={"seed": [1]}))
+
+
+def test_a_search_has_no_runs_of_its_own(write):
+    sweep = load_sweep(write(search={"trials": 3}))
+    assert isinstance(sweep, Sweep)
+    assert sweep.runs(1) == []
+    assert sweep.search is not None
+    assert sweep.search.trials == 3

@@ -1,0 +1,79 @@
+"""What pruning saves after training: size and onnxruntime time of an exported feature model, beside its MACs."""
+
+import copy
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from models.registry import build_feature_model
+from vfl.benchmarks.paired import Options, Result, interleave, ratios
+from vfl.export.model import INPUT, OUTPUT, check_tools, export_model, open_onnx
+from vfl.lightweighting.pruning import StructuredPruner
+from vfl.macs import count_macs, count_parameters
+from vfl.random import generator, seeded
+
+WARM_UP = 3
+SIDE = 16
+"""Pixels of a quadrant's side."""
+ALPHAS = (0.2, 0.4, 0.6)
+BATCHES = (1, 64)
+
+
+def benchmark_export(options: Options) -> list[Result]:
+    """Measure every alpha and batch size against alpha = 0. Raises ConfigError where onnxruntime is missing."""
+    check_tools()
+    stream = generator(0, "benchmark", owner="export")
+    images = torch.randn(max(BATCHES), 3, SIDE, SIDE, generator=stream)
+    with seeded(0, "init", owner="export"):
+        dense = build_feature_model(
+            "vgg16",
+            in_channels=3,
+            image_size=(SIDE, SIDE),
+            embedding_size=options.embedding_size,
+            width=options.width,
+        ).eval()
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory() as folder:
+        unpruned_bytes = export_model(dense, images, Path(folder), "dense").files["dense.onnx"]
+        for alpha in ALPHAS:
+            model = copy.deepcopy(dense)
+            StructuredPruner(model, images[:1]).prune_to(alpha)
+            size = export_model(model, images, Path(folder), "pruned").files["pruned.onnx"]
+            details = {
+                "mac_ratio": count_macs(model, images) / count_macs(dense, images),
+                "parameter_ratio": count_parameters(model) / count_parameters(dense),
+                "size_ratio": size / unpruned_bytes,
+                "pruned_size_bytes": float(size),
+            }
+            sides = {
+                name: open_onnx(Path(folder) / f"{name}.onnx", options.threads or 1) for name in ("pruned", "dense")
+            }
+            for batch in BATCHES:
+                raw = interleave(
+                    {name: _Run(session, images[:batch]) for name, session in sides.items()}, options.pairs, WARM_UP
+                )
+                time_over_macs = median(ratios(raw, ("pruned", "dense"))) / details["mac_ratio"]
+                results.append(
+                    Result(
+                        f"onnxruntime, batch {batch}",
+                        f"alpha {alpha:g}",
+                        raw,
+                        ("pruned", "dense"),
+                        details=details | {"time_over_macs": time_over_macs},
+                    )
+                )
+    return sorted(results, key=lambda result: result.group)
+
+
+class _Run:
+    """One pass of a batch through a session."""
+
+    def __init__(self, session: Any, images: torch.Tensor) -> None:
+        self.session = session
+        self.images = images.numpy()
+
+    def __call__(self) -> None:
+        self.session.run([OUTPUT], {INPUT: self.images})

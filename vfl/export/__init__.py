@@ -1,0 +1,1 @@
+"""Trained models as files that run without this project: torch.export and ONNX, each with a card."""

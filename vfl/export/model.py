@@ -1,0 +1,118 @@
+"""One model as a torch.export program and an ONNX file, checked against PyTorch.
+
+Shapes: B samples, any model [B, ...] -> [B, D].
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+# torch.onnx is partly untyped, onnxruntime ships no stubs.
+
+import copy
+import logging
+import warnings
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.small_map import SmallMapConv2d
+from vfl.config import ConfigError
+
+TOLERANCE = 1e-4
+"""Largest difference to PyTorch's outputs, relative to the largest of them where that is above 1."""
+INPUT, OUTPUT = "input", "output"
+TOOLS = ("onnx", "onnxruntime", "onnxscript")
+"""What writes and checks ONNX; the extra ``export``."""
+
+
+class ExportMismatch(ValueError):  # noqa: N818 - says what is, not what went wrong
+    """An exported model gives other outputs than the one it was exported from."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written of one model."""
+
+    files: dict[str, int]
+    """Sizes in bytes, by name."""
+    differences: dict[str, float]
+    """Largest difference to PyTorch's outputs, by file."""
+
+
+def check_tools() -> None:
+    """Raise ConfigError, before anything is loaded, where what writes and checks ONNX is not installed."""
+    missing = [name for name in TOOLS if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"export: needs {', '.join(missing)}; install with: pip install 'lvfl[export]'")
+
+
+def export_model(model: nn.Module, example_B: Tensor, folder: Path, name: str) -> Exported:
+    """Write ``name.pt2`` and ``name.onnx`` for batches of any size, and check both on the example.
+
+    ``example_B`` [B, ...] is a batch of real inputs, at least two. Raises ExportMismatch where an exported model's
+    outputs are not PyTorch's within ``TOLERANCE``.
+    """
+    plain = plain_model(model).float().cpu().eval()
+    example_B = example_B.float().cpu()
+    with torch.inference_mode():
+        expected_BD = plain(example_B)
+    batch = torch.export.Dim("batch", min=1)
+    program = torch.export.export(plain, (example_B[:2],), dynamic_shapes=({0: batch},), strict=False)
+    program_file, onnx_file = f"{name}.pt2", f"{name}.onnx"
+    torch.export.save(program, folder / program_file)
+    _write_onnx(program, folder / onnx_file)
+    loaded = torch.export.load(folder / program_file).module()
+    with torch.inference_mode():
+        outputs = {program_file: loaded(example_B), onnx_file: run_onnx(folder / onnx_file, example_B)}
+    differences = {file: float((output - expected_BD).abs().max()) for file, output in outputs.items()}
+    allowed = TOLERANCE * max(1.0, float(expected_BD.abs().max()))
+    for file, difference in differences.items():
+        if not difference <= allowed:
+            raise ExportMismatch(f"{file}: differs from PyTorch by {difference:.2g}, more than {allowed:.2g}")
+    return Exported({file: (folder / file).stat().st_size for file in outputs}, differences)
+
+
+def plain_model(model: nn.Module) -> nn.Module:
+    """Return a copy in which convolutions on small maps are ordinary ones, which every runtime knows."""
+    plain = copy.deepcopy(model)
+    for name, module in list(plain.named_modules()):
+        if isinstance(module, SmallMapConv2d):
+            parent = plain.get_submodule(name.rpartition(".")[0])
+            setattr(parent, name.rpartition(".")[2], _as_conv2d(module))
+    return plain
+
+
+def open_onnx(path: Path, threads: int = 1) -> Any:
+    """Return an onnxruntime session on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def run_onnx(path: Path, inputs_B: Tensor) -> Tensor:
+    """Return onnxruntime's outputs of a batch."""
+    (output,) = open_onnx(path).run([OUTPUT], {INPUT: inputs_B.numpy()})
+    return torch.from_numpy(output)
+
+
+def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own use of deprecated calls
+        converted = torch.onnx.export(
+            program, input_names=[INPUT], output_names=[OUTPUT], dynamo=True, verbose=False, external_data=False
+        )
+    assert converted is not None
+    converted.save(path, external_data=False)
+
+
+def _as_conv2d(module: SmallMapConv2d) -> nn.Conv2d:
+    bias = module.bias is not None
+    plain = nn.Conv2d(module.in_channels, module.out_channels, kernel_size=3, padding=1, bias=bias)
+    plain.load_state_dict(module.state_dict())
+    return plain

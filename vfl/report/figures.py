@@ -1,0 +1,295 @@
+"""The figures of a report; every one is a matplotlib figure that PNG and page are written from.
+
+Colours are Okabe and Ito's, which stay apart for all kinds of colour blindness; line styles and markers stay apart in
+grey.
+"""
+# pyright: reportUnknownMemberType=false
+# matplotlib's signatures are partly untyped.
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from statistics import mean
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from vfl.report.judge import pareto_front, sent_bytes, train_macs
+from vfl.report.runs import CLOCK, RunResult, Subject, Variant, is_number, key_label, setting_label
+
+INK, GRID = "#111111", "#DDDDDD"
+ON_LIGHT, ON_DARK = "#010101", "#FFFFFF"
+"""Of numbers within a map; they do not follow the page's light or dark setting, as the map does not."""
+COLORS = (INK, "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+ALPHA, BETA = "lightweighting.alpha", "lightweighting.beta"
+MOST_CURVES = len(COLORS)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure with what is said below it."""
+
+    name: str
+    """Of its file, without ending."""
+    title: str
+    caption: str
+    figure: Figure
+
+
+def draw(subject: Subject) -> list[Drawing]:
+    """Draw what there is to be seen of a run or a sweep."""
+    drawings = [*_accuracy(subject), *_ratios(subject)]
+    if len(subject.variants) > 1:
+        drawings += [
+            _scatter(subject, "bytes", "Bytes sent in training, both ways", "B", sent_bytes),
+            _scatter(subject, "macs", "Multiply-accumulates of training", "", train_macs),
+            *_grid(subject),
+        ]
+    else:
+        drawings += _spent(subject)
+    return drawings + ([] if subject.horizontal else _errors(subject))
+
+
+def _accuracy(subject: Subject) -> list[Drawing]:
+    if not subject.keys:
+        return [_curves("accuracy", "Accuracy over the rounds", "", subject.variants)]
+    drawings = _methods(subject)
+    for key in subject.keys:
+        others = [each for each in subject.keys if each != key]
+        fixed = ", ".join(setting_label(each, subject.values(each)[0]) for each in others)
+        found = [subject.find({key: value}) for value in subject.values(key)]
+        variants = [variant for variant in found if variant is not None]
+        labels = [setting_label(key, variant.settings.get(key)) for variant in variants]
+        title = f"Accuracy for every {key_label(key)}" + (f" ({fixed})" if fixed else "")
+        drawings.append(_curves(f"accuracy_{key.rpartition('.')[2]}", title, _PAPER.get(key, ""), variants, labels))
+    return drawings
+
+
+_PAPER = {
+    ALPHA: "As the paper's Fig. 3a: pruning alone.",
+    BETA: "As the paper's Fig. 3b: sparsification alone.",
+}
+
+
+def _methods(subject: Subject) -> list[Drawing]:
+    """As in Fig. 2: none, only pruning, only sparsification, both at the largest ratios that were trained."""
+    if not {ALPHA, BETA} <= set(subject.keys):
+        return []
+    high = {key: subject.values(key)[-1] for key in (ALPHA, BETA)}
+    chosen = {"NL": {}, "PL": {ALPHA: high[ALPHA]}, "ML": {BETA: high[BETA]}, "L": high}
+    found = {label: subject.find(settings) for label, settings in chosen.items()}
+    there = {label: variant for label, variant in found.items() if variant is not None}
+    caption = (
+        f"As the paper's Fig. 2: no lightweighting (NL), pruning alone (PL, {setting_label(ALPHA, high[ALPHA])}), "
+        f"sparsification alone (ML, {setting_label(BETA, high[BETA])}), both (L)."
+    )
+    return [_curves("methods", "Methods", caption, list(there.values()), list(there))]
+
+
+def _curves(
+    name: str, title: str, caption: str, variants: Sequence[Variant], labels: Sequence[str] | None = None
+) -> Drawing:
+    figure, axes = _figure("Round", "Test accuracy (%)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    shown = list(zip(variants, labels or [variant.label for variant in variants], strict=True))
+    for position, (variant, label) in enumerate(shown[:MOST_CURVES]):
+        accuracy = [[100 * value for _, value in run.curve] for run in variant.runs]
+        per_round = [[value for value in values if value is not None] for values in zip_longest(*accuracy)]
+        rounds = max(([number for number, _ in run.curve] for run in variant.runs), key=len)
+        axes.plot(rounds, [mean(values) for values in per_round], label=label, **_style(position, len(rounds)))
+        if len(variant.runs) > 1:
+            low, high = [min(values) for values in per_round], [max(values) for values in per_round]
+            axes.fill_between(rounds, low, high, color=COLORS[position], alpha=0.15, linewidth=0)
+    left_out = f" Only the first {MOST_CURVES} of {len(shown)} are drawn." if len(shown) > MOST_CURVES else ""
+    seeds = max(len(variant.runs) for variant in variants)
+    band = f" Mean and range of {seeds} seeds." if seeds > 1 else ""
+    _legend(figure, axes, len(shown))
+    return Drawing(name, title, (caption + band + left_out).strip(), figure)
+
+
+def _ratios(subject: Subject) -> list[Drawing]:
+    """Draw alpha and beta over the rounds of a single run that lightweights."""
+    run = subject.runs[0]
+    if len(subject.variants) > 1 or subject.horizontal:
+        return []
+    figure, axes = _figure("Round", "Ratio, mean over the parties")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    rounds = [int(row["round"]) + 1 for row in run.rows]
+    for position, (name, label) in enumerate((("alpha", "α, filters removed"), ("beta", "β, entries not sent")), 1):
+        values = [mean(values) for values in run.over_parties(name)]
+        axes.step(rounds, values, where="mid", label=label, **_style(position, len(rounds)))
+    axes.set_ylim(-0.02, 1)
+    _legend(figure, axes, 2)
+    return [Drawing("ratios", "Lightweighting ratios", "As the paper's Fig. 2.", figure)]
+
+
+def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[[Variant], float]) -> Drawing:
+    figure, axes = _figure(label, "Test accuracy (%)")
+    axes.xaxis.set_major_formatter(EngFormatter(unit=unit, places=None))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    front = pareto_front(subject.variants, cost)
+    key = _grouping(subject)
+    for position, value in enumerate(subject.values(key)[:MOST_CURVES]):
+        group = [variant for variant in subject.variants if variant.settings.get(key) == value]
+        across, accuracy = [cost(v) for v in group], [100 * v.accuracy for v in group]
+        axes.scatter(
+            across, accuracy, 45, color=COLORS[position], marker=MARKERS[position], label=setting_label(key, value)
+        )
+    on_front = [(cost(variant), 100 * variant.accuracy) for variant in front]
+    axes.plot(
+        *zip(*on_front, strict=True),
+        color=INK,
+        linewidth=1.1,
+        drawstyle="steps-post",
+        marker="o",
+        markersize=13,
+        markerfacecolor="none",
+        markeredgewidth=1.1,
+        zorder=1,
+        label="Pareto front",
+    )
+    _legend(figure, axes, len(subject.values(key)) + 1)
+    names = "; ".join(variant.label for variant in front)
+    return Drawing(
+        name, f"Accuracy against {_WORDS[name]}", f"On the front (circled), cheapest first: {names}.", figure
+    )
+
+
+_WORDS = {"bytes": "bytes", "macs": "multiply-accumulates"}
+
+
+def _grouping(subject: Subject) -> str:
+    """Return the setting that colours tell apart: alpha where it varies, else the one that varies first."""
+    return ALPHA if ALPHA in subject.keys else subject.keys[0]
+
+
+def _spent(subject: Subject) -> list[Drawing]:
+    """Draw a single run's accuracy over what it had spent."""
+    run = subject.runs[0]
+    costs: list[tuple[str, str, str, list[float]]] = [
+        ("bytes", "Bytes sent in training, both ways", "B", run.bytes_by_round()),
+        ("macs", "Multiply-accumulates of training", "", run.macs_by_round()),
+    ]
+    if run.horizontal:
+        costs.append(("time", "Simulated time", "s", [row[CLOCK] for row in run.rows]))
+    drawings: list[Drawing] = []
+    for name, label, unit, spent in costs:
+        figure, axes = _figure(label, "Test accuracy (%)")
+        axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        points = [(spent[round_number - 1], 100 * accuracy) for round_number, accuracy in run.curve]
+        axes.plot(*zip(*points, strict=True), **_style(2, len(points)))
+        drawings.append(Drawing(name, f"Accuracy against {_WORDS.get(name, 'time')}", "", figure))
+    return drawings
+
+
+def _grid(subject: Subject) -> list[Drawing]:
+    """Draw the mean accuracy of every pair of alpha and beta as a map."""
+    alphas, betas = subject.values(ALPHA), subject.values(BETA)
+    if not {ALPHA, BETA} <= set(subject.keys) or not all(is_number(value) for value in alphas + betas):
+        return []
+    figure, axes = _figure("β", "α")
+    axes.grid(visible=False)
+    found = [[subject.find({ALPHA: alpha, BETA: beta}) for beta in betas] for alpha in alphas]
+    shown = [[float("nan") if each is None else 100 * each.accuracy for each in row] for row in found]
+    known = [value for row in shown for value in row if value == value]
+    mesh = axes.pcolormesh(shown, cmap="cividis", edgecolors="white", linewidth=1)
+    middle = (min(known) + max(known)) / 2
+    for row, values in enumerate(shown):
+        for column, value in enumerate(values):
+            if value == value:
+                color = ON_LIGHT if value >= middle else ON_DARK
+                axes.text(column + 0.5, row + 0.5, f"{value:.1f}", ha="center", va="center", color=color)
+    axes.set_xticks([position + 0.5 for position in range(len(betas))], [f"{beta:g}" for beta in betas])
+    axes.set_yticks([position + 0.5 for position in range(len(alphas))], [f"{alpha:g}" for alpha in alphas])
+    axes.tick_params(length=0)
+    bar = figure.colorbar(mesh, ax=axes, pad=0.02)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]  # stubs take it for an array
+    bar.ax.tick_params(colors=INK)
+    return [Drawing("grid", "Test accuracy (%) of every pair", "Mean over the seeds.", figure)]
+
+
+def _errors(subject: Subject) -> list[Drawing]:
+    """Draw the errors of Corollary 1 against the ratio that makes them; of a single run over the rounds."""
+    if not subject.keys:
+        return _errors_by_round(subject.runs[0])
+    drawings: list[Drawing] = []
+    quantities: tuple[tuple[str, str, str, str, Callable[[RunResult], float | None]], ...] = (
+        ("omega", "Ω", BETA, ALPHA, lambda run: run.omega()),
+        ("psi", "Ψ", ALPHA, BETA, lambda run: run.psi()),
+    )
+    for name, symbol, key, other, quantity in quantities:
+        if key not in subject.keys or not all(is_number(value) for value in subject.values(key)):
+            continue
+        figure, axes = _figure(key_label(key), _ERRORS[name])
+        groups = subject.values(other) if other in subject.keys else [None]
+        for position, group in enumerate(groups[:MOST_CURVES]):
+            fixed = {} if group is None else {other: group}
+            found = [(value, subject.find({key: value} | fixed)) for value in subject.values(key)]
+            points = [(value, each.mean(quantity)) for value, each in found if each is not None]
+            known = [(value, error) for value, error in points if error is not None]
+            label = setting_label(other, group) if fixed else symbol
+            axes.plot(*zip(*known, strict=True), label=label, **_style(position, len(known)))
+        _legend(figure, axes, len(groups))
+        caption = "Corollary 1's sums of the ratios are in the table below."
+        drawings.append(Drawing(name, f"{symbol} against {key_label(key)}", caption, figure))
+    return drawings
+
+
+_ERRORS = {"omega": "Ω, mean over rounds and parties", "psi": "Ψ, sum over the rounds"}
+
+
+def _errors_by_round(run: RunResult) -> list[Drawing]:
+    figure, axes = _figure("Round", "Error, mean over the parties")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    rounds = [int(row["round"]) + 1 for row in run.rows]
+    for position, (name, label) in enumerate((("omega", "Ω (sparsification)"), ("psi", "Ψ (pruning)")), 1):
+        values = [mean(values) for values in run.over_parties(name)]
+        axes.plot(rounds, values, label=label, **_style(position, len(rounds)))
+    _legend(figure, axes, 2)
+    return [Drawing("errors", "Errors that lightweighting made", "", figure)]
+
+
+def _figure(across: str, up: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(4.3, 3.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set_xlabel(across, color=INK)
+    axes.set_ylabel(up, color=INK)
+    axes.grid(color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.tick_params(colors=INK)
+    return figure, axes
+
+
+def _style(position: int, points: int) -> dict[str, Any]:
+    """Return how a curve of so many points looks: about eight markers, a dot alone where one point is all."""
+    return {
+        "color": COLORS[position],
+        "linestyle": LINES[position],
+        "marker": MARKERS[position],
+        "markevery": max(1, points // 8),
+        "markersize": 5,
+        "linewidth": 1.6,
+    }
+
+
+def _legend(figure: Figure, axes: Axes, entries: int) -> None:
+    """Put the legend below the axes, where it hides nothing."""
+    figure.legend(
+        *axes.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=min(4 if entries != 5 else 3, entries),
+        frameon=False,
+        labelcolor=INK,
+        handlelength=2.4,
+        columnspacing=1.0,
+        fontsize=9,
+    )

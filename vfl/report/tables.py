@@ -1,0 +1,179 @@
+"""The tables of a report: once as data, from which Markdown and the page are written."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vfl.amounts import amount
+from vfl.report.judge import cheapest_within, pareto_front, reached, sent_bytes, target_accuracy, train_macs
+from vfl.report.runs import RunResult, Subject, Variant
+
+MOST_PARTIES = 16
+"""Owners that are listed one by one; of more, as clients often are, the smallest, median and largest are shown."""
+
+
+@dataclass(frozen=True)
+class TableData:
+    """A table: the first column names its rows, the others are numbers."""
+
+    title: str
+    caption: str
+    headings: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def markdown(self) -> str:
+        """Return the table with its title."""
+        rule = "|---|" + "--:|" * (len(self.headings) - 1)
+        lines = [f"| {' | '.join(cells)} |" for cells in (self.headings, *self.rows)]
+        return "\n".join([f"## {self.title}", "", self.caption, "", lines[0], rule, *lines[1:], ""])
+
+
+def tables(subject: Subject) -> list[TableData]:
+    """Return the tables that apply, those of the parties apart."""
+    choice = [choice_table(subject)] if len(subject.variants) > 1 else []
+    errors = [] if subject.horizontal else [errors_table(subject)]
+    return [*choice, settings_table(subject), time_table(subject), *errors]
+
+
+def settings_table(subject: Subject) -> TableData:
+    """Return what every setting reached and cost, best accuracy first."""
+    on_bytes, on_macs = (pareto_front(subject.variants, cost) for cost in (sent_bytes, train_macs))
+    reference = subject.reference
+    rows: list[tuple[str, ...]] = []
+    for variant in sorted(subject.variants, key=lambda each: -each.accuracy):
+        accuracies = [100 * run.accuracy for run in variant.runs]
+        spread = f" ({min(accuracies):.2f} to {max(accuracies):.2f})" if len(accuracies) > 1 else ""
+        marks = [name for name, front in (("bytes", on_bytes), ("MACs", on_macs)) if variant in front]
+        rows.append(
+            (
+                variant.label,
+                str(len(variant.runs)),
+                f"{100 * variant.accuracy:.2f}{spread}",
+                "" if variant is reference else f"{100 * (variant.accuracy - reference.accuracy):+.2f}",
+                f"{amount(sent_bytes(variant))}B",
+                _percent(variant, lambda run: run.bytes_saved),
+                amount(train_macs(variant)).strip(),
+                _percent(variant, lambda run: run.macs_saved),
+                ", ".join(marks) if len(subject.variants) > 1 else "",
+            )
+        )
+    caption = (
+        "Accuracy is that of the test split at the end, mean over the seeds (lowest to highest); "
+        f"its change is against {reference.label}. Bytes are all that training exchanged, both ways; MACs the "
+        "multiply-accumulates of training the parties' models; saved is against the same steps without lightweighting."
+    )
+    headings = ("setting", "seeds", "accuracy (%)", "change (points)", "bytes", "saved (%)", "MACs", "saved (%)")
+    return TableData("Settings", caption, (*headings, "on the front of"), rows)
+
+
+def time_table(subject: Subject) -> TableData:
+    """Return what it took every setting to reach one accuracy."""
+    target = target_accuracy(subject)
+    rows: list[tuple[str, ...]] = []
+    for variant in subject.variants:
+        spent = reached(variant, target)
+        if spent is None:
+            rows.append((variant.label, "not reached", "", "", ""))
+            continue
+        seconds = f"{spent.seconds:.1f} s"
+        rows.append(
+            (variant.label, f"{spent.rounds:g}", f"{amount(spent.bytes)}B", amount(spent.macs).strip(), seconds)
+        )
+    clock = "are simulated" if subject.horizontal else "are those of the slowest party's own work, as measured"
+    caption = (
+        f"Until the test accuracy first was {100 * target:.0f} %, nine tenths of the best setting's; mean over the "
+        f"seeds, not reached where one of them never was. Seconds {clock}."
+    )
+    return TableData("Time to accuracy", caption, ("setting", "rounds", "bytes", "MACs", "seconds"), rows)
+
+
+def errors_table(subject: Subject) -> TableData:
+    """Return the errors that lightweighting made, and the sums with which Corollary 1's bound grows."""
+    quantities: tuple[Callable[[RunResult], float | None], ...] = (
+        lambda run: run.omega(),
+        lambda run: run.psi(),
+        lambda run: run.corollary_sum("alpha"),
+        lambda run: run.corollary_sum("beta"),
+    )
+    rows = [
+        (variant.label, *(_number(variant.mean(quantity)) for quantity in quantities)) for variant in subject.variants
+    ]
+    caption = (
+        "Ω is the squared error that sparsification made, mean over rounds and parties; Ψ the one that pruning made, "
+        "summed over the rounds, mean over the parties. The bound of the LVFL paper's Corollary 1 grows with the sums "
+        "of α and β over all rounds and parties."
+    )
+    return TableData("Errors and Corollary 1", caption, ("setting", "Ω", "Ψ", "sum of α", "sum of β"), rows)
+
+
+def party_tables(subject: Subject) -> list[TableData]:
+    """Return a table of owners of each setting's first seed: of one run all there is, of a sweep what it varied."""
+    return [_party_table(variant.runs[0], variant) for variant in subject.variants]
+
+
+def _party_table(run: RunResult, variant: Variant) -> TableData:
+    seeds = f", seed {run.config.seed}" if len(variant.runs) > 1 else ""
+    title = f"Parties: {variant.label}{seeds}"
+    parties: dict[str, dict[str, Any]] = run.summary["parties"]
+    if run.horizontal:
+        return _client_table(title.replace("Parties", "Clients"), parties)
+    rows = [
+        (
+            name,
+            f"{party['alpha']:g}",
+            f"{party['beta']:g}",
+            amount(party["parameters"]).strip(),
+            amount(party["macs_per_sample"]).strip(),
+            f"{amount(party['uplink_bytes'])}B",
+            f"{amount(party['downlink_bytes'])}B",
+            f"{party['train_time_s']:.1f} s",
+        )
+        for name, party in parties.items()
+    ]
+    caption = "Ratios, parameters and MACs (of one sample's forward pass) at the end; bytes and seconds of all rounds."
+    headings = ("party", "α", "β", "parameters", "MACs", "sent up", "sent down", "time")
+    return TableData(title, caption, headings, rows)
+
+
+def _client_table(title: str, clients: dict[str, dict[str, Any]]) -> TableData:
+    keys = ("samples", "uplink_bytes", "downlink_bytes", "train_macs", "train_time_s")
+    headings = ("client", "samples", "sent up", "sent down", "MACs", "time")
+    shown = {name: [float(client[key]) for key in keys] for name, client in clients.items()}
+    caption = "Of all rounds."
+    if len(clients) > MOST_PARTIES:
+        columns = [sorted(values) for values in zip(*shown.values(), strict=True)]
+        quantiles = (("smallest", 0), ("median", len(clients) // 2), ("largest", -1))
+        shown = {name: [column[place] for column in columns] for name, place in quantiles}
+        caption += f" {len(clients)} clients took part; each column by itself."
+    rows = [
+        (name, f"{v[0]:.0f}", f"{amount(v[1])}B", f"{amount(v[2])}B", amount(v[3]).strip(), f"{v[4]:.1f} s")
+        for name, v in shown.items()
+    ]
+    return TableData(title, caption, headings, rows)
+
+
+def choice_table(subject: Subject, points: Sequence[float] = (0.5, 1.0, 2.0, 5.0)) -> TableData:
+    """Return what to choose: the cheapest setting for each number of points that may be lost."""
+    costs: tuple[tuple[Callable[[Variant], float], Callable[[RunResult], float]], ...] = (
+        (sent_bytes, lambda run: run.bytes_saved),
+        (train_macs, lambda run: run.macs_saved),
+    )
+    rows: list[tuple[str, ...]] = []
+    for most in points:
+        cells = [f"{most:g} points"]
+        for cost, saved in costs:
+            best = cheapest_within(subject, most, cost)
+            cells += [best.label, _percent(best, saved), f"{100 * best.accuracy:.2f}"]
+        rows.append(tuple(cells))
+    caption = f"The cheapest setting that loses at most so much accuracy against {subject.reference.label}."
+    headings = ("may be lost", "fewest bytes", "saved (%)", "accuracy (%)", "fewest MACs", "saved (%)", "accuracy (%)")
+    return TableData("What to choose", caption, headings, rows)
+
+
+def _percent(variant: Variant, quantity: Callable[[RunResult], float]) -> str:
+    value = variant.mean(quantity)
+    return "" if value is None else f"{100 * value:.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

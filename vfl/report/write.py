@@ -1,0 +1,81 @@
+"""Writes a report: ``report.html`` (one file, nothing is loaded), ``report.md`` and a PNG per figure."""
+
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+
+from vfl.atomic import write_atomically
+from vfl.config import ConfigError, dump_config
+from vfl.report.figures import Drawing, draw
+from vfl.report.runs import Subject
+from vfl.report.svg import inline_svg, png
+from vfl.report.tables import TableData, party_tables, tables
+from vfl.sweep.show import names
+
+PAGE = "report.html"
+TEXT = "report.md"
+
+
+def write_report(subject: Subject, folder: Path) -> list[str]:
+    """Write all files of a report into a folder and return their names. Raises ConfigError where that fails."""
+    drawings = draw(subject)
+    open_tables = tables(subject)
+    parties = party_tables(subject)
+    contents: dict[str, str | bytes] = {f"{drawing.name}.png": png(drawing.figure) for drawing in drawings}
+    contents[TEXT] = markdown(subject, drawings, [*open_tables, *parties])
+    contents[PAGE] = page(subject, drawings, open_tables, parties)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            write_atomically(folder / name, content)
+    except OSError as error:
+        raise ConfigError(f"--out: {folder} cannot be written ({error.strerror})") from None
+    return list(contents)
+
+
+def page(subject: Subject, drawings: list[Drawing], open_tables: list[TableData], party_tables: list[TableData]) -> str:
+    """Return the page as one HTML text."""
+    template = files("vfl.report").joinpath("page.html.j2").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    run = subject.reference.runs[0]
+    return environment.from_string(template).render(
+        subject=subject,
+        about=about(subject),
+        missing=names(subject.missing),
+        drawings=[
+            (drawing, inline_svg(drawing.figure, drawing.name, escape(drawing.title, quote=True)))
+            for drawing in drawings
+        ],
+        open_tables=open_tables,
+        party_tables=party_tables,
+        config_title=f"of {run.name}",
+        config=dump_config(run.config),
+    )
+
+
+def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableData]) -> str:
+    """Return the report as Markdown, beside whose file the PNGs lie."""
+    lines = [f"# {subject.name}", "", about(subject), ""]
+    if subject.missing:
+        lines += [f"Not finished, and so not in here: {names(subject.missing)}.", ""]
+    for drawing in drawings:
+        lines += [f"![{drawing.title}]({drawing.name}.png)", "", f"{drawing.title}. {drawing.caption}".strip(), ""]
+    return "\n".join([*lines, *(table.markdown() for table in all_tables)])
+
+
+def about(subject: Subject) -> str:
+    """Return in one sentence what was trained."""
+    run = subject.reference.runs[0]
+    config = run.config
+    model = config.models.classifier.kind if subject.horizontal else config.models.feature.kind
+    scale = config.models.feature.width
+    width = "" if subject.horizontal or scale == 1 else f" of width {scale:g}"
+    owners = f"{len(run.summary['parties'])} {'clients' if subject.horizontal else 'parties'}"
+    samples = "all" if config.data.train_samples is None else str(config.data.train_samples)
+    return (
+        f"{config.mode.capitalize()} learning, {len(subject.runs)} runs of {run.summary['rounds']} rounds on "
+        f"{config.data.dataset.kind} ({samples} training samples), {owners}, {model}{width}, "
+        f"batch {config.training.batch_size}, on {config.device}."
+    )

@@ -1,0 +1,162 @@
+"""What a sweep trains: a base experiment and the settings that vary, from one YAML file.
+
+name: ratios
+base: quickstart.yaml                # an experiment, relative to this file
+settings: {training.rounds: 6}       # of all runs
+grid:                                # every combination ...
+  lightweighting.alpha: [0, 0.4]
+  seed: [0, 1]
+list:                                # ... of each of these; both are optional
+  - {training.local_iterations: 1}
+  - {training.local_iterations: 3, training.optimizer.learning_rate: 0.01}
+"""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config.fields import Fraction, Number, Positive, Section, nearest
+from vfl.config.files import lay_over, parse_overrides, read_settings, read_yaml
+
+Settings = Mapping[str, Any]
+"""Values by dotted key."""
+
+
+class RatioRange(Section):
+    """The values that a search may choose for a ratio: low, low + step, ... up to high."""
+
+    low: Fraction = 0.0
+    high: Fraction = 0.8
+    step: Annotated[Number, Field(gt=0, lt=1)] = 0.1
+
+
+class SearchConfig(Section):
+    """The search for the cheapest ratios that lose at most so much accuracy (needs Optuna)."""
+
+    trials: Positive = 20
+    """Pairs of alpha and beta to try; each is trained with every seed."""
+    points: Annotated[Number, Field(ge=0)] = 1.0
+    """Percentage points of test accuracy that may be lost against alpha = beta = 0."""
+    compute_weight: Annotated[Number, Field(ge=0, le=1)] = 0.5
+    """Weight of the multiply-accumulates in the cost; that of the bytes is the rest."""
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
+    """Seeds of the trainings; a pair's accuracy and cost are means over them."""
+    alpha: RatioRange = RatioRange()
+    beta: RatioRange = RatioRange()
+
+
+class SweepFile(Section):
+    """The file of a sweep."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+    """Names the sweep's folder."""
+    base: Path
+    """YAML file of the experiment, relative to the sweep's."""
+    settings: dict[str, Any] = Field(default={})
+    grid: dict[str, list[Any]] = Field(default={})
+    entries: list[dict[str, Any]] = Field(default=[], alias="list")
+    search: SearchConfig | None = None
+    """Instead of ``grid`` and ``list``."""
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One training of a sweep."""
+
+    folder: str
+    """Name of its folder, of the settings that vary."""
+    settings: Settings
+    """The settings that vary, by dotted key."""
+    config: ExperimentConfig
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that has been read: every run of it can be configured."""
+
+    name: str
+    base: Mapping[str, Any]
+    """Nested settings of all runs."""
+    points: tuple[Settings, ...]
+    """The settings of each run; none where a search chooses them."""
+    search: SearchConfig | None
+
+    def run(self, settings: Settings, threads: int) -> SweepRun:
+        """Return the run of some settings. Raises ConfigError, which names them, where they make no experiment."""
+        config = parse_config(lay_over(self.base, settings))
+        return SweepRun(folder_name(settings), settings, config.model_copy(update={"threads": threads}))
+
+    def runs(self, threads: int) -> list[SweepRun]:
+        """Return the runs of all points. Raises ConfigError for the first that cannot be one."""
+        return [self.run(settings, threads) for settings in self.points]
+
+
+def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
+    """Read a sweep; ``key=value`` overrides change the experiment of all runs.
+
+    Raises ConfigError, one line, for anything that is wrong, an empty sweep and two equal runs included.
+    """
+    file = _parse(path)
+    inherited = read_settings(path.parent / file.base)
+    base = lay_over(inherited, file.settings | parse_overrides(overrides))
+    parse_config(base)  # an error of the base should not name the first run's settings
+    if file.search is not None:
+        if file.grid or file.entries:
+            raise ConfigError(f"{path}: search chooses the runs itself; remove grid and list, or search")
+        return Sweep(file.name, base, (), file.search)
+    points = _points(path, file)
+    names = [folder_name(point) for point in points]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{path}: {names.count(name)} runs have the settings {name}; write each only once")
+    return Sweep(file.name, base, points, None)
+
+
+def folder_name(settings: Settings) -> str:
+    """Return a folder's name that tells the settings, as ``alpha0.2-beta0.4-seed1``."""
+    last = [key.rpartition(".")[2] for key in settings]
+    short = {key: key if last.count(end) > 1 else end for key, end in zip(settings, last, strict=True)}
+    return "-".join(f"{short[key]}{_value_name(value)}" for key, value in settings.items()) or "base"
+
+
+def _parse(path: Path) -> SweepFile:
+    try:
+        return SweepFile.model_validate(read_yaml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            known = [each.alias or name for name, each in SweepFile.model_fields.items()]
+            raise ConfigError(f"{path}: {field}: unknown key{nearest(field, known)}") from None
+        raise ConfigError(f"{path}: {field}: {first['msg'].lower()}") from None
+
+
+def _points(path: Path, file: SweepFile) -> tuple[Settings, ...]:
+    for key, values in file.grid.items():
+        if not values:
+            raise ConfigError(f"{path}: grid.{key}: is empty; list at least one value")
+    if not file.grid and not file.entries:
+        raise ConfigError(f"{path}: the sweep is empty; name settings to vary under grid: or list:")
+    for key in {key for entry in file.entries for key in entry} & file.grid.keys():
+        raise ConfigError(f"{path}: {key} stands in grid and in list; keep it in one of them")
+    combinations = itertools.product(*file.grid.values())
+    inner = [dict(zip(file.grid, values, strict=True)) for values in combinations]
+    return tuple(entry | point for entry in (file.entries or [{}]) for point in inner)
+
+
+def _value_name(value: object) -> str:
+    text = str(value)
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        text = f"{value:g}"  # 0 for 0.0
+    if re.fullmatch(r"[A-Za-z0-9._+]+(e-[0-9]+)?", text):
+        return text
+    digest = hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+    return f"-{digest[:6]}"

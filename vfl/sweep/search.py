@@ -1,0 +1,98 @@
+"""The search for the cheapest alpha and beta that lose at most so many points, by Optuna's TPE sampler.
+
+Cost is the share of the multiply-accumulates and of the bytes that is left, weighted. Trials are asked for in batches
+of as many as run at once and told in their order, so that a search that was killed asks for the same ones again: their
+runs are finished, and only what is left is trained.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from vfl.config import ConfigError
+from vfl.sweep.plan import SearchConfig, Settings, folder_name
+
+if TYPE_CHECKING:
+    import optuna
+
+ALPHA, BETA = "lightweighting.alpha", "lightweighting.beta"
+EXCESS = "excess_points"
+Summaries = Mapping[str, Mapping[str, Any]]
+
+
+class Search:
+    """One search. Raises ConfigError where Optuna is not installed."""
+
+    def __init__(self, config: SearchConfig) -> None:
+        try:
+            import optuna  # an extra: only who searches needs it
+        except ImportError:
+            raise ConfigError("search: needs Optuna; install it with: pip install 'lvfl[search]'") from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.config = config
+        self.study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5))
+
+    def batches(self, summaries: Summaries, jobs: int) -> Iterator[list[Settings]]:
+        """Yield the settings of runs to be trained next; ``summaries`` must hold their results when it goes on."""
+        yield self._runs(0.0, 0.0)
+        told = 0
+        while told < self.config.trials:
+            trials = [self.study.ask() for _ in range(min(jobs, self.config.trials - told))]
+            pairs = [self._pair(trial) for trial in trials]
+            yield [run for pair in pairs for run in self._runs(*pair)]
+            for trial, pair in zip(trials, pairs, strict=True):
+                self._tell(trial, pair, summaries)
+            told += len(trials)
+
+    def conclusion(self, summaries: Summaries) -> str:
+        """Return the cheapest pair found that keeps the accuracy, as a line."""
+        reference = self._means(0.0, 0.0, summaries)
+        kept = [
+            trial
+            for trial in self.study.trials
+            if trial.values is not None and all(excess <= 0.0 for excess in trial.constraints.values())
+        ]
+        if reference is None or not kept:
+            return (
+                f"no alpha and beta of {len(self.study.trials)} keep the accuracy within {self.config.points:g} points"
+            )
+        best = min(kept, key=lambda trial: trial.values[0])
+        alpha, beta = best.params["alpha"], best.params["beta"]
+        means = self._means(alpha, beta, summaries)
+        assert means is not None
+        return (
+            f"cheapest with at most {self.config.points:g} points lost: alpha {alpha:g}, beta {beta:g}; "
+            f"test accuracy {means[0]:.2%} (without lightweighting {reference[0]:.2%}), cost {means[1]:.1%}"
+        )
+
+    def _pair(self, trial: "optuna.Trial") -> tuple[float, float]:
+        alpha, beta = (
+            trial.suggest_float(name, ratio.low, ratio.high, step=ratio.step)
+            for name, ratio in (("alpha", self.config.alpha), ("beta", self.config.beta))
+        )
+        return round(alpha, 6), round(beta, 6)  # 0.1 + 0.2 is not 0.3, and names a folder
+
+    def _tell(self, trial: "optuna.Trial", pair: tuple[float, float], summaries: Summaries) -> None:
+        import optuna
+
+        reference, means = self._means(0.0, 0.0, summaries), self._means(*pair, summaries)
+        if reference is None or means is None:  # a run failed: its pair is not asked for its values again
+            self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            return
+        trial.set_constraint(EXCESS, 100 * (reference[0] - means[0]) - self.config.points)
+        self.study.tell(trial, means[1])
+
+    def _runs(self, alpha: float, beta: float) -> list[Settings]:
+        return [{ALPHA: alpha, BETA: beta, "seed": seed} for seed in self.config.seeds]
+
+    def _means(self, alpha: float, beta: float, summaries: Summaries) -> tuple[float, float] | None:
+        """Return mean test accuracy and cost over the seeds; None where a run has no result."""
+        found = [summaries.get(folder_name(settings)) for settings in self._runs(alpha, beta)]
+        there = [summary for summary in found if summary is not None]
+        if len(there) < len(found):
+            return None
+        weight = self.config.compute_weight
+        costs = [
+            weight * (1 - each["savings_compute"]) + (1 - weight) * (1 - each["savings_communication"])
+            for each in there
+        ]
+        return sum(each["test_accuracy"] for each in there) / len(there), sum(costs) / len(costs)

@@ -1,0 +1,102 @@
+"""What a sweep shows while it runs: a live table on a terminal, one plain line per run otherwise."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass
+class Running:
+    """A run at work."""
+
+    rounds: int
+    """Rounds in all."""
+    done: int = 0
+    accuracy: float | None = None
+
+
+@dataclass
+class SweepView:
+    """What runs, what is done and what is left."""
+
+    console: Console
+    total: int
+    kept: int
+    """Finished before this session."""
+    running: dict[str, Running] = field(default_factory=dict[str, Running])
+    finished: int = 0
+    failed: int = 0
+    live: Live | None = None
+    started_s: float = field(default_factory=time.monotonic)
+
+    def __enter__(self) -> "SweepView":
+        if self.console.is_terminal:
+            self.live = Live(get_renderable=self._render, console=self.console, refresh_per_second=2)
+            self.live.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def progress(self, name: str, done: int, rounds: int, accuracy: float | None) -> None:
+        """Note how far a run is."""
+        run = self.running.setdefault(name, Running(rounds))
+        run.done = done
+        run.accuracy = accuracy if accuracy is not None else run.accuracy
+
+    def end(self, name: str, summary: Mapping[str, Any] | None, error: str | None) -> None:
+        """Note and print that a run has ended: with a summary, an error, or (interrupted) neither."""
+        self.running.pop(name, None)
+        self.finished += summary is not None
+        self.failed += error is not None
+        place = f"{self.kept + self.finished + self.failed}/{self.total} {name}"
+        if summary is not None:
+            self._print(f"{place}: {result_line(summary)}")
+        elif error is not None:
+            self._print(f"{place}: FAILED: {error}")
+        else:
+            self._print(f"{name}: interrupted after its checkpoint")
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _render(self) -> Group:
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("running", no_wrap=True)
+        table.add_column("round", justify="right")
+        table.add_column("test accuracy", justify="right")
+        for name, run in self.running.items():
+            accuracy = "" if run.accuracy is None else f"{run.accuracy:.2%}"
+            table.add_row(name, f"{run.done}/{run.rounds}", accuracy)
+        return Group(table, Text(self._counts()))
+
+    def _counts(self) -> str:
+        left = self.total - self.kept - self.finished - self.failed - len(self.running)
+        counts = f"{self.kept + self.finished} finished, {self.failed} failed, {len(self.running)} running, {left} left"
+        ended = self.finished + self.failed
+        if not ended:
+            return counts
+        minutes = (time.monotonic() - self.started_s) / ended * (left + len(self.running)) / 60
+        return f"{counts}; about {minutes:.0f} min to go"
+
+
+def result_line(summary: Mapping[str, Any]) -> str:
+    """Return what a finished run reached, in one line."""
+    texts = [f"test accuracy {summary['test_accuracy']:.2%}"]
+    if summary.get("savings_compute") or summary.get("savings_communication"):
+        texts.append(f"compute saved {summary['savings_compute']:.1%}")
+        texts.append(f"communication saved {summary['savings_communication']:.1%}")
+    return ", ".join([*texts, f"{summary['wall_time_s']:.0f} s"])
+
+
+def names(runs: Sequence[str], most: int = 3) -> str:
+    """Return some names, and how many there are beside them."""
+    return ", ".join(runs[:most]) + (f" and {len(runs) - most} more" if len(runs) > most else "")

@@ -1,0 +1,68 @@
+"""``sweep.csv``: one line per run with what it reached and cost; ``times.csv`` has what no two trainings share."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vfl.atomic import write_atomically
+from vfl.costs import savings
+from vfl.sweep.plan import SweepRun
+
+COUNTED = ("uplink_bytes", "downlink_bytes", "dense_uplink_bytes", "dense_downlink_bytes")
+COMPUTED = ("train_macs", "unpruned_train_macs")
+REACHED = ("rounds", "test_accuracy", "test_loss")
+SAVED = ("savings_compute", "savings_communication")
+RESULTS = (*REACHED, *SAVED, *COUNTED, *COMPUTED, "simulated_time_s", "model_digest")
+TABLE = "sweep.csv"
+TIMES = "times.csv"
+
+
+def write_tables(
+    folder: Path,
+    runs: Sequence[SweepRun],
+    summaries: Mapping[str, Mapping[str, Any]],
+    failures: Mapping[str, str],
+) -> None:
+    """Write both tables whole. The first depends on nothing but the runs' settings and results: no clock is in it.
+
+    ``summaries`` are those of the finished runs and ``failures`` one line per failed one, both by folder; all others
+    are ``open``.
+    """
+    keys = list(dict.fromkeys(key for run in runs for key in run.settings))
+    rows: list[list[Any]] = [["run", *keys, "status", *RESULTS, "error"]]
+    times: list[list[Any]] = [["run", "wall_time_s", "threads"]]
+    for run in runs:
+        result: dict[str, Any] = {}
+        status = "failed" if run.folder in failures else "open"
+        if run.folder in summaries:
+            summary = summaries[run.folder]
+            status, result = "finished", {**summary, **shares(summary)}
+            times.append([run.folder, f"{summary['wall_time_s']:.1f}", run.config.threads])
+        settings = [_cell(run.settings[key]) if key in run.settings else "" for key in keys]
+        outcome = [_cell(result.get(name, "")) for name in RESULTS]
+        rows.append([run.folder, *settings, status, *outcome, failures.get(run.folder, "")])
+    write_atomically(folder / TABLE, _csv(rows))
+    write_atomically(folder / TIMES, _csv(times))
+
+
+def shares(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the shares of compute and of bytes, both ways, that a run was spared."""
+    sent = summary["uplink_bytes"] + summary["downlink_bytes"]
+    dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
+    return {
+        "savings_compute": savings(summary["train_macs"], summary["unpruned_train_macs"]),
+        "savings_communication": savings(sent, dense),
+    }
+
+
+def _csv(rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list | tuple) else value
