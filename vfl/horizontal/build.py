@@ -26,6 +26,7 @@ from vfl.horizontal.fedlga import FedLGA
 from vfl.horizontal.fedmom import FedMom
 from vfl.horizontal.fednova import FedNova
 from vfl.horizontal.fedprox import FedProx
+from vfl.horizontal.flare import Flare
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.scaffold import Scaffold
@@ -47,6 +48,7 @@ ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
     "fedasync": FedAsync,
     "fedasync_average": FedAsyncAverage,
     "fedmom": FedMom,
+    "flare": Flare,
 }
 """By ``horizontal.algorithm``."""
 
@@ -127,7 +129,7 @@ def assemble(
         samples_N,
         config.training.batch_size,
         config.seed,
-        _transfers(config, algorithm, model),
+        _transfers(config, type(algorithm), model),
         full_batch=algorithm.one_step_full_batch,
     )
     evaluator = Evaluator(
@@ -147,6 +149,8 @@ def build_algorithm(config: ExperimentConfig, samples_N: Sequence[int], model: F
     kind = ALGORITHMS[config.horizontal.algorithm]
     if kind is FedLGA:
         return FedLGA(config, samples_N, model.split)
+    if kind is Flare:
+        return Flare(config, samples_N, upload_bits=8 * _transfers(config, Flare, model)[1])
     return kind(config, samples_N)
 
 
@@ -157,11 +161,11 @@ def build_states(config: ExperimentConfig, run_dir: Path) -> ClientStates:
     return InMemory()
 
 
-def _transfers(config: ExperimentConfig, algorithm: FederatedAlgorithm, model: FlatModel) -> tuple[int, int]:
+def _transfers(config: ExperimentConfig, kind: type[FederatedAlgorithm], model: FlatModel) -> tuple[int, int]:
     """Return the bytes of one client's round, down and up."""
     statistics = [model.statistic_count] if config.horizontal.buffers == "average" and model.statistic_count else []
-    down = [model.weight_count] * len(algorithm.downloads) + statistics
-    up = [model.weight_count] * len(algorithm.uploads) + statistics
+    down = [model.weight_count] * len(kind.downloads) + statistics
+    up = [model.weight_count] * len(kind.uploads) + statistics
     return transfer_bytes(down), transfer_bytes(up)
 
 
