@@ -1,4 +1,4 @@
-"""Measure LVFL: python scripts/benchmark.py {vertical,pruning,codec} [--pairs N] [--json FILE].
+"""Measure: python scripts/benchmark.py {vertical,pruning,codec,scheduling} [--pairs N] [--json FILE].
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -21,6 +21,7 @@ from vfl.benchmarks.codec import benchmark_codec
 from vfl.benchmarks.paired import Options, Result
 from vfl.benchmarks.pruning import benchmark_pruning
 from vfl.benchmarks.report import describe_machine, show, write_json
+from vfl.benchmarks.scheduling import benchmark_scheduling
 from vfl.cli import DONE, OneLineParser, exit_code
 
 PIPE_WIDTH = 170
@@ -55,6 +56,12 @@ BENCHMARKS = {
         "sparsify, encode and decode: microseconds, and bytes over the entropy bound",
         50,
         ("batch_size", "embedding_size"),
+    ),
+    "scheduling": Benchmark(
+        benchmark_scheduling,
+        "FLARE's scheduling of a round: optimal bands for 1,000 devices, selection out of 40",
+        20,
+        (),
     ),
 }
 

@@ -290,8 +290,9 @@ def _unused_by_flare(horizontal: HorizontalConfig) -> list[str]:
     """Return one line for every setting that scheduling in a cell makes idle, or that needs the cell."""
     policy = horizontal.wireless.policy
     if policy == "none":
-        named = sorted(horizontal.wireless.model_fields_set - {"policy"})
-        return [f"horizontal.wireless.{named[0]}: ignored, horizontal.wireless.policy is none"] if named else []
+        named = sorted(horizontal.wireless.model_fields_set)
+        forgotten = named and "policy" not in named  # who names the policy has switched the network off on purpose
+        return [f"horizontal.wireless.{named[0]}: ignored, horizontal.wireless.policy is none"] if forgotten else []
     idle = {
         "clients_per_round": policy != "pre_tuned" and "clients_per_round" in horizontal.model_fields_set,
         "selection.group_weights": bool(horizontal.selection.group_weights),

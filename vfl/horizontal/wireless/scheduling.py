@@ -90,8 +90,10 @@ class Scheduler:
     def _warn_of_empty_round(self, round_index: int, cell: Cell) -> None:
         if not self.warned:
             self.warned = True
+            settings = self.config.horizontal.wireless
             warnings.warn(
-                f"round {round_index + 1} is empty: none of {len(cell)} available clients can meet "
-                f"horizontal.wireless.deadline_s = {cell.deadline_s:g}; raise it (later empty rounds are not reported)",
+                f"round {round_index + 1} is empty: {settings.policy} finds none of {len(cell)} available clients that "
+                f"meets horizontal.wireless.deadline_s = {cell.deadline_s:g}; raise it (later empty rounds are not "
+                "reported)",
                 stacklevel=2,
             )
