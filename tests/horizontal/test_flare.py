@@ -48,8 +48,10 @@ def uneven(tau_bar: str, **horizontal: Any) -> ExperimentConfig:
 
 @pytest.mark.parametrize("tau_bar", ["mas", "mes", "fmas", "fmes", "none"])
 def test_equal_steps_are_fedavg_with_equal_weights_bit_for_bit(tau_bar: str, tmp_path: Path):
-    flare = build(flare_config(flare={"tau_bar": tau_bar}), tmp_path)
-    fedavg = build(flare_config(algorithm="fedavg", weights="equal"), tmp_path)
+    partition = {"kind": "dirichlet", "dirichlet_alpha": 1.0}  # n_i differ, and must not matter
+    flare = build(flare_config(flare={"tau_bar": tau_bar}, partition=partition), tmp_path)
+    fedavg = build(flare_config(algorithm="fedavg", weights="equal", partition=partition), tmp_path)
+    assert len(set(flare.algorithm.samples_N)) > 1
     for number in range(3):
         flare.train_round(number)
         fedavg.train_round(number)

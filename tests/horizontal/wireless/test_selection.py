@@ -194,9 +194,10 @@ def test_pre_tuned_takes_the_first_of_the_order_and_drops_the_neediest(seed: int
 def test_a_deadline_that_nobody_meets_selects_nobody():
     cell = replace(random_cell(np.random.default_rng(3)), deadline_s=1e-6)
     for policy in POLICIES.values():
-        schedule = policy(cell, np.random.default_rng(0))
-        assert len(schedule.devices_M) == 0
-        assert schedule.seconds == 0
+        for nobody in (cell, cell.take([])):
+            schedule = policy(nobody, np.random.default_rng(0))
+            assert len(schedule.devices_M) == 0
+            assert schedule.seconds == 0
     assert len(exhaustive(cell, 1.0).devices_M) == 0
 
 

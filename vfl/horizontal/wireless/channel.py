@@ -10,6 +10,9 @@ from vfl.config.flare import WirelessConfig
 from vfl.horizontal.wireless.cell import Cell, Floats, Indices
 from vfl.random import generator
 
+DEEPEST_FADE = 1e-12
+"""Smallest factor of a gain, so that no device is silent: one in 10^12 draws would be below it."""
+
 
 class Network:
     """K devices at fixed places, with processors of fixed speed.
@@ -49,7 +52,7 @@ class Network:
             return np.ones(len(self.distance_m_K))
         draw = generator(self.seed, "wireless_fading", round_index)
         uniform_K = torch.rand(len(self.distance_m_K), generator=draw, dtype=torch.float64).numpy()
-        return -np.log1p(-uniform_K) + np.finfo(float).tiny  # |h|^2 of a Rayleigh channel, never 0
+        return np.maximum(-np.log1p(-uniform_K), DEEPEST_FADE)
 
 
 def snr_hz(settings: WirelessConfig, distance_m_K: Floats) -> Floats:
