@@ -7,10 +7,11 @@ from typing import cast
 from torch import nn
 
 from models.char_lstm import EveryCharLSTM, NextCharLSTM
+from models.convolution import ConvolutionalFeatures, plain_convolution
 from models.mlp import MLP
 from models.pooled_cnn import lenet, mcmahan_cnn, six_layer_cnn, tsfl_cnn
 from models.resnet import Norm, ResNet18, group_norm
-from models.vgg import VGG
+from models.vgg import VGG_BLOCKS
 
 MLP_HIDDEN = (400,)
 """Hidden nodes of `mlp` (FedLGA, section V-A)."""
@@ -31,8 +32,13 @@ def _mlp(input_shape: ImageShape, classes: int) -> nn.Module:
 
 def _vgg11(batch_norm: bool) -> Callable[[ImageShape, int], nn.Module]:
     """Of VGG's three linear layers one is left, as is usual for 32 pixels: its embedding is the logits."""
-    return lambda input_shape, classes: VGG(
-        11, input_shape[0], input_shape[1:], embedding_size=classes, batch_norm=batch_norm
+    return lambda input_shape, classes: ConvolutionalFeatures(
+        VGG_BLOCKS[11],
+        input_shape[0],
+        input_shape[1:],
+        classes,
+        batch_norm=batch_norm,
+        convolution=plain_convolution,
     )
 
 

@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from models.registry import build_feature_model
-from parties.head_server import HeadServer
-from parties.local import LocalLink, build_head, build_party, build_receiver, build_server_protocol
+from parties.build import TrainingLabels, build_head, build_head_server, build_party
+from parties.local import LocalLink
 from vfl.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
 from vfl.benchmarks.report import describe_machine
 from vfl.config import ExperimentConfig, parse_config
-from vfl.data.datasets import Dataset
 from vfl.data.samples import Samples
 from vfl.random import generator, seeded
 from vfl.runtime import start_runtime
@@ -84,21 +83,13 @@ class Lightweight:
         images, labels_N = random_data(config)
         ids_N = torch.arange(len(labels_N))
         parts = [Samples(ids_N, part) for part in images]
-        data = Dataset(
-            train=Samples(ids_N, images[0], labels_N),
-            test=Samples(ids_N, images[0], labels_N),
-            classes=tuple(map(str, range(CLASSES))),
-        )
-        self.parties = [build_party(position, part, part, data, config, runtime) for position, part in enumerate(parts)]
-        self.server = HeadServer(
-            [LocalLink(party) for party in self.parties],
-            [build_receiver(party.name, len(labels_N), config) for party in self.parties],
-            build_head(config, CLASSES, runtime),
-            build_server_protocol(config),
-            labels_N,
-            labels_N,
-            config,
-        )
+        labels = TrainingLabels(labels_N, CLASSES)
+        replicated = labels if config.training.labels == "shared" else None
+        self.parties = [
+            build_party(name, part, part, replicated, config, runtime)
+            for name, part in zip(config.data.partition.parties, parts, strict=True)
+        ]
+        self.server = build_head_server([LocalLink(party) for party in self.parties], labels, labels_N, config, runtime)
         self.round_index = -1
 
     def next_round(self) -> None:

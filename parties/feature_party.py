@@ -101,7 +101,7 @@ class FeatureParty:
         self.unpruned_macs = self.macs = count_macs(self.model, self.example)
         self.steps = steps_in_round(config.training.steps_per_round, len(train), config.training.batch_size)
         self.alpha = self.beta = 0.0
-        self.round_index = -1
+        self.round_index: int = -1
         self.batches: list[Tensor] = []
         self.pending: PendingExchange | None = None
         self.report = RoundReport()
@@ -146,6 +146,8 @@ class FeatureParty:
 
     def start_round(self, message: Message) -> None:
         """Take the round's ratios (and head), and derive the order of its batches."""
+        if message.round_index != self.round_index + 1:
+            raise MessageError(f"round {message.round_index} came, {self.name} has done {self.round_index + 1}")
         settings = message.settings
         self.round_index = message.round_index
         self.alpha, self.beta = _ratio(settings, "alpha"), _ratio(settings, "beta")
@@ -174,8 +176,10 @@ class FeatureParty:
     def update(self, message: Message) -> None:
         """Prune if alpha rose (first exchange of a round), then take E local iterations (lines 10-17)."""
         pending, self.pending = self.pending, None
-        if pending is None or pending.exchange != message.exchange:
-            raise MessageError(f"{self.name} has no embedding of exchange {message.exchange} to update")
+        if pending is None or (self.round_index, pending.exchange) != (message.round_index, message.exchange):
+            raise MessageError(
+                f"{self.name} has no embedding of round {message.round_index}, exchange {message.exchange} to update"
+            )
         self.protocol.receive(message, pending.rows_B, pending.sent_BD)
         embedding_BD: Tensor | None = pending.embedding_BD
         if message.exchange == 0 and self.prune():
@@ -244,11 +248,13 @@ class FeatureParty:
             "feedback": self.sender.receiver.state_dict(),
             "protocol": self.protocol.state_dict(),
             "data_digest": self._data_digest,
+            "round": self.round_index,
         }
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
         check_same_data(f"{self.name}'s features", state["data_digest"], self._data_digest)
+        self.round_index = int(state["round"])
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
         self.runtime.place(self.model)
         self.model.load_state_dict(state["model"])

@@ -4,7 +4,7 @@ Shapes: B batch, D width of one embedding, P width of all embeddings together.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import asdict
@@ -22,7 +22,7 @@ from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.schedule import schedule_of, value_at
 from vfl.loop import Metrics
 from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.channel import EmbeddingReceiver, decode_finite
+from vfl.vertical.channel import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import ServerProtocol
 from vfl.vertical.link import PartyLink
@@ -35,6 +35,8 @@ MEASURING = (Kind.EVALUATE, Kind.EVALUATION, Kind.DESCRIBE, Kind.DESCRIPTION)
 """Messages that look at the model and do not train it."""
 PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
 """What a party is now, by its last report."""
+REPORTED = (*PRESENT, "train_macs", "unpruned_train_macs", "omega", "psi")
+"""Numbers of a party's report."""
 
 
 class HeadServer:
@@ -92,22 +94,22 @@ class HeadServer:
 
     def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> Tensor:
         """Run one exchange (lines 3-18) and return the loss at its start."""
-        replies = self._ask_all(Message(Kind.EMBED, round_index, exchange))
-        frames = [self._frame(reply) for reply in replies]
         device = self.trainer.runtime.device
-        embeddings = [
-            receiver.receive(frame, rows_B).to(device) for receiver, frame in zip(self.receivers, frames, strict=True)
-        ]
+        frames: list[bytes] = []
+        embeddings: list[Tensor] = []
+        # One at a time: what is here is decoded while the other parties still compute.
+        replies = self._ask_all(Message(Kind.EMBED, round_index, exchange))
+        for receiver, reply in zip(self.receivers, replies, strict=True):
+            frames.append(self._frame(receiver.sender, reply))
+            embeddings.append(receiver.receive(frames[-1], rows_B).to(device))
         labels_B = self.train_labels_N[rows_B.to(device)]
         updates, losses = self.protocol.begin(self.trainer, frames, embeddings, labels_B)
         done = [
             self._send(link, Message(Kind.UPDATE, round_index, exchange, parts))
             for link, parts in zip(self.links, updates, strict=True)
         ]
-        representation_BP = torch.cat(embeddings, dim=1)
-        while len(losses) < self.config.training.local_iterations:
-            losses.append(self.trainer.step(representation_BP, labels_B))
-        self._replies(done, Kind.DONE)
+        losses += self.trainer.steps(embeddings, labels_B, self.config.training.local_iterations - len(losses))
+        self._await_done(done)
         return losses[0]
 
     def evaluate(self) -> Metrics:
@@ -151,7 +153,8 @@ class HeadServer:
             "ratio_sums": self.ratio_sums,
             "data_digest": self._data_digest,
         }
-        return {OWNER: own} | {link.name: link.save() for link in self.links}
+        saving = {link.name: link.save() for link in self.links}  # all at once
+        return {OWNER: own} | {name: state.result() for name, state in saving.items()}
 
     def load_state_dict(self, state: Mapping[str, State]) -> None:
         """Continue from a state."""
@@ -163,8 +166,8 @@ class HeadServer:
         self.costs = {name: PartyCosts(**costs) for name, costs in own["costs"].items()}
         self.reports = own["reports"]
         self.ratio_sums = own["ratio_sums"]
-        for link in self.links:
-            link.load(state[link.name])
+        for loading in [link.load(state[link.name]) for link in self.links]:
+            loading.result()
 
     def close(self) -> None:
         """Release the parties."""
@@ -187,11 +190,11 @@ class HeadServer:
             }
             message = Message(Kind.START_ROUND, round_index, parts=(control(assigned | settings), *parts))
             pending.append(self._send(link, message))
-        self._replies(pending, Kind.DONE)
+        self._await_done(pending)
 
     def _end_round(self, round_index: int) -> None:
         for link, reply in zip(self.links, self._ask_all(Message(Kind.END_ROUND, round_index)), strict=True):
-            report = reply.settings
+            report = _checked_report(link.name, reply.settings)
             self.reports[link.name] = report
             costs = self.costs[link.name]
             costs.train_macs += report["train_macs"]
@@ -211,33 +214,38 @@ class HeadServer:
         # Corollary 1: the convergence bound grows with both sums over rounds and parties.
         return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
 
-    def _logits(self, replies: Sequence[Message], samples: int) -> Tensor:
+    def _logits(self, replies: Iterable[Message], samples: int) -> Tensor:
         embeddings = [
-            decode_finite(self._frame(reply), (samples, receiver.width), f"{receiver.sender}'s embedding")
+            receiver.decode(self._frame(receiver.sender, reply), samples)
             for receiver, reply in zip(self.receivers, replies, strict=True)
         ]
         representation_BP = torch.cat(embeddings, dim=1).to(self.trainer.runtime.device)
         return self.trainer.runtime.forward(self.trainer.head, representation_BP)
 
-    def _ask_all(self, message: Message) -> list[Message]:
-        """Send one message to all parties and return their replies, in the parties' order."""
+    def _ask_all(self, message: Message) -> Iterator[Message]:
+        """Send one message to all parties; their replies follow as they come, in the parties' order."""
         return self._replies([self._send(link, message) for link in self.links], _ANSWERS[message.kind])
 
     def _send(self, link: PartyLink, message: Message) -> Future[bytes]:
         request = pack(message)
-        self._book(link.name, "downlink", message, len(request))
-        return link.send(request)
+        reply = link.send(request)
+        if not link.absent:
+            self._book(link.name, "downlink", message, len(request))
+        return reply
 
-    def _replies(self, pending: Sequence[Future[bytes]], expected: Kind) -> list[Message]:
-        replies: list[Message] = []
+    def _replies(self, pending: Sequence[Future[bytes]], expected: Kind) -> Iterator[Message]:
         for link, future in zip(self.links, pending, strict=True):
             data = future.result()
             reply = unpack(data)
             if reply.kind != expected:
                 raise MessageError(f"{link.name} answered {reply.kind.name} instead of {expected.name}")
-            self._book(link.name, "uplink", reply, len(data))
-            replies.append(reply)
-        return replies
+            if not link.absent:
+                self._book(link.name, "uplink", reply, len(data))
+            yield reply
+
+    def _await_done(self, pending: Sequence[Future[bytes]]) -> None:
+        for _ in self._replies(pending, Kind.DONE):
+            pass
 
     def _book(self, name: str, direction: Direction, message: Message, size: int) -> None:
         costs = self.costs[name]
@@ -252,10 +260,10 @@ class HeadServer:
         envelope = size - sum(part.size for part in message.parts)
         costs.book_bytes(direction, EVALUATION if measuring else "control", envelope, envelope)
 
-    def _frame(self, reply: Message) -> bytes:
+    def _frame(self, sender: str, reply: Message) -> bytes:
         frames = reply.payloads(PartKind.EMBEDDING)
         if len(frames) != 1:
-            raise MessageError(f"{reply.kind.name} with {len(frames)} embeddings instead of 1")
+            raise MessageError(f"{sender}: {reply.kind.name} with {len(frames)} embeddings instead of 1")
         return frames[0]
 
 
@@ -263,6 +271,21 @@ def _finite(loss: float, what: str) -> float:
     if not math.isfinite(loss):
         raise ValueError(f"{what} is not finite: lower training.optimizer.learning_rate")
     return loss
+
+
+def _checked_report(party: str, report: dict[str, Any]) -> dict[str, Any]:
+    """Return a party's report as it came. Raises MessageError where a number is missing or none."""
+    for key in REPORTED:
+        value = report.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise MessageError(f"{party}: its report has {key} = {value!r} instead of a number")
+    try:
+        elapsed_s = float(report.get("train_time_s", ""))
+    except (TypeError, ValueError):
+        elapsed_s = math.nan
+    if not math.isfinite(elapsed_s):
+        raise MessageError(f"{party}: its report has train_time_s = {report.get('train_time_s')!r}")
+    return report
 
 
 _ANSWERS = {

@@ -10,11 +10,14 @@ from rich.console import Console
 from parties.local import build_in_process
 from vfl.callbacks import Callback, EarlyStop, JsonLines, ShowProgress, TensorBoard
 from vfl.checkpoint import CheckpointStore, CheckpointWriteError
+from vfl.cli import DONE, INTERRUPTED
 from vfl.config import ExperimentConfig
+from vfl.horizontal import table as horizontal_table
 from vfl.horizontal.build import build_horizontal
 from vfl.loop import Algorithm, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, write_summary
 from vfl.runtime import Runtime, start_runtime
+from vfl.vertical import table as vertical_table
 
 
 @dataclass(frozen=True)
@@ -62,14 +65,28 @@ def run_experiment(
     algorithm, own_callbacks = build_algorithm(config, runtime, run_dir, console, progress.on_step)
     open_run(run_dir, config)
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
+    store = CheckpointStore(run_dir / "checkpoints", keep=config.checkpoint.keep)
+    with only_process_in(run_dir):
+        return train(algorithm, config, run_dir, store, progress, [*own_callbacks, *extra_callbacks])
+
+
+def train(
+    algorithm: Algorithm,
+    config: ExperimentConfig,
+    run_dir: Path,
+    store: CheckpointStore,
+    progress: ShowProgress,
+    extra_callbacks: Sequence[Callback] = (),
+) -> Outcome:
+    """Train in a folder that is open and locked, from the newest checkpoint in ``store`` on."""
     callbacks: list[Callback] = [TensorBoard(run_dir), JsonLines(run_dir / "metrics.jsonl"), progress]
     if config.training.patience is not None:
         callbacks.append(EarlyStop(config.training.patience))
     loop = TrainingLoop(
         algorithm,
         config.training.rounds,
-        [*callbacks, *own_callbacks, *extra_callbacks],
-        checkpoints=CheckpointStore(run_dir / "checkpoints", keep=config.checkpoint.keep),
+        [*callbacks, *extra_callbacks],
+        checkpoints=store,
         checkpoint_every=config.checkpoint.every,
         evaluate_every=config.evaluation.every,
     )
@@ -77,13 +94,13 @@ def run_experiment(
 
     def interrupt(signal_name: str) -> None:
         signals.append(signal_name)
-        loop.request_stop(signal_name)
-        console.print(f"{signal_name}: ending after this round and its checkpoint (again: at once)")
+        loop.request_stop(signal_name, to_resume=True)
+        progress.console.print(f"{signal_name}: ending after this round and its checkpoint (again: at once)")
 
-    with only_process_in(run_dir), stop_on_signal(interrupt):
+    with stop_on_signal(interrupt):
         try:
             summary = loop.run()
-            finished = not signals or loop.next_round == loop.rounds
+            finished = not loop.to_resume or loop.next_round == loop.rounds
             if finished:
                 write_summary(run_dir, summary)
         except CheckpointWriteError:
@@ -92,3 +109,16 @@ def run_experiment(
             raise OSError(f"{run_dir}: cannot be written ({error}); mend that, then continue with --resume") from error
     ended_early = loop.next_round < loop.rounds
     return Outcome(summary, finished, signals[0] if signals else None, loop.stop_reason if ended_early else None)
+
+
+def show_outcome(outcome: Outcome, run_dir: Path, console: Console, *, horizontal: bool = False) -> int:
+    """Show how a training ended and return the exit code."""
+    if not outcome.finished:
+        rounds = outcome.summary["rounds"]
+        console.print(f"interrupted after round {rounds}; go on with --run-dir {run_dir} --resume")
+        return INTERRUPTED
+    if outcome.stop_reason:
+        console.print(f"stopped early: {outcome.stop_reason}")
+    table = horizontal_table if horizontal else vertical_table
+    console.print(table.summary_table(outcome.summary))
+    return DONE

@@ -1,6 +1,6 @@
-"""Train one experiment: python scripts/train.py CONFIG [key=value ...] [--run-dir DIR] [--resume].
+"""Train one experiment: python scripts/train.py CONFIG [key=value ...] [--run-dir DIR] [--resume] [--processes].
 
-Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a checkpoint.
+Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party process stayed away, 130 interrupted after a checkpoint.
 """
 
 import argparse
@@ -9,12 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.run import run_experiment
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
-from vfl.config import load_config
-from vfl.horizontal import table as horizontal_table
+from parties.remote.together import run_together
+from parties.run import run_experiment, show_outcome
+from vfl.cli import OneLineParser, ShowConsole, exit_code
+from vfl.config import ConfigError, load_config
 from vfl.run_folder import choose_run_dir
-from vfl.vertical import table as vertical_table
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -24,6 +23,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as training.rounds=20")
     parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="continue a run from its last checkpoint")
+    parser.add_argument(
+        "--processes", action="store_true", help="a process for the server and each party, over TLS on this machine"
+    )
     return parser.parse_intermixed_args()
 
 
@@ -35,16 +37,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     run_dir = arguments.run_dir or choose_run_dir(config.name, Path("runs"), resume=arguments.resume)
     if arguments.resume and not (run_dir / "config.yaml").exists():
         console.print(f"warning: --resume: nothing is saved in {run_dir}; a new run begins")
+    if arguments.processes:
+        if config.mode == "horizontal":
+            raise ConfigError("--processes: for mode vertical; clients of mode horizontal are simulated in one process")
+        return run_together(config, run_dir, Path(__file__).parent, resume=arguments.resume, console=console)
     outcome = run_experiment(config, run_dir, resume=arguments.resume, console=console)
-    if not outcome.finished:
-        rounds = outcome.summary["rounds"]
-        console.print(f"interrupted after round {rounds}; go on with --run-dir {run_dir} --resume")
-        return INTERRUPTED
-    if outcome.stop_reason:
-        console.print(f"stopped early: {outcome.stop_reason}")
-    tables = horizontal_table if config.mode == "horizontal" else vertical_table
-    console.print(tables.summary_table(outcome.summary))
-    return DONE
+    return show_outcome(outcome, run_dir, console, horizontal=config.mode == "horizontal")
 
 
 def main() -> int:

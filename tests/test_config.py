@@ -96,7 +96,7 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
         ("name=..", "got '..'"),
         ("name=", "got None"),
         ("name=2020-01-01", "valid string"),
-        ("data.dataset.kind=mnist", "'digits', 'cifar10' or 'image_folder' (got 'mnist')"),
+        ("data.dataset.kind=imagenet", "'leaf' or 'text' (got 'imagenet')"),
         ("data.dataset.root=5", "got 5"),
         ("models.head.hidden=256", "got 256"),
         ("models.head.hidden.0=256", "got"),

@@ -1,8 +1,10 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.flop_counter import FlopCounterMode
 
 from vfl.macs import count_macs, count_parameters
 
@@ -36,6 +38,36 @@ def test_trap_8_normalization_activation_bias_and_pooling_cost_nothing():
     assert count_macs(bare, images) == count_macs(dressed, images) == 36 * 5 * 27 + 180 * 4
 
 
+@settings(deadline=None)
+@given(
+    kind=st.sampled_from([nn.RNN, nn.LSTM, nn.GRU]),
+    layers=st.integers(1, 2),
+    bidirectional=st.booleans(),
+    bias=st.booleans(),
+    steps=st.integers(1, 6),
+    batch=st.integers(1, 3),
+)
+def test_a_recurrent_layer_costs_its_matrices_at_every_step(kind, layers, bidirectional, bias, steps, batch):
+    inputs, hidden = 4, 5
+    layer = kind(inputs, hidden, layers, bias=bias, bidirectional=bidirectional, batch_first=True)
+    sequence = torch.zeros(batch, steps, inputs)
+    gates = {nn.RNN: 1, nn.LSTM: 4, nn.GRU: 3}[kind]
+    directions = 2 if bidirectional else 1
+    widths = [inputs, *[directions * hidden] * (layers - 1)]
+    per_step = sum(directions * gates * hidden * (width + hidden) for width in widths)
+    assert count_macs(layer, sequence) == steps * per_step
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        layer.to("meta")(sequence[:1].to("meta"))  # where it is taken apart into matrix products
+    assert counter.get_total_flops() == 2 * steps * per_step
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # PyTorch says which kernel it takes
+def test_a_recurrent_cell_and_a_projection_count_as_well():
+    assert count_macs(nn.LSTMCell(3, 5), torch.zeros(2, 3)) == 4 * 5 * (3 + 5)
+    projected = nn.LSTM(3, 5, proj_size=2, batch_first=True)
+    assert count_macs(projected, torch.zeros(1, 7, 3)) == 7 * (4 * 5 * (3 + 2) + 2 * 5)
+
+
 def test_one_sample_is_counted_whatever_the_batch():
     assert count_macs(nn.Linear(3, 5), torch.zeros(7, 3)) == 15
     assert count_macs(nn.Linear(3, 5), torch.zeros(7, 2, 3)) == 2 * 15
@@ -66,9 +98,20 @@ def test_hooks_and_modes_are_restored_after_a_failure():
     assert not any(m._forward_hooks for m in model.modules())
 
 
+class Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(2, 3, batch_first=True)
+
+    def forward(self, sequences):
+        return self.lstm(pack_padded_sequence(sequences, [sequences.shape[1]], batch_first=True))
+
+
 def test_refuses_what_it_would_count_wrongly():
-    with pytest.raises(ValueError, match="LSTM"):
-        count_macs(nn.LSTM(2, 3), torch.zeros(1, 4, 2))
+    with pytest.raises(ValueError, match="MultiheadAttention"):
+        count_macs(nn.MultiheadAttention(2, 1), torch.zeros(1, 4, 2))
+    with pytest.raises(ValueError, match="packed sequence"):
+        count_macs(Packed(), torch.zeros(1, 4, 2))
     with pytest.raises(ValueError, match="at least one sample"):
         count_macs(nn.Linear(2, 3), torch.zeros(0, 2))
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,14 +54,46 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     sync_directory(path.parent)
 
 
-def write_durably(path: Path, chunks: Iterable[bytes | memoryview]) -> Fingerprint:
+def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]], *, overwrite: bool) -> None:
+    """Create files that belong together, in a folder that is made (0700) where it is not there.
+
+    Each of `writers` {name: write} writes one file to the path it is given. No file has its name before all are
+    written, so that a full disk leaves everything as it was. Raises ValueError for files that are there already,
+    unless `overwrite`; OSError as the system does.
+    """
+    if not overwrite:
+        check_absent(folder, writers)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    staged = {name: folder / f".partial-{name}" for name in writers}
+    try:
+        for name, write in writers.items():
+            write(staged[name])
+        for name, partial in staged.items():
+            partial.replace(folder / name)
+    finally:
+        for partial in staged.values():
+            partial.unlink(missing_ok=True)
+    sync_directory(folder)
+
+
+def check_absent(folder: Path, names: Iterable[str]) -> None:
+    """Raise ValueError where one of the files is in the folder already."""
+    for name in names:
+        if (folder / name).exists():
+            raise ValueError(f"{folder / name} is there already; add --overwrite to replace it")
+
+
+def write_durably(path: Path, chunks: Iterable[bytes | memoryview], mode: int | None = None) -> Fingerprint:
     """Write `chunks` one after another to `path` and wait until they are on the disk (fsync).
 
-    The file is visible while it grows: give it a temporary name or folder. Raises OSError as the system does.
+    The file is visible while it grows: give it a temporary name or folder. It has the permissions `mode` before it
+    has content; None leaves them to the system. Raises OSError as the system does.
     """
     size = 0
     sha256 = hashlib.sha256()
     with path.open("wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         for chunk in chunks:
             sha256.update(chunk)
             size += file.write(chunk)
@@ -70,8 +102,15 @@ def write_durably(path: Path, chunks: Iterable[bytes | memoryview]) -> Fingerpri
     return Fingerprint(size, sha256.hexdigest())
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> Fingerprint:
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str] | None = None,
+    mode: int | None = None,
+) -> Fingerprint:
     """Write a safetensors file durably: any strides, device and sharing of memory; one copied tensor at a time.
+
+    `metadata` is what the format calls so; `mode` is as in `write_durably`.
 
     The library's own writer refuses tensors that share memory and reports a full disk without its errno.
     Raises OSError as the system does, and TypeError, naming the tensor, for a dtype or layout not in the format.
@@ -79,7 +118,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> Fingerprin
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.dtype not in _SAFETENSORS_NAMES:
             raise TypeError(f"{name}: a tensor of {tensor.dtype} and {tensor.layout} cannot be written: convert it")
-    return write_durably(path, _safetensors_chunks(tensors))
+    return write_durably(path, _safetensors_chunks(tensors, metadata or {}), mode)
 
 
 def sync_directory(directory: Path) -> None:
@@ -91,11 +130,13 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _safetensors_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
+def _safetensors_chunks(
+    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+) -> Iterator[bytes | memoryview]:
     """Header length, JSON header, then the bytes of tensor after tensor."""
     # Large elements first: each tensor then starts at a multiple of its element size.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    header: dict[str, dict[str, Any]] = {}
+    header: dict[str, dict[str, Any]] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name, tensor in ordered:
         start, end = end, end + tensor.numel() * tensor.element_size()

@@ -11,11 +11,12 @@ Layout below the store's directory:
 """
 
 import errno
+import hashlib
 import json
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -50,13 +51,17 @@ class CheckpointWriteError(OSError):
 
 
 class CheckpointStore:
-    """The newest `keep` checkpoints of one run, below `directory`; for one writer; reading changes nothing."""
+    """The newest `keep` checkpoints of one run, below `directory`; for one writer; reading changes nothing.
 
-    def __init__(self, directory: Path, keep: int = 2) -> None:
+    `usable` are the rounds that `load_latest` may choose from; None for all.
+    """
+
+    def __init__(self, directory: Path, keep: int = 2, usable: Collection[int] | None = None) -> None:
         if keep < 1:
             raise ValueError(f"keep: {keep} checkpoints would leave nothing to resume from; give at least 1")
         self.directory = directory
         self.keep = keep
+        self.usable = usable
 
     def rounds(self) -> list[int]:
         """Rounds with a committed checkpoint, ascending."""
@@ -112,6 +117,10 @@ class CheckpointStore:
         names = [name.removesuffix(".json") for name in files if name.endswith(".json")]
         return {name: _read_section(folder, name) for name in names}
 
+    def digest(self, round_index: int) -> str:
+        """Return the sha256 of a committed round's manifest, which has those of all its files."""
+        return hashlib.sha256((self._committed()[round_index] / _MANIFEST).read_bytes()).hexdigest()
+
     def load_latest(self) -> tuple[int, dict[str, State]] | None:
         """Round and sections of the newest checkpoint that verifies; None when there is no checkpoint at all.
 
@@ -119,6 +128,8 @@ class CheckpointStore:
         """
         damages: list[str] = []
         for round_index in reversed(self.rounds()):
+            if self.usable is not None and round_index not in self.usable:
+                continue
             try:
                 sections = self.load(round_index)
             except CorruptCheckpoint as damage:

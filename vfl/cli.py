@@ -11,8 +11,11 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
+from vfl.vertical.link import PeerLost
+
 DONE = 0
 BAD_INPUT = 2
+LOST = 3
 INTERRUPTED = 130
 
 
@@ -53,6 +56,9 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_INPUT
+    except PeerLost as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return LOST
     except KeyboardInterrupt:
         print("interrupted; what was saved stays", file=sys.stderr)
         return INTERRUPTED

@@ -94,6 +94,7 @@ class TrainingLoop:
         self.next_round = 0
         self.last_metrics: Metrics = {}
         self.stop_reason: str | None = None
+        self.to_resume = False
         self.wall_time_s = 0.0
         """Seconds up to the end of the last round, in all sessions of this run."""
         self._saved_round = 0
@@ -127,9 +128,10 @@ class TrainingLoop:
         if self.next_round % self.checkpoint_every == 0:
             self.save()
 
-    def request_stop(self, reason: str) -> None:
-        """End the run after the present round and its checkpoint."""
+    def request_stop(self, reason: str, *, to_resume: bool = False) -> None:
+        """End the run after the present round and its checkpoint. ``to_resume``: it is interrupted, not finished."""
         self.stop_reason = reason
+        self.to_resume = to_resume
 
     def summary(self) -> dict[str, Any]:
         """Return rounds done, last evaluation, seconds and the algorithm's totals."""

@@ -36,7 +36,7 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
         return
     if not resume:
         raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
-    changes = changed_keys(load_config(saved), config)
+    changes = changed_keys(load_config(saved).apart_from_network(), config.apart_from_network())
     if changes:
         raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
 
@@ -53,7 +53,7 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
             write_atomically(saved, dump_config(config))
     except OSError as error:
         raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
-    if load_config(saved) != config:
+    if load_config(saved).apart_from_network() != config.apart_from_network():
         raise ConfigError(f"--run-dir: another run has just begun in {run_dir}; name another folder")
 
 
@@ -98,3 +98,20 @@ def read_rows(run_dir: Path) -> list[Row]:
     """Return the rounds of a run's ``metrics.jsonl``."""
     lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
+
+
+def read_run_id(run_dir: Path) -> str:
+    """Return the id of the run that the folder belongs to, ``""`` where there is none yet.
+
+    Raises ConfigError where the file cannot be read.
+    """
+    path = run_dir / "run_id"
+    try:
+        return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--run-dir: {path} cannot be read ({error})") from None
+
+
+def write_run_id(run_dir: Path, run: str) -> None:
+    """Note which run the folder belongs to, so that no party continues another one's."""
+    write_atomically(run_dir / "run_id", run + "\n")

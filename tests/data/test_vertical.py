@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vfl.data.samples import Samples
+from vfl.data.samples import Owners, Samples
 from vfl.data.vertical import check_aligned, grid_partition, standardise
 
 
@@ -31,6 +31,9 @@ def reassemble(parts: list[Samples], rows: int, columns: int) -> Tensor:
 # Samples
 
 
+TEXT = torch.zeros(2, 4, dtype=torch.int64)
+
+
 @pytest.mark.parametrize(
     ("ids", "features", "labels", "complaint"),
     [
@@ -42,6 +45,10 @@ def reassemble(parts: list[Samples], rows: int, columns: int) -> Tensor:
         (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2, dtype=torch.float64), None, "float64"),
         (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2), torch.tensor([0]), r"labels: expected int64 \[2\]"),
         (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2), torch.tensor([0.0, 1.0]), "labels: expected int64"),
+        (torch.tensor([1, 2]), torch.zeros(2, 4, dtype=torch.int32), None, r"int64 \[N, T\], got torch.int32"),
+        (torch.tensor([1, 2]), torch.zeros(3, 4, dtype=torch.int64), None, "3 rows for 2 ids"),
+        (torch.tensor([1, 2]), TEXT, torch.zeros(2, 3, dtype=torch.int64), r"labels: expected int64 \[2\]"),
+        (torch.tensor([1, 2]), TEXT, torch.zeros(2, 4), "labels: expected int64"),
     ],
 )
 def test_samples_refuse_what_does_not_fit(ids: Tensor, features: Tensor, labels: Tensor | None, complaint: str):
@@ -57,6 +64,30 @@ def test_take_keeps_rows_together_in_the_order_asked_for():
     assert torch.equal(taken.features, samples.features[[3, 0]])
     assert taken.labels is not None
     assert taken.labels.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([5, 6]), torch.tensor([[1, 2, 3], [4, 5, 6]])])
+def test_text_has_a_label_per_sample_or_per_character(labels: Tensor):
+    text = Samples(torch.tensor([7, 8]), torch.tensor([[0, 1, 2], [3, 4, 5]]), labels)
+    assert text.is_text
+    taken = text.take(torch.tensor([1]))
+    assert taken.features.tolist() == [[3, 4, 5]]
+    assert taken.labels is not None
+    assert torch.equal(taken.labels, labels[1:])
+
+
+def test_owners_are_taken_with_their_names():
+    owners = Owners(("a", "b", "c"), torch.tensor([2, 0, 2, 1])).take(torch.tensor([3, 0]))
+    assert owners.names == ("a", "b", "c")
+    assert owners.of_row.tolist() == [1, 2]
+
+
+def test_text_is_neither_cut_into_blocks_nor_standardised():
+    text = Samples(torch.tensor([7, 8]), TEXT)
+    with pytest.raises(ValueError, match=r"data\.partition: text cannot be cut into blocks; use a data\.dataset\.kind"):
+        grid_partition(text, 1, 1)
+    with pytest.raises(ValueError, match="standardise: characters are indices"):
+        standardise(text, text)
 
 
 def test_take_leaves_missing_labels_missing():

@@ -18,10 +18,10 @@ import yaml
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from parties import local as build
 from vfl.amounts import amount
 from vfl.checkpoint import CheckpointStore
 from vfl.config import load_config
+from vfl.data import split as build
 from vfl.digest import combined_digest, weights_digest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
@@ -451,7 +451,7 @@ def test_cifar10_that_is_not_there_and_cannot_be_downloaded(train: Train, tmp_pa
     monkeypatch.setattr(socket, "getaddrinfo", offline)
     monkeypatch.setattr(socket, "create_connection", offline)
     error = train("data.dataset.kind=cifar10", "data.dataset.root=../images", "--run-dir", tmp_path / "run").error
-    assert error.startswith("data.dataset.root: no intact CIFAR-10 in '../images' and it cannot be downloaded")
+    assert error.startswith("data.dataset.root: no intact CIFAR-10 in '../images' and none downloaded")
     assert "use data.dataset.kind=digits" in error
 
 

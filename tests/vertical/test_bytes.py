@@ -18,6 +18,7 @@ class RecordingLink:
     def __init__(self, link) -> None:
         self.link = link
         self.name = link.name
+        self.absent = False
         self.down: list[bytes] = []
         self.up: list[bytes] = []
 

@@ -15,6 +15,7 @@ from vfl.config.fields import (
     strict_int,
 )
 from vfl.config.horizontal import HorizontalConfig, check_horizontal, unused_settings
+from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
 
@@ -54,6 +55,11 @@ class DataConfig(Section):
     test_samples: Positive | None = None
     """Subset of the test split, the same for every seed; null takes all."""
     partition: PartitionConfig = PartitionConfig()
+    file: Path | None = None
+    """What a process of its own holds, as ``scripts/split_data.py`` wrote it: a party's features, the server's labels.
+    Training in one process loads the data set instead."""
+    labels_file: Path | None = None
+    """A party's copy of the training labels; only with training.labels shared, in a process of its own."""
 
 
 class FeatureModelConfig(Section):
@@ -195,6 +201,8 @@ class ExperimentConfig(Section):
     wire: WireConfig = WireConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    network: NetworkConfig = NetworkConfig()
+    """Used by processes of their own only."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -215,6 +223,11 @@ class ExperimentConfig(Section):
             for name in names:
                 if name not in parties:
                     raise ValueError(f"{field}: no party is called {name!r}{nearest(name, parties)}")
+        if self.network.on_party_loss == "drop" and self.lightweighting.error_feedback:
+            raise ValueError(
+                "network.on_party_loss: drop needs lightweighting.error_feedback=false: the others' estimates of a "
+                "party that returns would not be its own; use wait"
+            )
         samples = self.data.train_samples
         if samples is not None and self.training.batch_size > samples:
             raise ValueError(
@@ -224,6 +237,10 @@ class ExperimentConfig(Section):
         models = [self.models.parties.get(party, self.models.feature) for party in parties]
         if self.training.batch_size == 1 and any(model.batch_norm for model in models):
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
+
+    def apart_from_network(self) -> "ExperimentConfig":
+        """Return the experiment with default network settings: what must not change when a run goes on."""
+        return self.model_copy(update={"network": NetworkConfig()})
 
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""

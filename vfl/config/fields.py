@@ -59,5 +59,10 @@ class Section(BaseModel):
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """Return the end of an error line about an unknown name: the nearest known one, or all of them."""
+    return did_you_mean(name, known) or f"; known: {', '.join(known)}"
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the end of an error line that names the nearest known name; empty where none is near."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,5 +1,6 @@
 """Configurations in YAML, and the line that says what is wrong with one. This is the only file that knows YAML."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard, cast
@@ -8,7 +9,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
-from vfl.config.fields import ConfigError, nearest
+from vfl.config.fields import ConfigError, did_you_mean, nearest
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
@@ -146,7 +147,10 @@ def _one_line(error: dict[str, Any]) -> str:
     if not field:
         return message
     got = "" if error["type"] == "value_error" and "(" in message else f" (got {error['input']!r})"
-    return f"{field}: {message[0].lower()}{message[1:]}{got}"
+    near = ""
+    if error["type"] == "literal_error":
+        near = did_you_mean(str(error["input"]), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    return f"{field}: {message[0].lower()}{message[1:]}{got}{near}"
 
 
 def _known_keys(location: Sequence[int | str]) -> list[str]:

@@ -170,13 +170,24 @@ class DMSConfig(Section):
     slope: NotNegative | None = None
     """c of Corollary 1; null computes it from L, G and sigma."""
     lipschitz: AboveZero = 1.0
-    """L"""
+    """L; never estimated."""
     gradient_bound: AboveZero | None = None
     """G; null estimates it every round."""
     gradient_std: AboveZero | None = None
     """sigma; null estimates it every round."""
     theta: Annotated[Number, Field(ge=1)] | None = None
-    """Limits every weight to theta / N; null does not."""
+    """Limits every weight to theta / N, N = clients_per_round; null does not."""
+
+    def limit(self, clients: int) -> float:
+        """Return theta for so many clients; without a limit theta / N = 1."""
+        return float(clients) if self.theta is None else self.theta
+
+    @property
+    def estimates(self) -> bool:
+        """Whether G or sigma is needed and not given."""
+        if self.weights == "corollary1" and self.slope is not None:
+            return False
+        return self.gradient_bound is None or self.gradient_std is None
 
 
 class FedMomConfig(Section):
@@ -258,10 +269,30 @@ def check_horizontal(horizontal: HorizontalConfig, optimizer: OptimizerConfig) -
         )
     if horizontal.algorithm == "fednova" and optimizer.nesterov:
         raise ValueError("training.optimizer.nesterov: FedNova's normalisation has no form for it; set it to false")
+    if horizontal.algorithm == "fedsgd" and optimizer.nesterov:
+        raise ValueError("training.optimizer.nesterov: FedSGD takes one step, which it only lengthens; set it to false")
+    if horizontal.algorithm == "dms" and horizontal.dms.estimates and not plain:
+        raise ValueError(
+            "training.optimizer: DMS takes the mean step for the mean gradient and needs plain SGD; set momentum and "
+            "weight_decay to 0, or give horizontal.dms.gradient_bound and gradient_std (or slope)"
+        )
+    if horizontal.algorithm == "dms" and horizontal.dms.weights == "theorem3":
+        _check_theorem3(horizontal, optimizer)
     if horizontal.algorithm == "fedlga" and not plain:
         raise ValueError(
             "training.optimizer: FedLGA takes the mean step for the gradient and needs plain SGD; "
             "set momentum and weight_decay to 0"
+        )
+
+
+def _check_theorem3(horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
+    schedule = optimizer.learning_rate
+    rate = max(schedule.values()) if isinstance(schedule, dict) else schedule
+    reach = rate * horizontal.dms.lipschitz * (1 + horizontal.dms.limit(horizontal.clients_per_round))
+    if reach >= 1:
+        raise ValueError(
+            f"horizontal.dms.weights: theorem3 needs learning_rate * lipschitz * (1 + theta) below 1 (got {reach:g}; "
+            "theta is clients_per_round where none is given); lower one of them, or use corollary1"
         )
 
 
@@ -278,6 +309,15 @@ def unused_settings(horizontal: HorizontalConfig, *, channels_last: bool) -> lis
         lines += _unused_by_flare(horizontal)
     if horizontal.weights != "reporting" and horizontal.algorithm not in ("fedsgd", "fedavg", "fedprox", "fednova"):
         lines.append(f"horizontal.weights: ignored, {horizontal.algorithm} has weights of its own")
+    if horizontal.algorithm == "fedsgd":
+        fields = ("local_epochs", "local_steps", "work")
+        lines += [
+            f"horizontal.{field}: ignored, fedsgd takes one step over all samples"
+            for field in fields
+            if field in horizontal.model_fields_set
+        ]
+    if horizontal.algorithm == "dms":
+        lines += _unused_of_dms(horizontal.dms)
     without_rate = ("feddyn", "fedasync", "fedasync_average", "fedmom")
     if horizontal.server_learning_rate != 1 and horizontal.algorithm in without_rate:
         lines.append(f"horizontal.server_learning_rate: ignored, {horizontal.algorithm} has no eta_g")
@@ -302,3 +342,12 @@ def _unused_by_flare(horizontal: HorizontalConfig) -> list[str]:
         },
     }
     return [f"horizontal.{name}: ignored, horizontal.wireless.policy is {policy}" for name in idle if idle[name]]
+
+
+def _unused_of_dms(dms: DMSConfig) -> list[str]:
+    if dms.weights == "theorem3":
+        return [] if dms.slope is None else ["horizontal.dms.slope: ignored, it belongs to weights: corollary1"]
+    if dms.slope is None:
+        return []
+    unused = dms.model_fields_set & {"lipschitz", "gradient_bound", "gradient_std"}
+    return [f"horizontal.dms.{field}: ignored, slope is given" for field in sorted(unused)]

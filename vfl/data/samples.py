@@ -27,9 +27,7 @@ class Samples:
     int64 [N], or the one after each character, int64 [N, T]."""
 
     def __post_init__(self) -> None:
-        _check_vector("ids", self.ids, len(self.ids))
-        if self.ids.unique().numel() != len(self.ids):
-            raise ValueError("samples.ids: an id occurs twice; every sample needs an id of its own")
+        check_ids(self.ids)
         images = self.features.dim() == 4 and self.features.dtype in (torch.uint8, torch.float32)
         if not (images or self.is_text):
             raise ValueError(
@@ -60,11 +58,23 @@ class Samples:
         return Samples(self.ids[rows], self.features[rows], labels)
 
     def ids_digest(self) -> str:
-        """Return the sha256 (hex) of the ordered ids, by which parties prove that their rows are aligned.
+        """Return the digest of the ids."""
+        return ids_digest(self.ids)
 
-        It shows that two lists are equal; it does not hide them from somebody who can guess the ids.
-        """
-        return hashlib.sha256(self.ids.cpu().numpy().astype("<i8").tobytes()).hexdigest()
+
+def check_ids(ids: Tensor) -> None:
+    """Refuse anything but int64 [N] without repetition. Raises ValueError."""
+    _check_vector("ids", ids, ids.numel())
+    if ids.unique().numel() != len(ids):
+        raise ValueError("samples.ids: an id occurs twice; every sample needs an id of its own")
+
+
+def ids_digest(ids: Tensor) -> str:
+    """Return the sha256 (hex) of ordered ids, by which parties prove that their rows are aligned.
+
+    It shows that two lists are equal; it does not hide them from somebody who can guess the ids.
+    """
+    return hashlib.sha256(ids.cpu().numpy().astype("<i8").tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,6 +69,8 @@ class Aggregate:
     vectors: Vectors
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Diagnostics by TensorBoard tag."""
+    statistics_share: float = 1.0
+    """Weight of the clients' mean running statistics; the server's own have the rest."""
 
 
 class FederatedAlgorithm:
@@ -85,6 +87,8 @@ class FederatedAlgorithm:
     """Vectors that it sends back."""
     one_step_full_batch = False
     """Whether a client's work is one gradient over all its samples."""
+    extra_passes = 0
+    """Passes over all its samples that a client makes beside its SGD steps."""
 
     def __init__(self, config: ExperimentConfig, samples_N: Sequence[int]) -> None:
         self.config = config
@@ -141,4 +145,4 @@ def combine(reports: Sequence[Report], coefficients: Sequence[float], name: str 
 
 def equal_mean(reports: Sequence[Report], name: str = "delta", rate: float = 1.0) -> Tensor:
     """Return ``rate`` times the unweighted mean of an uploaded vector."""
-    return combine(reports, [rate / len(reports)] * len(reports), name)
+    return combine(reports, [rate * (1 / len(reports))] * len(reports), name)

@@ -22,6 +22,9 @@ from vfl.horizontal.trainer import HorizontalTrainer, cost_metrics, cost_snapsho
 from vfl.loop import Metrics
 from vfl.random import generator
 
+STARTS_TRIED = 1000
+"""Times that a client is looked for, nobody being at work, before the run gives up."""
+
 
 @dataclass(frozen=True, eq=False)
 class Flight:
@@ -101,6 +104,7 @@ class AsynchronousTrainer(HorizontalTrainer):
 
     def _start_clients(self, round_index: int) -> None:
         """Let idle clients start until enough are at work."""
+        waited = 0
         while len(self.flights) < self.config.horizontal.clients_per_round:
             number = self.started
             plan = self.devices.plan(number)
@@ -109,12 +113,15 @@ class AsynchronousTrainer(HorizontalTrainer):
             idle = [int(client) for client in candidates if int(client) not in busy]
             self.started += 1
             if not idle:
-                if not self.flights:
+                if self.flights:  # somebody else may be there when the next one arrives
+                    return
+                waited += 1
+                if waited == STARTS_TRIED:
                     raise ValueError(
-                        "horizontal.devices.availability: no client could start; raise it or lower "
+                        f"horizontal.devices.availability: no client could start in {waited} tries; raise it or lower "
                         "horizontal.selection.min_steps"
                     )
-                return
+                continue
             draw = generator(self.config.seed, "selection", number)
             client = idle[int(torch.randint(len(idle), (1,), generator=draw))]
             work = plan.work(client)

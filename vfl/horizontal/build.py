@@ -1,6 +1,6 @@
 """A horizontal experiment out of its configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -12,45 +12,20 @@ from vfl.data.datasets import Dataset, load_dataset
 from vfl.data.horizontal.partition import Parameters, SamplePartition, partition_samples
 from vfl.data.vertical import standardise
 from vfl.digest import weights_digest
-from vfl.horizontal.algorithm import FederatedAlgorithm
+from vfl.horizontal.algorithms import build_algorithm
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import ClientStates, InMemory, OnDisk
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.engines.choice import build_engine
 from vfl.horizontal.evaluation import Evaluator
-from vfl.horizontal.fedasync import FedAsync
-from vfl.horizontal.fedasync_average import FedAsyncAverage
-from vfl.horizontal.fedavg import FedAvg, FedSGD
-from vfl.horizontal.feddyn import FedDyn
-from vfl.horizontal.fedlga import FedLGA
-from vfl.horizontal.fedmom import FedMom
-from vfl.horizontal.fednova import FedNova
-from vfl.horizontal.fedprox import FedProx
-from vfl.horizontal.flare import Flare
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
-from vfl.horizontal.scaffold import Scaffold
 from vfl.horizontal.show_split import ShowSplit
-from vfl.horizontal.traffic import transfer_bytes
+from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
 from vfl.random import seeded
 from vfl.runtime import Runtime
-
-ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
-    "fedsgd": FedSGD,
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "fednova": FedNova,
-    "scaffold": Scaffold,
-    "feddyn": FedDyn,
-    "fedlga": FedLGA,
-    "fedasync": FedAsync,
-    "fedasync_average": FedAsyncAverage,
-    "fedmom": FedMom,
-    "flare": Flare,
-}
-"""By ``horizontal.algorithm``."""
 
 
 def build_horizontal(
@@ -129,8 +104,12 @@ def assemble(
         samples_N,
         config.training.batch_size,
         config.seed,
-        _transfers(config, type(algorithm), model),
+        (
+            message_bytes(config.horizontal, model, algorithm.downloads),
+            message_bytes(config.horizontal, model, algorithm.uploads),
+        ),
         full_batch=algorithm.one_step_full_batch,
+        extra_passes=algorithm.extra_passes,
     )
     evaluator = Evaluator(
         model,
@@ -144,29 +123,11 @@ def assemble(
     return server(config, algorithm, fleet, devices, evaluator, _data_digest(data, partition))
 
 
-def build_algorithm(config: ExperimentConfig, samples_N: Sequence[int], model: FlatModel) -> FederatedAlgorithm:
-    """Build the algorithm that ``horizontal.algorithm`` names."""
-    kind = ALGORITHMS[config.horizontal.algorithm]
-    if kind is FedLGA:
-        return FedLGA(config, samples_N, model.split)
-    if kind is Flare:
-        return Flare(config, samples_N, upload_bits=8 * _transfers(config, Flare, model)[1])
-    return kind(config, samples_N)
-
-
 def build_states(config: ExperimentConfig, run_dir: Path) -> ClientStates:
     """Build the place where client state is kept."""
     if config.horizontal.client_state == "disk":
         return OnDisk(run_dir / "client_states", config.checkpoint.keep)
     return InMemory()
-
-
-def _transfers(config: ExperimentConfig, kind: type[FederatedAlgorithm], model: FlatModel) -> tuple[int, int]:
-    """Return the bytes of one client's round, down and up."""
-    statistics = [model.statistic_count] if config.horizontal.buffers == "average" and model.statistic_count else []
-    down = [model.weight_count] * len(kind.downloads) + statistics
-    up = [model.weight_count] * len(kind.uploads) + statistics
-    return transfer_bytes(down), transfer_bytes(up)
 
 
 def _data_digest(data: Dataset, partition: SamplePartition) -> str:

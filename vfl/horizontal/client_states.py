@@ -5,7 +5,7 @@ from typing import Protocol
 
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - a bare PathLike in its stub
 
-from vfl.atomic import write_tensors
+from vfl.atomic import sync_directory, write_tensors
 from vfl.checkpoint import State
 from vfl.horizontal.algorithm import Vectors
 from vfl.horizontal.local import client_name, client_number
@@ -59,7 +59,8 @@ class OnDisk:
     """One file per client and version in a folder; a checkpoint holds only which version counts.
 
     A file is written once and never changed, so that every committed checkpoint stays good; it is removed when
-    none of the last ``keep`` checkpoints, nor the present, refers to it.
+    none of the last ``keep`` checkpoints, nor the present, refers to it. What a killed run or a resumed one leaves
+    behind goes when as many new checkpoints have been made.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -88,15 +89,27 @@ class OnDisk:
     def state_dict(self) -> State:
         """Return the present version of every client, and forget the oldest checkpoint's."""
         self._saved.append(dict(self._versions))
-        while len(self._saved) > self.keep + 1:
-            for client, version in self._saved.pop(0).items():
-                self._remove_unless_saved(client, version)
+        if self._versions:
+            sync_directory(self.folder)
+        if len(self._saved) > self.keep + 1:
+            self._saved.pop(0)
+            self._remove_unneeded()
         return {client_name(client): version for client, version in self._versions.items()}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from the versions of a checkpoint."""
         self._versions = {client_number(name): version for name, version in state.items()}
         self._saved = [dict(self._versions)]
+
+    def _remove_unneeded(self) -> None:
+        needed = {
+            self._path(client, version)
+            for versions in [*self._saved, self._versions]
+            for client, version in versions.items()
+        }
+        for path in self.folder.glob("*.safetensors"):
+            if path not in needed:
+                path.unlink()
 
     def _remove_unless_saved(self, client: int, version: int) -> None:
         if all(versions.get(client) != version for versions in [*self._saved, self._versions]):

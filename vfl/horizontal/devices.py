@@ -18,6 +18,8 @@ from vfl.config.horizontal import DevicesConfig, HorizontalConfig, SpeedConfig
 from vfl.horizontal.local import client_name, steps_per_epoch
 from vfl.random import generator
 
+ROUNDS_TRIED = 10
+"""Rounds in one of which some client must do enough steps, or the run is refused."""
 CASE_3 = ((2.0, 0.4), (3.0, 0.6), (4.0, 0.8), (5.0, 1.0))
 """Mean and standard deviation of the steps per interval of each quarter of the devices (T-SFL, Case 3)."""
 
@@ -88,6 +90,9 @@ class Devices:
         seed: of the experiment.
         transfer_bytes: bytes down and up per client and round, for the transfer times.
         full_batch: a client's work is one gradient over all its samples, which takes the time of one pass.
+        extra_passes: passes over all samples beside the steps.
+
+    Raises ConfigError for a client without samples, and where no client does enough steps to be chosen.
     """
 
     def __init__(
@@ -99,6 +104,7 @@ class Devices:
         transfer_bytes: tuple[int, int],
         *,
         full_batch: bool = False,
+        extra_passes: int = 0,
     ) -> None:
         for client, samples in enumerate(samples_N):
             if samples == 0:
@@ -110,27 +116,28 @@ class Devices:
         self.samples_N = samples_N
         self.seed = seed
         self.full_batch = full_batch
-        self.steps_per_epoch_N = torch.tensor([steps_per_epoch(count, batch_size) for count in samples_N])
+        pass_N = torch.tensor([steps_per_epoch(count, batch_size) for count in samples_N])
+        self.steps_per_epoch_N = torch.ones_like(pass_N) if full_batch else pass_N
+        self.overhead_N = pass_N - 1 if full_batch else pass_N * extra_passes
+        """Steps that would take as long as what a client does beside its steps, int64 [N]."""
         self.transfer_s = _transfer_seconds(config.devices, *transfer_bytes)
+        self._check_that_somebody_works()
 
     def plan(self, round_index: int) -> RoundPlan:
         """Return what every client could do in a round; every draw is by (seed, purpose, round) and client."""
         speeds_N = self.speeds(round_index)
-        passes_N, asked_N = self.steps_per_epoch_N, self._asked_steps()
+        asked_N = self._asked_steps()
         steps_N = self._steps(round_index, speeds_N, asked_N)
-        if self.full_batch:
-            compute_N = passes_N / speeds_N
-            passes_N = asked_N = steps_N = torch.ones_like(passes_N)
-        elif self.config.work.kind == "interval":
+        if self._fixed_time:
             compute_N = torch.full_like(speeds_N, self.config.work.interval_s)
         else:
-            compute_N = steps_N / speeds_N
+            compute_N = (steps_N + self.overhead_N).double() / speeds_N
         return RoundPlan(
             self._happens("availability", round_index, self.config.devices.availability),
             ~self._happens("dropout", round_index, 1 - self.config.devices.dropout),
             steps_N,
-            steps_N.double() / passes_N,
-            asked_N.double() / passes_N,
+            steps_N.double() / self.steps_per_epoch_N,
+            asked_N.double() / self.steps_per_epoch_N,
             compute_N + self.transfer_s,
             self.samples_N,
         )
@@ -142,16 +149,34 @@ class Devices:
         draw = generator(self.seed, "device_speed", round_index if redrawn else 0)
         return _draw_speeds(speed, len(self.samples_N), draw)
 
+    @property
+    def _fixed_time(self) -> bool:
+        return self.config.work.kind == "interval" and not self.full_batch
+
+    def _check_that_somebody_works(self) -> None:
+        needed = self.config.selection.min_steps
+        most = max(int(self.plan(round_index).steps_N.max()) for round_index in range(ROUNDS_TRIED))
+        if most < needed:
+            field = "work.interval_s" if self._fixed_time and most == 0 else "selection.min_steps"
+            raise ConfigError(
+                f"horizontal.{field}: no client can be chosen, {needed} local steps are needed and the fastest device "
+                f"does {most}; raise horizontal.devices.speed.mean, give more work or ask for fewer steps"
+            )
+
     def _asked_steps(self) -> Tensor:
         """Return the steps of a complete client, int64 [N]."""
+        if self.full_batch:
+            return self.steps_per_epoch_N
         if self.config.local_steps is not None:
             return torch.full_like(self.steps_per_epoch_N, self.config.local_steps)
         return self.steps_per_epoch_N * self.config.local_epochs
 
     def _steps(self, round_index: int, speeds_N: Tensor, asked_N: Tensor) -> Tensor:
         work = self.config.work
-        if work.kind == "interval":  # as many as fit, at least one (T-SFL)
-            return (speeds_N * work.interval_s).floor().long().clamp(min=1)
+        if self.full_batch:
+            return asked_N
+        if work.kind == "interval":  # as many as fit (T-SFL); a device that fits none is left out of the round
+            return (speeds_N * work.interval_s - self.overhead_N).floor().long().clamp(min=0)
         if work.kind == "partial":  # a share of the clients ends after E_i < E epochs (FedLGA)
             draw = generator(self.seed, "partial_work", round_index)
             partial_N = torch.rand(len(asked_N), generator=draw) < work.incomplete_share

@@ -24,10 +24,11 @@ class FedAsync(FederatedAlgorithm):
         """Return a_s (w_i - w) of the one report there is."""
         (report,) = reports
         share = mixing_weight(self.settings.fedasync, report.staleness)
-        arrived_P = report.start_P + report.upload["delta"]
+        ahead_P = report.upload["delta"] + (report.start_P - state["weights"])
         return Aggregate(
-            {"delta": (arrived_P - state["weights"]) * share},
+            {"delta": ahead_P * share},
             {"fedasync/staleness": report.staleness, "fedasync/mixing": share},
+            statistics_share=share,
         )
 
 

@@ -10,4 +10,5 @@ class FedAsyncAverage(FederatedAlgorithm):
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return (1 - gamma) times the mean change."""
-        return Aggregate({"delta": equal_mean(reports, rate=1 - self.settings.fedasync_average.gamma)})
+        share = 1 - self.settings.fedasync_average.gamma
+        return Aggregate({"delta": equal_mean(reports, rate=share)}, statistics_share=share)

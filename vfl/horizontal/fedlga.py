@@ -51,7 +51,7 @@ class FedLGA(FederatedAlgorithm):
                 delta_P = delta_P + correction_P
             corrected.append(delta_P)
         self._warn_of(largest)
-        share = self.settings.server_learning_rate / len(reports)
+        share = self.settings.server_learning_rate * (1 / len(reports))
         total_P = torch.zeros_like(ahead_P)
         for delta_P in corrected:
             total_P.add_(delta_P, alpha=share)

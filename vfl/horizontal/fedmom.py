@@ -5,28 +5,68 @@ change is a biased gradient, and the server follows it with Nesterov's momentum.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from vfl.checkpoint import CheckpointStore
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, combine
 
 
 class FedMom(FederatedAlgorithm):
-    """v' = w - eta sum_k (n_k/n)(w - w_k) with n over all N clients; w = v' + beta (v' - v)."""
+    """v' = w - eta sum_k (n_k/n)(w - w_k) with n over all N clients; w = v' + beta (v' - v).
+
+    With ``horizontal.fedmom.reference`` it reports how well the biased gradient g = sum_k (n_k/n)(w - w_k) points to
+    that run's last weights w*: <g, w - w*>, above 0 where the step leads there (Figure 3; with momentum 0 and learning
+    rate 1 it is FedAvg's).
+    """
+
+    def __init__(self, config: ExperimentConfig, samples_N: Sequence[int]) -> None:
+        super().__init__(config, samples_N)
+        own = self.settings.fedmom.learning_rate
+        self.rate = len(samples_N) / self.settings.clients_per_round if own is None else own
+        self.reference_P: Tensor | None = None
 
     def initial_state(self, weights_P: Tensor) -> Vectors:
         """Start v at w."""
+        if self.settings.fedmom.reference is not None:
+            self.reference_P = load_reference(self.settings.fedmom.reference, weights_P)
         return {"weights": weights_P, "v": weights_P}
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return eta times the pseudo-gradient's negative; clients that are absent count as unchanged."""
-        own = self.settings.fedmom.learning_rate
-        rate = len(self.samples_N) / self.settings.clients_per_round if own is None else own
         whole = sum(self.samples_N)
-        coefficients = [rate * (self.samples_N[report.work.client] / whole) for report in reports]
-        return Aggregate({"delta": combine(reports, coefficients)})
+        coefficients = [self.rate * (self.samples_N[report.work.client] / whole) for report in reports]
+        delta_P = combine(reports, coefficients)
+        if self.reference_P is None:
+            return Aggregate({"delta": delta_P})
+        towards_P = self.reference_P - state["weights"]
+        return Aggregate({"delta": delta_P}, {"fedmom/alignment": float(torch.dot(delta_P, towards_P)) / self.rate})
 
     def server_update(self, state: Vectors, aggregate: Aggregate) -> Vectors:
         """Take the step, then go on in its direction."""
         v_P = state["weights"] + aggregate.vectors["delta"]
         return {"weights": v_P + self.settings.fedmom.momentum * (v_P - state["v"]), "v": v_P}
+
+
+def load_reference(run_dir: Path, like_P: Tensor) -> Tensor:
+    """Return the weights of a horizontal run's last checkpoint, on the device of ``like_P``.
+
+    Raises ConfigError where there are none, or not of this many entries.
+    """
+    field = "horizontal.fedmom.reference"
+    loaded = CheckpointStore(run_dir / "checkpoints").load_latest()
+    if loaded is None:
+        raise ConfigError(f"{field}: {run_dir} holds no checkpoint; name the folder of a finished horizontal run")
+    vectors = loaded[1].get("server", {}).get("vectors", {})
+    if "weights" not in vectors:
+        raise ConfigError(f"{field}: {run_dir} is no horizontal run; name the folder of one")
+    weights_P: Tensor = vectors["weights"]
+    if weights_P.shape != like_P.shape:
+        raise ConfigError(
+            f"{field}: the weights of {run_dir} have {weights_P.numel()} entries, this model's {like_P.numel()}; "
+            "name a run of the same models.classifier and data"
+        )
+    return weights_P.to(like_P.device)

@@ -14,7 +14,7 @@ from vfl.horizontal.local import LocalTask
 
 
 class FedNova(FederatedAlgorithm):
-    """d_i = (w - w_i) / a_i, w -= (sum_i p_i a_i) sum_i p_i d_i, a_i the norm of client i's accumulated steps."""
+    """d_i = (w - w_i) / a_i, w -= (sum_i p_i a_i) sum_i p_i d_i, a_i what client i's steps alone amount to."""
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
         """Add the proximal term where one is set."""
@@ -44,7 +44,7 @@ class FedNova(FederatedAlgorithm):
 
 
 def accumulated_steps(steps: int, momentum: float, mu: float, learning_rate: float) -> float:
-    """Return a_i, the 1-norm of the factors with which a client's gradients enter its change (section 4.2).
+    """Return a_i, the sum of the factors with which a client's gradients enter its change (section 4.2).
 
     Plain SGD: the number of steps tau. Momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho).
     Proximal mu: (1 - (1 - eta mu)^tau) / (eta mu). Both together: by the recursion that defines them.

@@ -78,7 +78,13 @@ def client_number(name: str) -> int:
 def local_batches(
     rows_N: Tensor, batch_size: int, steps: int, *, seed: int, round_index: int, client: int
 ) -> list[Tensor]:
-    """Return ``steps`` batches of a client's rows: shuffled passes, a short last batch of a pass counts as it is."""
+    """Return ``steps`` batches of a client's rows: shuffled passes, a short last batch of a pass counts as it is.
+
+    Where one batch holds all rows their order means nothing and stays as it is: full-batch steps have the same bits
+    however they are asked for.
+    """
+    if len(rows_N) <= batch_size:
+        return [rows_N] * steps
     draw = generator(seed, "local_batches", round_index, client_name(client))
     batches: list[Tensor] = []
     while len(batches) < steps:

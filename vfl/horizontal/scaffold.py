@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from vfl.config import ExperimentConfig
 from vfl.horizontal.algorithm import (
     Aggregate,
     ClientUpdate,
@@ -31,6 +32,10 @@ class Scaffold(FederatedAlgorithm):
 
     downloads = ("weights", "control_variate")
     uploads = ("delta", "control_variate")
+
+    def __init__(self, config: ExperimentConfig, samples_N: Sequence[int]) -> None:
+        super().__init__(config, samples_N)
+        self.extra_passes = 1 if self.settings.scaffold.option == 1 else 0
 
     def initial_state(self, weights_P: Tensor) -> Vectors:
         """Start the server's control variate c at zero."""

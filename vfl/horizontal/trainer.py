@@ -98,19 +98,22 @@ class HorizontalTrainer:
         if not reports:
             return {}
         aggregate = self.algorithm.aggregate(self.state, reports)
-        statistics_Q = self._mean_statistics(reports)
+        statistics_Q = self._mean_statistics(reports, aggregate.statistics_share)
         self.state = self.algorithm.server_update(self.state, aggregate) | {STATISTICS: statistics_Q}
         return dict(aggregate.metrics)
 
-    def _mean_statistics(self, reports: Sequence[Report]) -> Tensor:
-        """Return the clients' running statistics by n_i; the server's own where they do not travel."""
+    def _mean_statistics(self, reports: Sequence[Report], share: float) -> Tensor:
+        """Return ``share`` of the clients' mean running statistics by n_i, and the rest of the server's own.
+
+        Where they do not travel these are the server's own alone.
+        """
         before_Q = self.state[STATISTICS]
         if self.config.horizontal.buffers != "average" or not self.fleet.model.statistic_count:
             return before_Q
         whole = sum(report.work.samples for report in reports)
-        mean_Q = torch.zeros_like(before_Q)
+        mean_Q = (1 - share) * before_Q
         for report in reports:
-            mean_Q.add_(report.result.statistics_Q, alpha=report.work.samples / whole)
+            mean_Q.add_(report.result.statistics_Q, alpha=share * (report.work.samples / whole))
         return mean_Q
 
 

@@ -3,12 +3,12 @@
 Shapes: B batch, D embedding width.
 """
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from vfl.checkpoint import State
 from vfl.lightweighting.sparsify import ErrorFeedback, sparsify
-from vfl.wire.codec import ValueType, decode, encode
+from vfl.wire.codec import CodecError, ValueType, decode, encode, frame_info
 
 
 class EmbeddingReceiver:
@@ -17,21 +17,27 @@ class EmbeddingReceiver:
     Args:
         sender: name of the sending party, for error texts.
         width: embedding width D.
+        values: type in which the values travel.
         feedback: this receiver's estimates of the sender's embeddings; None without error feedback.
     """
 
-    def __init__(self, sender: str, width: int, feedback: ErrorFeedback | None = None) -> None:
+    def __init__(self, sender: str, width: int, values: ValueType, feedback: ErrorFeedback | None = None) -> None:
         self.sender = sender
         self.width = width
+        self.values: ValueType = values
         self.feedback = feedback
 
     def receive(self, frame: bytes, rows_B: Tensor) -> Tensor:
         """Return the embeddings [B, D] float32 on the CPU of the samples ``rows_B``.
 
-        Raises ValueError for a frame of another shape and for values that are not finite.
+        Raises ValueError for a frame of another shape or value type and for values that are not finite.
         """
-        received_BD = decode_finite(frame, (len(rows_B), self.width), f"{self.sender}'s embedding")
+        received_BD = self.decode(frame, len(rows_B))
         return received_BD if self.feedback is None else self.feedback.apply(rows_B, received_BD)
+
+    def decode(self, frame: bytes, samples: int) -> Tensor:
+        """Return what a frame holds, [samples, D], checked as by ``receive``; no estimate is used or moved."""
+        return decode_finite(frame, (samples, self.width), self.values, f"{self.sender}'s embedding")
 
     def state_dict(self) -> State:
         """Return the estimates."""
@@ -46,15 +52,14 @@ class EmbeddingReceiver:
 class EmbeddingSender:
     """Sparsifies and encodes a party's own embeddings, and knows what the receivers will make of them."""
 
-    def __init__(self, receiver: EmbeddingReceiver, values: ValueType) -> None:
+    def __init__(self, receiver: EmbeddingReceiver) -> None:
         self.receiver = receiver
-        self.values: ValueType = values
 
     def send(self, embedding_BD: Tensor, rows_B: Tensor, beta: float) -> tuple[bytes, Tensor]:
         """Return the frame of the sparsified embeddings, and the embeddings [B, D] as they will be received."""
         feedback = self.receiver.feedback
         difference_BD = embedding_BD if feedback is None else feedback.difference(rows_B, embedding_BD)
-        frame = encode_as(self.values, sparsify(difference_BD, beta), f"{self.receiver.sender}'s embedding")
+        frame = encode_as(self.receiver.values, sparsify(difference_BD, beta), f"{self.receiver.sender}'s embedding")
         return frame, self.receiver.receive(frame, rows_B)
 
 
@@ -66,9 +71,17 @@ def encode_as(values: ValueType, tensor: Tensor, what: str) -> bytes:
         raise ValueError(f"wire.values: {what} does not fit {values} ({error}); use wire.values=float32") from None
 
 
-def decode_finite(frame: bytes, shape: tuple[int, ...], what: str) -> Tensor:
-    """Decode a frame of an expected shape. Raises ValueError where it is malformed or holds NaN or infinity."""
-    tensor = decode(frame, shape=shape)
-    if not bool(torch.isfinite(tensor).all()):
+def decode_finite(frame: bytes, shape: tuple[int, ...], values: ValueType, what: str) -> Tensor:
+    """Decode a frame of the agreed shape and value type.
+
+    Raises CodecError, naming what it was, where it is malformed or not as agreed; ValueError for NaN and infinity.
+    """
+    try:
+        if (sent := frame_info(frame).values) != values:
+            raise CodecError(f"its values are {sent}, {values} was agreed")
+        tensor = decode(frame, shape=shape)
+    except CodecError as error:
+        raise CodecError(f"{what}: {error}") from None
+    if not np.isfinite(tensor.numpy()).all():  # a tenth of the time of torch's
         raise ValueError(f"{what} has values that are not finite: lower training.optimizer.learning_rate")
     return tensor

@@ -52,6 +52,13 @@ class HeadTrainer:
         self.apply()
         return loss
 
+    def steps(self, embeddings: Sequence[Tensor], labels_B: Tensor, number: int) -> list[Tensor]:
+        """Take a number of SGD steps (0: none) on the same embeddings, [B, D] each; return the loss before each."""
+        if number == 0:
+            return []
+        representation_BP = torch.cat(list(embeddings), dim=1)
+        return [self.step(representation_BP, labels_B) for _ in range(number)]
+
     def embedding_gradient(
         self, embeddings: Sequence[Tensor], position: int, labels_B: Tensor, *, with_head: bool
     ) -> Tensor:
@@ -83,7 +90,8 @@ class HeadTrainer:
             raise ValueError(f"the head came in {len(frames)} tensors instead of {len(weights)}")
         drift = 0.0
         for name, frame in zip(sorted(weights), frames, strict=True):
-            received = decode_finite(frame, tuple(weights[name].shape), f"the head's {name}").to(self.runtime.device)
+            shape = tuple(weights[name].shape)
+            received = decode_finite(frame, shape, "float32", f"the head's {name}").to(self.runtime.device)
             drift = max(drift, float((received - weights[name]).abs().max()))
             weights[name].copy_(received)
         return drift

@@ -157,7 +157,7 @@ class HeadReplica:
         if self.head_sync == "broadcast":
             return
         self.drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
-        if message.settings["head_digest"] != weights_digest(self.trainer.head.state_dict()):
+        if message.settings.get("head_digest") != weights_digest(self.trainer.head.state_dict()):
             raise ValueError("the head that arrived is not the one that the server sent (digests differ)")
 
     def receive(self, message: Message, rows_B: Tensor, sent_BD: Tensor) -> None:
@@ -191,9 +191,7 @@ class HeadReplica:
         if self.head_sync == "replay":
             if self._gradients_are_here:
                 self.trainer.apply()
-            representation_BP = torch.cat(self._embeddings, dim=1)
-            for _ in range(iterations - self._gradients_are_here):
-                self.trainer.step(representation_BP, self._labels_B)
+            self.trainer.steps(self._embeddings, self._labels_B, iterations - self._gradients_are_here)
         self._embeddings, self._gradients_are_here = [], False
 
     def report(self) -> dict[str, float]:
@@ -225,7 +223,8 @@ def gradient_scale(batch_size: int) -> float:
 class ReceivedGradient:
     """Party's side of ``labels: server``: sees no label, no head and no other party's embedding."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, values: ValueType, device: torch.device) -> None:
+        self.values: ValueType = values
         self.device = device
         self._gradient_BD = torch.empty(0)
 
@@ -237,7 +236,7 @@ class ReceivedGradient:
         frames = message.payloads(PartKind.GRADIENT)
         if len(frames) != 1:
             raise ValueError(f"{len(frames)} gradients came instead of 1")
-        gradient_BD = decode_finite(frames[0], tuple(sent_BD.shape), "the gradient")
+        gradient_BD = decode_finite(frames[0], tuple(sent_BD.shape), self.values, "the gradient")
         self._gradient_BD = gradient_BD.to(self.device) / gradient_scale(len(rows_B))
 
     def gradient(self, embedding_BD: Tensor) -> Tensor:

@@ -6,20 +6,32 @@ from typing import Protocol
 from vfl.checkpoint import State
 
 
+class PeerLost(RuntimeError):  # noqa: N818 - says what happened
+    """The other side is gone, frozen or cut off; the text names it and says how that was noticed."""
+
+
 class PartyLink(Protocol):
-    """A way to a party: messages in order, each with its reply. The algorithm cannot tell links apart."""
+    """A way to a party: requests in order, each with its reply. The algorithm cannot tell links apart.
+
+    Futures raise PeerLost where the party is lost, and ValueError for what the party could not do.
+    """
 
     name: str
+
+    @property
+    def absent(self) -> bool:
+        """The link stands in for a lost party: what it answers has not travelled."""
+        ...
 
     def send(self, request: bytes) -> Future[bytes]:
         """Send a packed message; the future holds the packed reply. Requests are handled in the order sent."""
         ...
 
-    def save(self) -> State:
+    def save(self) -> Future[State]:
         """Return what the server must keep to restore the party as it is now."""
         ...
 
-    def load(self, state: State) -> None:
+    def load(self, state: State) -> Future[None]:
         """Restore the party from what ``save`` returned."""
         ...
 

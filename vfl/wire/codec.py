@@ -93,19 +93,23 @@ def encode(tensor: Tensor, values: ValueType = "float32") -> bytes:
     shape = tuple(tensor.shape)
     dense_size = dense_frame_size(shape, values)
     patterns = _to_patterns(tensor, values)
-    positions = np.flatnonzero(patterns != 0)
+    nonzeros = int(np.count_nonzero(patterns))
+    sparse_size = _header_size(shape) + nonzeros * patterns.itemsize  # but for the positions
+    # Positions take at least a bit per non-zero in either form: a full tensor needs no closer look.
+    if dense_size <= sparse_size + _bits_size(nonzeros):
+        return _header("dense", values, shape, nonzeros) + patterns.tobytes()
+
+    positions = np.flatnonzero(patterns)
     gaps = np.diff(positions, prepend=-1) - 1
     k = _best_rice_parameter(gaps)
-
     bitmap_size, gaps_size = _bits_size(len(patterns)), _gaps_size(gaps, k)
-    sparse_size = _header_size(shape) + min(bitmap_size, gaps_size) + len(positions) * patterns.itemsize
-    if dense_size <= sparse_size:
-        return _header("dense", values, shape, len(positions)) + patterns.tobytes()
+    if dense_size <= sparse_size + min(bitmap_size, gaps_size):
+        return _header("dense", values, shape, nonzeros) + patterns.tobytes()
     sent = patterns[positions].tobytes()
     if bitmap_size <= gaps_size:
         bitmap = np.packbits(patterns != 0, bitorder="little").tobytes()
-        return _header("bitmap", values, shape, len(positions)) + bitmap + sent
-    return _header("gaps", values, shape, len(positions), k) + _pack_gaps(gaps, k) + sent
+        return _header("bitmap", values, shape, nonzeros) + bitmap + sent
+    return _header("gaps", values, shape, nonzeros, k) + _pack_gaps(gaps, k) + sent
 
 
 def decode(
@@ -241,10 +245,10 @@ def _read_dense(body: _Bytes, info: FrameInfo) -> _Patterns:
     frame_bits = _STORAGE[info.values].frame_bits
     if len(body) != math.prod(info.shape) * frame_bits.itemsize:
         raise CodecError(f"dense frame of shape {info.shape} has a body of {len(body)} bytes")
-    patterns = body.view(frame_bits)
+    patterns = body.view(frame_bits).astype(frame_bits.newbyteorder("="))  # counted after: aligned, ten times faster
     if np.count_nonzero(patterns) != info.nonzeros:
         raise CodecError(f"dense frame does not hold the {info.nonzeros} non-zero values it declares")
-    return patterns.astype(frame_bits.newbyteorder("="))
+    return patterns
 
 
 def _read_bitmap(body: _Bytes, info: FrameInfo) -> _Patterns:

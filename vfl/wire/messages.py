@@ -142,6 +142,14 @@ def unpack(data: bytes) -> Message:
     return Message(_member(Kind, kind), round_index, exchange, tuple(parts))
 
 
+def read_header(data: bytes) -> tuple[Kind, int, int]:
+    """Return kind, round and exchange of a packed message; what follows is not looked at."""
+    if len(data) < _ENVELOPE.size:
+        raise MessageError(f"{len(data)} bytes are no message")
+    _version, kind, round_index, exchange, _count = _ENVELOPE.unpack_from(data)
+    return _member(Kind, kind), round_index, exchange
+
+
 def _member(enum: type[E], value: int) -> E:
     try:
         return enum(value)

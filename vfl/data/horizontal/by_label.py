@@ -44,7 +44,8 @@ def classes(
             "raise it or lower horizontal.partition.classes_per_client"
         )
     held = _deal_classes(len(present), clients, classes_per_client, seed)
-    unused = len(present) - len(np.unique(held))
+    dealt = np.unique(held)
+    unused = len(present) - len(dealt)
     if unused:
         warnings.warn(
             f"horizontal.partition.classes_per_client: {clients} clients with {classes_per_client} classes each leave "
@@ -52,7 +53,8 @@ def classes(
             stacklevel=2,
         )
     parts: list[list[Rows]] = [[] for _ in range(clients)]
-    for index, label in enumerate(present.tolist()):
+    for index in dealt:
+        label = int(present[index])
         holders, positions = np.nonzero(held == index)
         rows = _shuffled_class(labels, label, seed)
         quotas = np.zeros(len(holders), dtype=np.int64)

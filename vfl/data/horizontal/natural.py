@@ -28,9 +28,9 @@ def natural(
     eligible = np.flatnonzero(sizes >= (min_samples or 1))
     if len(eligible) == 0 or (clients is not None and clients > len(eligible)):
         of_size = "" if min_samples is None else f" with at least {min_samples} training samples"
+        fix = "lower it" if min_samples is None else "lower it or horizontal.partition.min_samples"
         raise ValueError(
-            f"horizontal.clients: {clients or 'all'} asked for, the data have {len(eligible)} owners{of_size}; "
-            "lower it, or leave it out for all"
+            f"horizontal.clients: {clients or 'all'} asked for, the data have {len(eligible)} owners{of_size}; {fix}"
         )
     chosen: list[int] = np.sort(stream(seed, "owners").permutation(eligible)[:clients]).tolist()
     by_owner = np.split(np.argsort(of_row, kind="stable"), sizes.cumsum())

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import cast
 
 import matplotlib as mpl
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
@@ -73,18 +76,16 @@ def draw_split(partition: SamplePartition, counts: Tensor, classes: Sequence[str
     colors = _colors(len(classes))
     figure = Figure(figsize=(9, 4.8), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    _stack(axes, counts[order], [colors(index) for index in range(len(classes))], gap=0.2 if named else 0.0)
+    _stack(axes, counts[order].numpy(), [colors(index) for index in range(len(classes))], width=0.8 if named else 1.0)
     axes.set_title(_headline(partition.sizes, counts), fontsize=10, loc="left")
     axes.set_xlabel("Client" if named else f"{len(partition)} clients, ordered by size")
     axes.set_ylabel("Samples" if int(counts.sum()) == sum(partition.sizes) else "Labels (characters)")
-    axes.set_xlim(-0.6, len(partition) - 0.4)
-    axes.set_ylim(bottom=0)
     if named:
         # A name is text, not TeX: a dollar sign would be read as its beginning.
         axes.set_xticks(range(len(partition)), partition.names, rotation=90, fontsize=8, parse_math=False)
     if len(classes) <= COUNTED_CLASSES:
         names = [_visible(name) for name in classes]
-        legend = figure.legend(axes.patches, names, loc="outside right upper", frameon=False, reverse=True)
+        legend = figure.legend(axes.collections, names, loc="outside right upper", frameon=False, reverse=True)
         for text in legend.get_texts():
             text.set_parse_math(False)
     else:
@@ -93,17 +94,19 @@ def draw_split(partition: SamplePartition, counts: Tensor, classes: Sequence[str
     FigureCanvasAgg(figure).print_png(path)
 
 
-def _stack(axes: Axes, counts_NK: Tensor, colors: Sequence[tuple[float, ...]], gap: float) -> None:
-    """Draw one outline per class rather than one rectangle per client and class: a thousand clients take a second."""
-    clients, classes = counts_NK.shape
-    left = torch.arange(clients) - (1 - gap) / 2
-    edges = torch.stack([left, left + 1 - gap], dim=1).flatten()  # bar, gap, bar, ..., bar
-    tops_NK = counts_NK.cumsum(dim=1)
-    for index in range(classes):
-        heights, floors = torch.zeros(2 * clients - 1), torch.zeros(2 * clients - 1)
-        heights[::2] = tops_NK[:, index].float()
-        floors[::2] = (tops_NK[:, index] - counts_NK[:, index]).float()
-        axes.stairs(heights.numpy(), edges.numpy(), baseline=floors.numpy(), fill=True, color=colors[index])
+def _stack(axes: Axes, counts_NK: NDArray[np.int64], colors: Sequence[tuple[float, ...]], width: float) -> None:
+    """Draw the rectangles of each class as one collection: axes.bar makes an object of every single one."""
+    tops_NK = counts_NK.cumsum(axis=1)
+    for index, color in enumerate(colors):
+        client = np.flatnonzero(counts_NK[:, index])
+        left, right = client - width / 2, client + width / 2
+        top = tops_NK[client, index]
+        bottom = top - counts_NK[client, index]
+        corners = [(left, bottom), (left, top), (right, top), (right, bottom)]
+        rectangles = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)  # [n, 4, 2]
+        axes.add_collection(PolyCollection(rectangles, facecolor=color, linewidth=0))  # pyright: ignore[reportArgumentType]  # its stub wants a list, which is slower
+    axes.set_xlim(-0.6, len(counts_NK) - 0.4)
+    axes.set_ylim(0, 1.05 * tops_NK[:, -1].max())
 
 
 def _headline(sizes: Sequence[int], counts: Tensor) -> str:

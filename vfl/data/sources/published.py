@@ -27,7 +27,7 @@ class Published(NamedTuple):
     megabytes: int
     """Size of the download."""
     places: tuple[str, ...]
-    """Where below `root` it lies, packed or unpacked; nothing is downloaded while one of them exists."""
+    """Files or folders below `root` that it lies in, packed or unpacked."""
 
 
 PUBLISHED = {
@@ -52,7 +52,7 @@ def load_published(kind: str, root: Path | None, image_size: int | None) -> Sour
     title, megabytes, places = PUBLISHED[kind]
     root = root or DEFAULT_ROOT
     try:
-        if not any((root / place).exists() for place in places):
+        if not any(_holds_files(root / place) for place in places):
             warnings.warn(f"downloading {title} ({megabytes} MB) to '{root}'", stacklevel=3)
         with _quiet(), _network_timeout(DOWNLOAD_TIMEOUT_S):
             train, test = _open(kind, root, training=True), _open(kind, root, training=False)
@@ -68,6 +68,10 @@ def load_published(kind: str, root: Path | None, image_size: int | None) -> Sour
 _UNREADABLE = (OSError, http.client.HTTPException, RuntimeError, AssertionError, LookupError, TypeError, ValueError)
 """What torchvision raises: the first three for a failed download, the others for damaged MNIST files, whose unpacked
 form it does not check."""
+
+
+def _holds_files(place: Path) -> bool:
+    return place.is_file() or any(place.glob("*"))  # torchvision leaves an empty folder where a download fails
 
 
 def _open(kind: str, root: Path, *, training: bool) -> Any:

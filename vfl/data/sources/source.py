@@ -37,7 +37,7 @@ Loader = Callable[[Path | None, int | None], Source]
 
 def in_memory(features: Tensor, labels: Tensor, image_size: int | None = None) -> Pool:
     """Return a pool of images uint8 [N, C, H, W] of any strides, or of characters int64 [N, T]."""
-    return Pool(labels, lambda rows: resize(features[rows], image_size))
+    return Pool(labels, lambda rows: resize(features[rows].contiguous(), image_size))
 
 
 def resize(images: Tensor, size: int | None) -> Tensor:

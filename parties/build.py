@@ -1,0 +1,129 @@
+"""Building the two sides of an experiment: the same objects in one process and in many."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from models.mlp import MLP
+from models.registry import build_feature_model
+from parties.feature_party import FeatureParty
+from parties.head_server import HeadServer
+from vfl.config import ExperimentConfig, FeatureModelConfig
+from vfl.data.samples import Samples
+from vfl.lightweighting.sparsify import ErrorFeedback
+from vfl.random import seeded
+from vfl.runtime import Runtime
+from vfl.vertical.channel import EmbeddingReceiver, EmbeddingSender
+from vfl.vertical.head import HeadTrainer
+from vfl.vertical.labels import (
+    HeadReplica,
+    PartyProtocol,
+    ReceivedGradient,
+    ReturnGradients,
+    ServerProtocol,
+    ShareEmbeddings,
+)
+from vfl.vertical.link import PartyLink
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingLabels:
+    """Labels of the training samples, as the server and, with ``labels: shared``, the parties hold them."""
+
+    labels_N: Tensor
+    """int64 class indices."""
+    classes: int
+
+
+def build_head_server(
+    links: Sequence[PartyLink],
+    train: TrainingLabels,
+    test_labels_N: Tensor,
+    config: ExperimentConfig,
+    runtime: Runtime,
+    on_exchange: Callable[[int, int], None] = lambda done, total: None,
+) -> HeadServer:
+    """Build the server of parties that ``links`` lead to, in the order in which their embeddings are concatenated."""
+    return HeadServer(
+        links,
+        [build_receiver(link.name, len(train.labels_N), config) for link in links],
+        build_head(config, train.classes, runtime),
+        build_server_protocol(config),
+        train.labels_N,
+        test_labels_N,
+        config,
+        on_exchange,
+    )
+
+
+def build_party(
+    name: str,
+    train: Samples,
+    test: Samples,
+    labels: TrainingLabels | None,
+    config: ExperimentConfig,
+    runtime: Runtime,
+) -> FeatureParty:
+    """Build a party on its standardised features; its initial weights depend on the seed and its name alone.
+
+    ``labels`` are those of its training samples with ``labels: shared``, None otherwise.
+    """
+    settings = feature_config(config, name)
+    channels, height, width = train.features.shape[1:]
+    with seeded(config.seed, "init", owner=name):
+        model: nn.Module = build_feature_model(
+            settings.kind,
+            in_channels=channels,
+            image_size=(height, width),
+            embedding_size=settings.embedding_size,
+            width=settings.width,
+            batch_norm=settings.batch_norm,
+        )
+    sender = EmbeddingSender(build_receiver(name, len(train), config))
+    protocol = build_party_protocol(name, labels, config, runtime)
+    return FeatureParty(name, model, train, test, protocol, sender, config, runtime)
+
+
+def build_head(config: ExperimentConfig, classes: int, runtime: Runtime) -> HeadTrainer:
+    """Build the head; the server and every replica start from the same weights."""
+    width = sum(feature_config(config, name).embedding_size for name in config.data.partition.parties)
+    with seeded(config.seed, "init", owner="head"):
+        head = MLP(width, config.models.head.hidden, classes)
+    return HeadTrainer(head, config.training.optimizer, runtime)
+
+
+def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> EmbeddingReceiver:
+    """Build the receiving end for one party's training embeddings."""
+    width = feature_config(config, sender).embedding_size
+    feedback = ErrorFeedback(samples, width) if config.lightweighting.error_feedback else None
+    return EmbeddingReceiver(sender, width, config.wire.values, feedback)
+
+
+def build_server_protocol(config: ExperimentConfig) -> ServerProtocol:
+    """Build the server's side of the label protocol."""
+    if config.training.labels == "server":
+        return ReturnGradients(config.wire.values)
+    return ShareEmbeddings(config.training.head_sync)
+
+
+def build_party_protocol(
+    name: str, labels: TrainingLabels | None, config: ExperimentConfig, runtime: Runtime
+) -> PartyProtocol:
+    """Build a party's side of the label protocol; only ``labels: shared`` gives it labels."""
+    if labels is None:
+        return ReceivedGradient(config.wire.values, runtime.device)
+    names = config.data.partition.parties
+    others = [build_receiver(other, len(labels.labels_N), config) for other in names if other != name]
+    return HeadReplica(
+        build_head(config, labels.classes, runtime),
+        labels.labels_N.to(runtime.device),
+        names.index(name),
+        others,
+        config.training.head_sync,
+    )
+
+
+def feature_config(config: ExperimentConfig, party: str) -> FeatureModelConfig:
+    """Return the settings of a party's feature model."""
+    return config.models.parties.get(party, config.models.feature)

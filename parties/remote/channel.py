@@ -1,0 +1,130 @@
+"""gRPC as we use it: one method, bytes in and bytes out, mutual TLS 1.3. The one file that knows its options."""
+# pyright: reportUnknownMemberType=false, reportUnknownParameterType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
+# grpcio brings no types.
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, cast
+
+# Read when gRPC starts. TLS 1.3 has suites of its own; below it only this one is left, which needs a pre-shared key
+# that nobody has: earlier versions cannot be negotiated. gRPC for Python has no setting for it.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is said by ours
+
+import grpc
+import grpc.aio
+
+from parties.tls.certificates import identity
+from parties.tls.files import TlsFiles
+from vfl.config import ConfigError
+
+SERVER = "server"
+"""The server's name in its certificate."""
+_SERVICE = "lvfl.Federation"
+_METHOD = "Join"
+_MIB = 1 << 20
+
+
+class Pipe(Protocol):
+    """An open stream, as either side sees it."""
+
+    async def read(self) -> Any:
+        """Return the next message as bytes, or what ``is_end`` tells."""
+        ...
+
+    async def write(self, message: bytes) -> None:
+        """Send a message; waits while the peer's window is full."""
+        ...
+
+
+class Call(Pipe, Protocol):
+    """The dialling side's stream."""
+
+    def cancel(self) -> bool:
+        """End the stream at once."""
+        ...
+
+
+Server = grpc.aio.Server
+Channel = grpc.aio.Channel
+Serve = Callable[[Pipe, str | None], Awaitable[None]]
+"""Serves a stream, given the peer's identity by its certificate; None on a plaintext connection."""
+
+
+def is_end(message: Any) -> bool:
+    """Tell whether ``read`` found the end of the stream."""
+    return message is grpc.aio.EOF  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
+
+
+def error_text(error: BaseException) -> str:
+    """Return gRPC's status in one line."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return " ".join(f"{error.code().name}: {error.details()}".split())
+    return f"{type(error).__name__} {error}".strip()
+
+
+def is_oversize(error: BaseException) -> bool:
+    """Tell whether a message was above a side's limit: sending it again would not help."""
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def make_server(address: str, tls: TlsFiles | None, max_message_mb: int, streams: int, serve: Serve) -> Server:
+    """Return a server bound to ``address``, not yet started, that hands every stream to ``serve``.
+
+    Raises ConfigError where the address cannot be bound, as when another process listens there.
+    """
+
+    async def handle(_requests: Any, context: Any) -> None:
+        await serve(context, None if tls is None else _peer(context.auth_context()))
+
+    method = grpc.stream_stream_rpc_method_handler(handle)
+    server = grpc.aio.server(options=_options(max_message_mb), maximum_concurrent_rpcs=streams)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: method}),))
+    try:
+        if tls is None:
+            server.add_insecure_port(address)
+        else:
+            credentials = grpc.ssl_server_credentials(
+                [(tls.key, tls.certificate)], root_certificates=tls.ca, require_client_auth=True
+            )
+            server.add_secure_port(address, credentials)
+    except RuntimeError:
+        raise ConfigError(f"network.listen: {address} cannot be bound; another process listens there") from None
+    return server
+
+
+def open_channel(address: str, tls: TlsFiles | None, max_message_mb: int) -> Channel:
+    """Return a channel to the server; it connects when a stream is opened."""
+    options = _options(max_message_mb)
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
+    # The certificate must name the server, wherever it was found.
+    return grpc.aio.secure_channel(address, credentials, options=[*options, ("grpc.ssl_target_name_override", SERVER)])
+
+
+def open_stream(channel: Channel) -> Call:
+    """Open the stream; whether anybody is there shows when it is read."""
+    return cast(Call, channel.stream_stream(f"/{_SERVICE}/{_METHOD}")())
+
+
+def _options(max_message_mb: int) -> list[tuple[str, int | str]]:
+    limit = max_message_mb * _MIB
+    return [
+        ("grpc.max_receive_message_length", limit),
+        ("grpc.max_send_message_length", limit),
+        ("grpc.so_reuseport", 0),  # or a second server would quietly share the port
+        # Heartbeats tell whether a peer lives; these only clear away connections that are cut without a word.
+        # A client that pings faster than the server allows is thrown out: no strikes.
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.ping_timeout_ms", 20_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.enable_retries", 0),
+    ]
+
+
+def _peer(auth_context: Mapping[str, list[bytes]]) -> str:
+    return identity(auth_context["x509_pem_cert"][0])

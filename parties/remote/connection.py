@@ -1,0 +1,158 @@
+"""The server's end of one party's stream: orders go out in sequence, each with a future for its answer."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from parties.remote.stream import Stream
+from vfl.vertical.link import PeerLost
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Hello, check_run, kind_of
+
+T = TypeVar("T")
+ANSWERS = {"request": "reply", "restore": "restored", "save": "saved"}
+
+
+@dataclass
+class _Pending:
+    """An order on its way."""
+
+    order: Envelope
+    """Without its payload."""
+    answer: str
+    read: Callable[[Envelope], Any]
+    future: "Future[Any]"
+    sent_s: float
+    slow: bool = False
+    """Its slowness has been told."""
+
+
+class PartyConnection:
+    """A joined party. Orders are sent by the training's thread; answers arrive in the stream's.
+
+    Args:
+        hello: what the party said of itself.
+        run: id of the run.
+        reply_limit_s: seconds after which a living party without an answer counts as lost.
+        slow_s: seconds after which it is told to be slow.
+        log: shows a line.
+        on_leaving: called with the name of a party whose operator wants to stop it.
+    """
+
+    stream: Stream
+
+    def __init__(
+        self,
+        hello: Hello,
+        run: str,
+        *,
+        reply_limit_s: float,
+        slow_s: float,
+        log: Callable[[str], None],
+        on_leaving: Callable[[str], None],
+    ) -> None:
+        self.hello = hello
+        self.name = hello.party
+        self.run = run
+        self.reply_limit_s = reply_limit_s
+        self.slow_s = slow_s
+        self.log = log
+        self.on_leaving = on_leaving
+        self.rounds = set(hello.rounds)
+        """Those that the party has on disk."""
+        self.session = 0
+        self._sequence = 0
+        self._pending = deque[_Pending]()
+        self._lost: Exception | None = None
+        self._lock = threading.Lock()
+
+    def start_session(self, session: int) -> None:
+        """Void everything that is under way: what follows belongs to a new session."""
+        with self._lock:
+            self.session, self._sequence = session, 0
+            self._pending.clear()
+
+    def order(self, content: Envelope, read: Callable[[Envelope], T]) -> "Future[T]":
+        """Send an order; the future holds what ``read`` makes of its answer.
+
+        ``content`` has its kind and, for a request, round and exchange; the rest is filled in here.
+        """
+        future = Future[T]()
+        with self._lock:
+            if self._lost is not None:
+                future.set_exception(self._lost)
+                return future
+            self._sequence += 1
+            content.version, content.run = PROTOCOL_VERSION, self.run
+            content.session, content.sequence = self.session, self._sequence
+            answer = ANSWERS[kind_of(content)]
+            header = Envelope(sequence=self._sequence, round=content.round, exchange=content.exchange)
+            self._pending.append(_Pending(header, answer, read, future, time.monotonic()))
+        self.stream.send(content)
+        return future
+
+    def receive(self, envelope: Envelope) -> None:
+        """Take what the party sent. Raises EnvelopeError for what does not answer the oldest open order."""
+        check_run(envelope, self.run)
+        kind = kind_of(envelope)
+        if kind == "leaving":
+            self.on_leaving(self.name)
+        elif kind == "refusal":
+            self.fail(ValueError(f"{self.name}: {envelope.refusal.reason}"))
+            self.stream.end("it refused to go on")
+        elif kind in ANSWERS.values():
+            self._answer(envelope, kind)
+        else:
+            raise EnvelopeError(f"{kind} came, which only a server sends or only a stream begins with")
+
+    def fail(self, error: Exception) -> None:
+        """Let this and every later order fail."""
+        with self._lock:
+            self._lost = self._lost or error
+            pending = [*self._pending]
+            self._pending.clear()
+        for each in pending:
+            each.future.set_exception(self._lost)
+
+    def check_pace(self) -> None:
+        """Tell a party slow, and end its stream, when its answer takes long although it lives."""
+        with self._lock:
+            oldest = self._pending[0] if self._pending else None
+        if oldest is None:
+            return
+        waited_s = time.monotonic() - oldest.sent_s
+        where = f"{oldest.answer} of round {oldest.order.round + 1}, exchange {oldest.order.exchange + 1}"
+        if waited_s > self.reply_limit_s:
+            reason = f"{self.name} lives but gave no {where} within network.reply_limit_s = {self.reply_limit_s:g}"
+            self.fail(PeerLost(reason))
+            self.stream.end(reason)
+        elif waited_s > self.slow_s and not oldest.slow:
+            oldest.slow = True
+            self.log(f"{self.name} is slow: it lives, but its {where} takes more than {self.slow_s:g} s")
+
+    def _answer(self, envelope: Envelope, kind: str) -> None:
+        with self._lock:
+            if envelope.session < self.session:
+                return  # asked for before the training went back to a checkpoint
+            if envelope.session > self.session:
+                raise EnvelopeError(f"{kind} of session {envelope.session} came, this is session {self.session}")
+            oldest = self._pending[0] if self._pending else None
+            if envelope.sequence < self._sequence - len(self._pending) + 1:
+                raise EnvelopeError(f"{kind} to order {envelope.sequence} came again: a duplicate or a replay")
+            if oldest is None or envelope.sequence != oldest.order.sequence:
+                raise EnvelopeError(
+                    f"{kind} to order {envelope.sequence} came out of order"
+                    + (f", {oldest.answer} to order {oldest.order.sequence} is due" if oldest else ", none is due")
+                )
+            if kind != oldest.answer:
+                raise EnvelopeError(f"{kind} came where {oldest.answer} is due")
+            came, due = (envelope.round, envelope.exchange), (oldest.order.round, oldest.order.exchange)
+            if came != due:
+                raise EnvelopeError(
+                    f"{kind} of round {came[0]}, exchange {came[1]} came where round {due[0]}, exchange {due[1]} is due"
+                )
+            self._pending.popleft()
+        oldest.future.set_result(oldest.read(envelope))

@@ -1,0 +1,184 @@
+"""The party's end: dials the server, again whenever the stream ends, and hands its orders to the party's thread."""
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from parties.remote.channel import Call, error_text, is_end, is_oversize, open_channel, open_stream
+from parties.remote.stream import Ended, Stream
+from parties.tls.files import TlsFiles
+from vfl.config import NetworkConfig
+from vfl.vertical.link import PeerLost
+from vfl.wire.envelope import Envelope, EnvelopeError, kind_of, read_envelope, refusal
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+"""Between dialling and dialling again; doubles each time."""
+FAREWELL_S = 10.0
+"""How long the server may take to hang up."""
+JOIN_LIMIT_S = 20.0
+"""A server that has not answered the hello by then is dialled again."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server wants done, and the stream on which it waits for the answer."""
+
+    envelope: Envelope
+    stream: Stream
+
+
+@dataclass(frozen=True)
+class Over:
+    """Dialling is over, for an error that the party's thread is to raise."""
+
+    error: Exception
+
+
+class Dialer:
+    """Keeps a stream to the server in a thread of its own, from ``with`` to its end.
+
+    Args:
+        hello: makes the first envelope of every stream.
+        network: where to dial and how long.
+        tls: the party's identity; None for plaintext.
+        log: shows a line.
+        explain: called after a connection failed, returns what is wrong with the certificates, or None where
+            dialling again may help.
+    """
+
+    def __init__(
+        self,
+        hello: Callable[[], Envelope],
+        network: NetworkConfig,
+        tls: TlsFiles | None,
+        *,
+        log: Callable[[str], None],
+        explain: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.hello = hello
+        self.network = network
+        self.tls = tls
+        self.log = log
+        self.explain = explain
+        self.inbox = queue.Queue[Order | Over]()
+        self.stream: Stream | None = None
+        """The present one, if the server has let the party in."""
+        self._loop = asyncio.new_event_loop()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="dialer", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Begin to dial."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Hang up."""
+        with suppress(RuntimeError):  # the loop is closed: dialling is over already
+            self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+
+    def refuse(self, reason: str) -> None:
+        """Tell the server why this party cannot go on, and wait until it has taken note by hanging up."""
+        self._closing = True
+        if self.stream is not None:
+            self.stream.send(refusal(reason))
+            self._thread.join(FAREWELL_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._task = self._loop.create_task(self._keep_dialling())
+        try:
+            self._loop.run_until_complete(self._task)
+        except asyncio.CancelledError:
+            return
+        except Exception as error:
+            self.inbox.put(Over(error))
+        finally:
+            self._loop.close()
+
+    async def _keep_dialling(self) -> None:
+        """Return only by an error: what the server refused, or that it stayed away."""
+        connected_s = time.monotonic()
+        pause_s, told = FIRST_PAUSE_S, ""
+        while True:
+            joined, reason = await self._dial(connected_s)
+            if self._closing:
+                return
+            if joined:
+                connected_s, pause_s, told = time.monotonic(), FIRST_PAUSE_S, ""
+            if time.monotonic() - connected_s > self.network.wait_s:
+                raise PeerLost(
+                    f"the server at {self.network.server} stayed away for network.wait_s = {self.network.wait_s:g} s "
+                    f"({reason})"
+                )
+            if reason != told:
+                self.log(f"no connection to the server at {self.network.server} ({reason}); dialling again")
+                told = reason
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _dial(self, connected_s: float) -> tuple[bool, str]:
+        """Serve one stream to its end; return whether it was let in, and why it ended.
+
+        Raises ValueError for what dialling again would not mend. ``connected_s``: when a stream last was there.
+        """
+        channel = open_channel(self.network.server, self.tls, self.network.max_message_mb)
+        try:
+            call = open_stream(channel)
+            try:
+                first = await asyncio.wait_for(_say_hello(call, self.hello()), JOIN_LIMIT_S)
+            except TimeoutError:
+                return False, f"no answer within {JOIN_LIMIT_S:g} s"
+            except EnvelopeError as error:
+                raise ValueError(f"the server: {error}") from None
+            except Exception as error:
+                if is_oversize(error):
+                    raise ValueError(f"{error_text(error)}; raise network.max_message_mb") from None
+                if explained := await asyncio.to_thread(self.explain):
+                    raise ValueError(explained) from None
+                return False, error_text(error)
+            if kind_of(first) == "refusal":
+                if first.refusal.again and time.monotonic() - connected_s < 2 * self.network.silence_s:
+                    return False, first.refusal.reason
+                raise ValueError(f"refused by the server: {first.refusal.reason}")
+            if kind_of(first) != "welcome":
+                raise ValueError(f"the server: {kind_of(first)} came where welcome is due")
+            ended = await self._serve(call, first)
+            if ended.violation:
+                raise ValueError(f"the server: {ended.reason}")
+            return True, ended.reason
+        finally:
+            await channel.close()
+
+    async def _serve(self, call: Call, first: Envelope) -> Ended:
+        def receive(envelope: Envelope) -> None:
+            if kind_of(envelope) == "refusal":
+                raise EnvelopeError(envelope.refusal.reason)
+            self.inbox.put(Order(envelope, stream))
+
+        welcome = first.welcome
+        stream = Stream(call, receive, heartbeat_s=welcome.heartbeat_s, silence_s=welcome.silence_s)
+        self.inbox.put(Order(first, stream))
+        self.stream = stream
+        try:
+            return await stream.run()
+        finally:
+            self.stream = None
+            call.cancel()
+
+
+async def _say_hello(call: Call, hello: Envelope) -> Envelope:
+    await call.write(hello.SerializeToString())
+    data = await call.read()
+    if is_end(data):
+        raise ConnectionError("the server hung up")
+    return read_envelope(data)

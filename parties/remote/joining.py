@@ -1,0 +1,132 @@
+"""What a party and the server must agree on before a party is let in; every difference names both sides' values."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from pydantic import BaseModel
+
+from parties.build import TrainingLabels, feature_config
+from vfl.config import ExperimentConfig
+from vfl.digest import weights_digest
+from vfl.wire.envelope import Envelope, Hello, kind_of
+
+SHARED = (
+    "seed",
+    "data.partition",
+    "training.steps_per_round",
+    "training.batch_size",
+    "training.local_iterations",
+    "training.labels",
+    "lightweighting.error_feedback",
+    "wire.values",
+    "evaluation.sparsified",
+)
+"""Settings that both sides compute with."""
+REPLAYED = ("precision", "training.head_sync", "training.optimizer", "models.head")
+"""And those of the head's steps, which parties replay where they share the labels."""
+
+
+class JoinRefused(ValueError):  # noqa: N818 - says what happened
+    """The party is not let in. ``again``: the reason may pass."""
+
+    def __init__(self, reason: str, *, again: bool = False) -> None:
+        super().__init__(reason)
+        self.again = again
+
+
+@dataclass(frozen=True)
+class DataDigests:
+    """sha256 of what must be the same on both sides: the order of the samples and, where shared, the labels."""
+
+    train_ids: str
+    test_ids: str
+    labels: str
+    """Of the training labels; empty where the party holds none."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the server expects of one party."""
+
+    embedding_width: int
+    agreement: str
+    data: DataDigests
+
+
+def agreement(config: ExperimentConfig) -> str:
+    """Return the settings that both sides must share, as JSON: {dotted key: value}."""
+    keys = [*SHARED]
+    values: dict[str, Any] = {}
+    if config.training.labels == "shared":
+        keys += REPLAYED
+        values["embedding sizes"] = [
+            feature_config(config, party).embedding_size for party in config.data.partition.parties
+        ]
+    values |= {key: _value(config, key) for key in keys}
+    return json.dumps(values, sort_keys=True)
+
+
+def labels_digest(labels: TrainingLabels | None) -> str:
+    """Return the sha256 of the training labels and the number of classes; empty for none."""
+    if labels is None:
+        return ""
+    return weights_digest({"labels": labels.labels_N, "classes": torch.tensor(labels.classes)})
+
+
+def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]) -> Hello:
+    """Return the hello with which a stream begins.
+
+    Raises JoinRefused where it is something else, or comes from another than whom the certificate names.
+    """
+    if kind_of(first) != "hello":
+        raise JoinRefused(f"a stream begins with hello, not with {kind_of(first)}")
+    party = first.hello.party
+    if party not in names:
+        raise JoinRefused(f"the server expects {', '.join(names)}, not {party!r}; check --party and data.partition")
+    if identity is not None and identity != party:
+        raise JoinRefused(f"the certificate is of {identity!r}, the hello says {party!r}; use {party}'s certificate")
+    return first.hello
+
+
+def check_hello(hello: Hello, expected: Expected) -> None:
+    """Raise JoinRefused, naming both sides' values, where the party would train something else."""
+    differences = _different_settings(expected.agreement, hello.agreement)
+    if hello.embedding_width != expected.embedding_width:
+        differences.append(f"embedding_size (server {expected.embedding_width}, party {hello.embedding_width})")
+    for what, ours, theirs in (
+        ("ids of the training samples", expected.data.train_ids, hello.train_ids),
+        ("ids of the test samples", expected.data.test_ids, hello.test_ids),
+        ("training labels", expected.data.labels, hello.labels),
+    ):
+        if ours != theirs:
+            differences.append(
+                f"{what} (sha256 at the server {ours[:12] or 'none'}, at the party {theirs[:12] or 'none'})"
+            )
+    if differences:
+        raise JoinRefused(f"{hello.party} and the server differ in {'; '.join(differences)}; give both the same")
+
+
+def _different_settings(ours: str, theirs: str) -> list[str]:
+    server: dict[str, Any] = json.loads(ours)
+    try:
+        received = json.loads(theirs)
+    except (ValueError, RecursionError):
+        raise JoinRefused("the party's settings are not JSON") from None
+    if not isinstance(received, dict):
+        raise JoinRefused("the party's settings are not a JSON object")
+    party = cast(Mapping[str, Any], received)
+    return [
+        f"{key} (server {json.dumps(server.get(key))}, party {json.dumps(party.get(key))})"
+        for key in sorted(server.keys() | party.keys())
+        if server.get(key) != party.get(key)
+    ]
+
+
+def _value(config: ExperimentConfig, key: str) -> Any:
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value

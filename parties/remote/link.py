@@ -1,0 +1,59 @@
+"""The way to a party in another process."""
+
+from concurrent.futures import Future
+
+from parties.remote.connection import PartyConnection
+from vfl.checkpoint import State
+from vfl.wire.envelope import Envelope, Restore, Save
+from vfl.wire.messages import Kind, read_header
+
+
+class RemoteLink:
+    """A party behind a stream, for one session: from one start at a checkpoint to the next.
+
+    A party's state never leaves it: ``save`` has it written to the party's own disk and returns a reference to it.
+    The round counts when the server, which asks all parties first, has committed a checkpoint with these references.
+    """
+
+    absent = False
+
+    def __init__(self, connection: PartyConnection, session: int) -> None:
+        self.name = connection.name
+        self.connection = connection
+        self.rounds_done = 0
+        connection.start_session(session)
+        self._restore(0, "")
+
+    def send(self, request: bytes) -> Future[bytes]:
+        """Send a packed message; the future holds the packed reply, or PeerLost."""
+        kind, round_index, exchange = read_header(request)
+        if kind == Kind.END_ROUND:
+            self.rounds_done = round_index + 1
+        order = Envelope(round=round_index, exchange=exchange, request=request)
+        return self.connection.order(order, lambda answer: answer.reply)
+
+    def save(self) -> Future[State]:
+        """Have the party write its state; the future holds a reference to it: the round and the digest."""
+        rounds = self.rounds_done
+        order = Envelope(save=Save(round=rounds))
+
+        def refer(answer: Envelope) -> State:
+            self.connection.rounds.add(rounds)
+            return {"round": rounds, "digest": answer.saved.digest}
+
+        return self.connection.order(order, refer)
+
+    def load(self, state: State) -> Future[None]:
+        """Have the party go back to the state of a reference. Raises ValueError for a state that is none."""
+        if state.keys() != {"round", "digest"}:
+            raise ValueError(
+                f"--resume: the saved run trained {self.name} in the server's process; resume with train.py alone"
+            )
+        return self._restore(state["round"], state["digest"])
+
+    def close(self) -> None:
+        """Leave the party where it is: another session may follow."""
+
+    def _restore(self, rounds: int, digest: str) -> Future[None]:
+        self.rounds_done = rounds
+        return self.connection.order(Envelope(restore=Restore(round=rounds, digest=digest)), lambda answer: None)

@@ -1,0 +1,36 @@
+"""Who a process is: its TLS files, or plaintext where that was asked for and nobody else can listen."""
+
+import ipaddress
+
+from parties.tls.files import TlsFiles, load_tls_files
+from vfl.config import ConfigError, NetworkConfig
+
+
+def load_identity(owner: str, network: NetworkConfig, address_field: str, *, insecure: bool) -> TlsFiles | None:
+    """Return the owner's TLS files; None for plaintext.
+
+    ``address_field`` is the setting with this process's address. Raises ConfigError for plaintext beyond this
+    machine and for files that are not given, ValueError for files that cannot be used.
+    """
+    if insecure:
+        address: str = getattr(network, address_field)
+        if not _is_loopback(address):
+            raise ConfigError(
+                f"--insecure: network.{address_field} {address} is not on this machine; use 127.0.0.1, or certificates"
+            )
+        return None
+    tls = network.tls
+    if tls.ca is None or tls.certificate is None or tls.key is None:
+        missing = [name for name in ("ca", "certificate", "key") if getattr(tls, name) is None]
+        raise ConfigError(
+            f"network.tls.{missing[0]}: is missing; make keys with scripts/certs.py (--insecure: plaintext on loopback)"
+        )
+    return load_tls_files(tls.ca, tls.certificate, tls.key, owner)
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,167 @@
+"""The head server as a process of its own: it trains whenever all parties are here, from a round that all have."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from torch import Tensor
+
+from parties.build import TrainingLabels, build_head_server, feature_config
+from parties.remote.connection import PartyConnection
+from parties.remote.hub import Hub
+from parties.remote.joining import DataDigests, Expected, agreement, labels_digest
+from parties.remote.link import RemoteLink
+from parties.remote.security import load_identity
+from parties.run import Outcome, train
+from vfl.callbacks import Callback, ShowProgress
+from vfl.checkpoint import CheckpointStore
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.files import load_label_data
+from vfl.loop import TrainingLoop
+from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, write_run_id
+from vfl.runtime import Runtime, start_runtime
+from vfl.vertical.link import PeerLost
+
+OWNER = "server"
+
+
+@dataclass(frozen=True, eq=False)
+class ServerLabels:
+    """What the server holds."""
+
+    train: TrainingLabels
+    test_labels_N: Tensor
+    digests: DataDigests
+
+
+class LeaveRequests(Callback):
+    """Parties that want to leave: the loop ends after its round and checkpoint."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self._loop: TrainingLoop | None = None
+
+    def add(self, name: str) -> None:
+        """Note a party that wants to leave."""
+        self.names.add(name)
+        self._stop()
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Stop at once what a party leaves that asked before."""
+        self._loop = loop
+        self._stop()
+
+    def on_end(self, loop: TrainingLoop) -> None:
+        """Let go of the loop."""
+        self._loop = None
+
+    def _stop(self) -> None:
+        loop = self._loop
+        if loop is not None and self.names and loop.stop_reason is None:
+            loop.request_stop(f"{', '.join(sorted(self.names))} leaves", to_resume=True)
+
+
+class ServerProcess:
+    """Trains in sessions: each goes on from the last round that every party has, until one is lost or leaves."""
+
+    def __init__(self, config: ExperimentConfig, run_dir: Path, labels: ServerLabels, runtime: Runtime) -> None:
+        self.config = config
+        self.run_dir = run_dir
+        self.labels = labels
+        self.runtime = runtime
+        self.names = config.data.partition.parties
+        self.leaves = LeaveRequests()
+        self.session = 0
+
+    def serve(self, hub: Hub, console: Console) -> Outcome:
+        """Run sessions until the training is finished or interrupted, and say goodbye to the parties.
+
+        Raises PeerLost where a party stays away or network.on_party_loss is abort.
+        """
+        reason = "the server stopped"
+        finished = False
+        try:
+            while True:
+                connections = hub.wait_for(self.names, self.config.network.wait_s)
+                try:
+                    outcome = self._train(connections, console)
+                except PeerLost as lost:
+                    self._after_loss(lost, console)
+                    continue
+                if outcome.finished or outcome.signal_name:
+                    finished = outcome.finished
+                    reason = f"the server ended after round {outcome.summary['rounds']}"
+                    return outcome
+                self._let_leave(hub, outcome)
+        except Exception as error:
+            reason = f"the server ended: {error}"
+            raise
+        finally:
+            hub.dismiss(self.names, finished=finished, reason=reason)
+
+    def _train(self, connections: dict[str, PartyConnection], console: Console) -> Outcome:
+        """Train one session."""
+        self.session += 1
+        usable = set[int].intersection(*(connection.rounds for connection in connections.values()))
+        store = CheckpointStore(self.run_dir / "checkpoints", keep=self.config.checkpoint.keep, usable=usable)
+        if store.rounds() and not usable & set(store.rounds()):
+            theirs = "; ".join(f"{name} has {sorted(each.rounds)}" for name, each in connections.items())
+            raise ValueError(f"no saved round is common to all: the server has {store.rounds()}; {theirs}")
+        progress = ShowProgress(console)
+        algorithm = build_head_server(
+            [RemoteLink(connection, self.session) for connection in connections.values()],
+            self.labels.train,
+            self.labels.test_labels_N,
+            self.config,
+            self.runtime,
+            progress.on_step,
+        )
+        return train(algorithm, self.config, self.run_dir, store, progress, [self.leaves])
+
+    def _after_loss(self, lost: PeerLost, console: Console) -> None:
+        if self.config.network.on_party_loss == "abort":
+            raise PeerLost(f"{lost}; network.on_party_loss is abort") from None
+        console.print(f"{lost}; waiting up to {self.config.network.wait_s:g} s for it to come back")
+
+    def _let_leave(self, hub: Hub, outcome: Outcome) -> None:
+        names, self.leaves.names = tuple(self.leaves.names), set()
+        hub.dismiss(names, finished=False, reason=f"left after round {outcome.summary['rounds']}")
+        if self.config.network.on_party_loss == "abort":
+            raise PeerLost(f"{outcome.stop_reason}; network.on_party_loss is abort")
+
+
+def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecure: bool, console: Console) -> Outcome:
+    """Serve the experiment in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
+
+    Raises ValueError for data or a folder that cannot be used, PeerLost where a party stays away.
+    """
+    tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
+    check_run(run_dir, config, resume=resume)
+    runtime = start_runtime(config)
+    labels = load_labels(config)
+    open_run(run_dir, config)
+    with only_process_in(run_dir):
+        run = read_run_id(run_dir)
+        if not run:
+            run = secrets.token_hex(8)
+            write_run_id(run_dir, run)
+        process = ServerProcess(config, run_dir, labels, runtime)
+        expected = {
+            name: Expected(feature_config(config, name).embedding_size, agreement(config), labels.digests)
+            for name in process.names
+        }
+        with Hub(run, expected, config.network, tls, log=console.print, on_leaving=process.leaves.add) as hub:
+            console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
+            return process.serve(hub, console)
+
+
+def load_labels(config: ExperimentConfig) -> ServerLabels:
+    """Read what the server holds. Raises ValueError for a file that cannot be used."""
+    if config.data.file is None:
+        raise ConfigError("data.file: is missing; name the server's labels, as scripts/split_data.py writes them")
+    data = load_label_data(config.data.file)
+    train = TrainingLabels(data.train.values, len(data.classes))
+    ids = data.ids_digests()
+    shared = train if config.training.labels == "shared" else None
+    return ServerLabels(train, data.test.values, DataDigests(ids["train"], ids["test"], labels_digest(shared)))

@@ -1,0 +1,112 @@
+"""A stream with heartbeats, as both sides run it in a thread of its own, so that no computation delays one."""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from parties.remote.channel import Pipe, error_text, is_end, is_oversize
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, read_envelope
+
+
+class Ended(NamedTuple):
+    """Why a stream ended."""
+
+    reason: str
+    violation: bool = False
+    """The peer sent what does not belong there: it is told so, and dialling again would not help."""
+
+
+class Stream:
+    """Reads, writes and beats until the peer hangs up, falls silent or breaks the protocol.
+
+    Made and run in the loop's thread; ``send`` and ``end`` may be called from any.
+
+    Args:
+        pipe: the open gRPC stream.
+        receive: takes every envelope but heartbeats; may raise EnvelopeError.
+        heartbeat_s: seconds between heartbeats.
+        silence_s: seconds without a sign of life after which the peer is taken for lost.
+        on_beat: called at every heartbeat.
+    """
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        receive: Callable[[Envelope], None],
+        *,
+        heartbeat_s: float,
+        silence_s: float,
+        on_beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.pipe = pipe
+        self.receive = receive
+        self.heartbeat_s = heartbeat_s
+        self.silence_s = silence_s
+        self.on_beat = on_beat
+        self._loop = asyncio.get_running_loop()
+        self._outbox = asyncio.Queue[bytes | Ended]()
+        self._heard_s = self._loop.time()
+
+    def send(self, envelope: Envelope) -> None:
+        """Queue an envelope; it is serialized here, in the caller's thread."""
+        self._put(envelope.SerializeToString())
+
+    def end(self, reason: str, *, violation: bool = False) -> None:
+        """End the stream from this side once what was queued is written."""
+        self._put(Ended(reason, violation))
+
+    async def run(self) -> Ended:
+        """Serve the stream to its end and return the reason."""
+        tasks = [asyncio.create_task(work()) for work in (self._read, self._write, self._beat)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(task.result() for task in tasks if task in done)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _read(self) -> Ended:
+        while True:
+            try:
+                data = await self.pipe.read()
+            except Exception as error:
+                return Ended(error_text(error), violation=is_oversize(error))
+            if is_end(data):
+                return Ended("the connection ended")
+            self._heard_s = self._loop.time()
+            try:
+                envelope = read_envelope(data)
+                if not envelope.HasField("heartbeat"):
+                    self.receive(envelope)
+            except EnvelopeError as error:
+                return Ended(str(error), violation=True)
+
+    async def _write(self) -> Ended:
+        while True:
+            message = await self._outbox.get()
+            if isinstance(message, Ended):
+                return message
+            try:
+                await self.pipe.write(message)
+            except Exception as error:
+                return Ended(error_text(error), violation=is_oversize(error))
+
+    async def _beat(self) -> Ended:
+        beat = Envelope(version=PROTOCOL_VERSION, heartbeat=Heartbeat()).SerializeToString()
+        while True:
+            self._outbox.put_nowait(beat)
+            slept_s = self._loop.time()
+            await asyncio.sleep(self.heartbeat_s)
+            now_s = self._loop.time()
+            # Who was frozen itself finds the peer's heartbeats waiting, unread: that silence is not the peer's.
+            self._heard_s += max(0.0, now_s - slept_s - 2 * self.heartbeat_s)
+            if now_s - self._heard_s > self.silence_s:
+                return Ended(f"silent for {self.silence_s:g} s: frozen, or the network is cut")
+            self.on_beat()
+
+    def _put(self, message: bytes | Ended) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._outbox.put_nowait, message)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            return

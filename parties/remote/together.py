@@ -1,0 +1,184 @@
+"""All processes of an experiment on this machine, for a first try: keys, files, processes, and a clean end.
+
+RUN_DIR/                  the server's, as of any run
+    processes/
+        keys/             an authority of this run alone, and a certificate for every process
+        data/             what each process holds
+        PROCESS.yaml      each process's own configuration: what one would give it on a machine of its own
+        PARTY/            a party's folder: its checkpoints
+        PARTY.log         what a party said
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from parties.tls.certificates import Owner
+from parties.tls.files import CA, CERTIFICATE, KEY
+from parties.tls.folders import issue, make_authority
+from vfl.atomic import write_atomically
+from vfl.cli import BAD_INPUT, DONE
+from vfl.config import ExperimentConfig, dump_config, parse_config
+from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
+from vfl.loop import stop_on_signal
+from vfl.run_folder import check_run
+
+SERVER = "server"
+KEY_DAYS = 365
+POLL_S = 0.1
+FAREWELL_S = 20.0
+"""How long parties may take to end after the server has; then they are stopped."""
+
+
+def run_together(config: ExperimentConfig, run_dir: Path, scripts: Path, *, resume: bool, console: Console) -> int:
+    """Start the server and all parties, wait for their end, and return the server's exit code.
+
+    A party that is killed is started again. ``scripts`` is the folder of ``server.py`` and ``party.py``.
+    Raises ValueError for data or a folder that cannot be used.
+    """
+    folder = run_dir / "processes"
+    configs = process_configs(config, folder)
+    check_run(run_dir, configs[SERVER], resume=resume)
+    prepare(config, folder, configs)
+    resumption = ["--resume"] if resume else []
+    serve = [
+        str(scripts / "server.py"),
+        str(folder / f"{SERVER}.yaml"),
+        "--run-dir",
+        str(run_dir),
+        *resumption,
+    ]
+    parties = {
+        name: [
+            str(scripts / "party.py"),
+            str(folder / f"{name}.yaml"),
+            "--party",
+            name,
+            "--run-dir",
+            str(folder / name),
+        ]
+        for name in config.data.partition.parties
+    }
+    return Supervisor(serve, parties, folder, console).run()
+
+
+def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:
+    """Return every process's own configuration, by name."""
+    address = f"127.0.0.1:{_free_port()}"
+    configs: dict[str, ExperimentConfig] = {}
+    for name in (SERVER, *config.data.partition.parties):
+        values = config.model_dump()
+        keys = folder / "keys" / name
+        values["network"] |= {
+            "server": address,
+            "listen": address,
+            "tls": {"ca": keys / CA, "certificate": keys / CERTIFICATE, "key": keys / KEY},
+        }
+        data = folder / "data"
+        values["data"]["file"] = data / (LABELS_FILE if name == SERVER else party_file(name))
+        if name != SERVER and config.training.labels == "shared":
+            values["data"]["labels_file"] = data / SHARED_LABELS_FILE
+        configs[name] = parse_config(values)
+    return configs
+
+
+def prepare(config: ExperimentConfig, folder: Path, configs: dict[str, ExperimentConfig]) -> None:
+    """Write data, keys and configurations, unless an earlier start of the run has; addresses are always new."""
+    if not (folder / f"{SERVER}.yaml").exists():  # written last: what an interrupted start left is made again
+        shared = config.training.labels == "shared"
+        write_split(folder / "data", split_data(config), shared_labels=shared, overwrite=True)
+        make_authority(folder / "keys", config.name, KEY_DAYS + 1, overwrite=True)
+        issue(folder / "keys", [Owner(name) for name in configs], KEY_DAYS, overwrite=True)
+    for name, own in reversed(configs.items()):
+        write_atomically(folder / f"{name}.yaml", dump_config(own))
+
+
+class Supervisor:
+    """Starts the processes, in sessions of their own so that Ctrl-C reaches them through here only."""
+
+    def __init__(self, serve: Sequence[str], parties: dict[str, list[str]], folder: Path, console: Console) -> None:
+        self.serve = serve
+        self.parties = parties
+        self.folder = folder
+        self.console = console
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def run(self) -> int:
+        """Run all to the server's end and return its exit code; no process is left."""
+        try:
+            with stop_on_signal(self._stop):
+                server = self.running[SERVER] = _start(self.serve, log=None)
+                for name in self.parties:
+                    self._start_party(name)
+                while (code := server.poll()) is None:
+                    if failed := self._failed_party():
+                        self._signal(SERVER)
+                        return failed
+                    time.sleep(POLL_S)
+                return code
+        finally:
+            self._end_all()
+
+    def _start_party(self, name: str) -> None:
+        self.running[name] = _start(self.parties[name], log=self.folder / f"{name}.log")
+
+    def _failed_party(self) -> int:
+        """Start parties again that were killed; return the exit code of one that gave up, 0 for none."""
+        for name in self.parties:
+            code = self.running[name].poll()
+            if code is None or code == DONE:
+                continue
+            if code > 0 and code == BAD_INPUT:
+                lines = (self.folder / f"{name}.log").read_text(errors="replace").splitlines() or [""]
+                self.console.print(f"{name} ended: {lines[-1]}")
+                return code
+            if code < 0:
+                self.console.print(f"{name} was killed by {signal.Signals(-code).name}; starting it again")
+                self._start_party(name)
+        return 0
+
+    def _stop(self, signal_name: str) -> None:
+        self._signal(SERVER)  # which lets the parties go after the round's checkpoint
+
+    def _signal(self, name: str) -> None:
+        if self.running[name].poll() is None:
+            self.running[name].terminate()
+
+    def _end_all(self) -> None:
+        """Give every process time to end by itself, then end it."""
+        until_s = time.monotonic() + FAREWELL_S
+        for ask in (None, subprocess.Popen[bytes].terminate, subprocess.Popen[bytes].kill):
+            for process in self.running.values():
+                if ask is not None and process.poll() is None:
+                    ask(process)
+            for process in self.running.values():
+                try:
+                    process.wait(max(0.0, until_s - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    continue
+            until_s += FAREWELL_S
+
+
+def _start(command: Sequence[str], log: Path | None) -> "subprocess.Popen[bytes]":
+    if log is None:
+        return subprocess.Popen([sys.executable, *command], stdin=subprocess.DEVNULL, start_new_session=True)
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,118 @@
+"""A party's answers to the server's orders: the session, what may come when, and the party's own checkpoints."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from parties.feature_party import FeatureParty
+from vfl.checkpoint import CheckpointStore
+from vfl.wire.envelope import (
+    PROTOCOL_VERSION,
+    Envelope,
+    EnvelopeError,
+    Restored,
+    Saved,
+    check_run,
+    kind_of,
+)
+from vfl.wire.messages import read_header
+
+SECTION = "party"
+"""Of a party's checkpoint."""
+
+
+class PartyWorker:
+    """Carries out orders one after another.
+
+    An order must be the next of its session; a session begins with ``restore`` and has a higher number than the one
+    before. So nothing that is duplicated, reordered, replayed or of another round is ever carried out.
+
+    Args:
+        run: id of the run.
+        build: makes the party as it is before the first round.
+        store: the party's own checkpoints.
+    """
+
+    def __init__(self, run: str, build: Callable[[], FeatureParty], store: CheckpointStore) -> None:
+        self.run = run
+        self.build = build
+        self.store = store
+        self.party: FeatureParty | None = None
+        self.session = 0
+        self.sequence = 0
+
+    def answer(self, order: Envelope) -> Envelope:
+        """Carry out an order and return its answer.
+
+        Raises EnvelopeError for one that is not due, ValueError for one that cannot be carried out.
+        """
+        self._check_due(order)
+        self.sequence = order.sequence
+        answer = Envelope(
+            version=PROTOCOL_VERSION,
+            run=self.run,
+            session=order.session,
+            sequence=order.sequence,
+            round=order.round,
+            exchange=order.exchange,
+        )
+        match kind_of(order):
+            case "restore":
+                self.session = order.session
+                self._restore(order.restore.round, order.restore.digest)
+                answer.restored.CopyFrom(Restored())
+            case "save":
+                answer.saved.CopyFrom(Saved(digest=self._save(order.save.round)))
+            case _:
+                answer.reply = self._reply(order)
+        return answer
+
+    def _check_due(self, order: Envelope) -> None:
+        check_run(order, self.run)
+        kind = kind_of(order)
+        if kind not in ("request", "restore", "save"):
+            raise EnvelopeError(f"{kind} came, which is no order")
+        first = kind == "restore" and order.session > self.session
+        if first and order.sequence == 1:
+            return
+        if order.session != self.session or first:
+            raise EnvelopeError(
+                f"{kind} {order.sequence} of session {order.session} came, this party is in session {self.session}"
+            )
+        if order.sequence <= self.sequence:
+            raise EnvelopeError(f"{kind} {order.sequence} came again: a duplicate or a replay")
+        if order.sequence > self.sequence + 1:
+            raise EnvelopeError(f"{kind} {order.sequence} came out of order, {self.sequence + 1} is due")
+
+    def _reply(self, order: Envelope) -> bytes:
+        _kind, round_index, exchange = read_header(order.request)
+        if (round_index, exchange) != (order.round, order.exchange):
+            raise EnvelopeError(
+                f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
+                f"{round_index}, exchange {exchange}"
+            )
+        assert self.party is not None, "a session begins with restore"
+        return self.party.handle(order.request)
+
+    def _restore(self, rounds: int, digest: str) -> None:
+        self.party = self.build()
+        if not rounds:
+            return
+        state = self.store.load(rounds)[SECTION]
+        if self.store.digest(rounds) != digest:
+            raise ValueError(
+                f"the checkpoint of round {rounds} in {self.store.directory} is not the one that the server's "
+                "checkpoint refers to; restore the party's folder"
+            )
+        self.party.load_state_dict(state)
+
+    def _save(self, rounds: int) -> str:
+        assert self.party is not None, "a session begins with restore"
+        if rounds != self.party.round_index + 1:
+            raise EnvelopeError(f"save of round {rounds} came, this party has done {self.party.round_index + 1}")
+        self.store.save(rounds, {SECTION: self.party.state_dict()})
+        return self.store.digest(rounds)
+
+
+def open_store(run_dir: Path, keep: int) -> CheckpointStore:
+    """Return a party's checkpoints: one more than the server keeps, for the newest may not count yet."""
+    return CheckpointStore(run_dir / "checkpoints", keep=keep + 1)

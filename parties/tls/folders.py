@@ -1,0 +1,151 @@
+"""What ``scripts/certs.py`` does: an authority's folder, and those of the owners that it certifies."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from parties.tls.certificates import (
+    Authority,
+    Owner,
+    alternative_names,
+    common_name,
+    fingerprint,
+    is_authority,
+    key_pem,
+    make_request,
+    new_key,
+)
+from parties.tls.files import (
+    CA,
+    CA_KEY,
+    CERTIFICATE,
+    KEY,
+    PRIVATE,
+    PUBLIC,
+    REQUEST,
+    is_request,
+    load_authority,
+    load_certificate,
+    load_key,
+    load_request,
+    load_tls_files,
+)
+from vfl.atomic import check_absent, write_durably, write_together
+
+Content = tuple[bytes, int]
+"""Bytes and permissions of a file."""
+
+
+def make_authority(keys: Path, name: str, days: int, *, overwrite: bool = False) -> None:
+    """Make an authority in the folder ``keys``.
+
+    Raises ValueError, one line, where one is there already (unless ``overwrite``), or for a bad name or days.
+    """
+    authority = Authority.create(name, days)
+    content = {CA_KEY: (key_pem(authority.key), PRIVATE), CA: (_pem(authority.certificate), PUBLIC)}
+    _write(keys, content, overwrite=overwrite)
+
+
+def issue(keys: Path, owners: Sequence[Owner], days: int, *, overwrite: bool = False) -> list[Path]:
+    """Make a key and a certificate for every owner and return their folders, ``keys``/NAME.
+
+    Raises ValueError, one line, before anything is written: no authority, files that are there already (unless
+    ``overwrite``), days beyond the authority's own.
+    """
+    authority = load_authority(keys)
+    folders = {keys / owner.name: _new_credentials(authority, owner, days) for owner in owners}
+    if not overwrite:
+        for folder, content in folders.items():
+            check_absent(folder, content)
+    for folder, content in folders.items():
+        _write(folder, content, overwrite=overwrite)
+    return list(folders)
+
+
+def request_certificate(folder: Path, owner: Owner, *, overwrite: bool = False) -> x509.CertificateSigningRequest:
+    """Write a request to certify the key in the owner's ``folder``; a new key where there is none, or ``overwrite``.
+
+    Raises ValueError, one line, for a key that cannot be used.
+    """
+    content: dict[str, Content] = {}
+    if overwrite or not (folder / KEY).exists():
+        key = new_key()
+        content[KEY] = (key_pem(key), PRIVATE)
+    else:
+        key = load_key("FOLDER", folder / KEY)
+    request = make_request(owner, key)
+    content[REQUEST] = (request.public_bytes(Encoding.PEM), PUBLIC)
+    _write(folder, content, overwrite=True)  # the only key that this replaces is one that was asked to be
+    return request
+
+
+def sign_request(keys: Path, path: Path, owner: Owner, days: int, *, overwrite: bool = False) -> Path:
+    """Certify a request's key and return the folder to send to its owner: ``keys``/NAME with two certificates.
+
+    Raises ValueError, one line, as `Authority.sign_request`, and for a certificate that is there already (unless
+    ``overwrite``).
+    """
+    authority = load_authority(keys)
+    certificate = authority.sign_request(load_request("REQUEST", path), owner, days)
+    folder = keys / owner.name
+    content = {CERTIFICATE: (_pem(certificate), PUBLIC), CA: (_pem(authority.certificate), PUBLIC)}
+    _write(folder, content, overwrite=overwrite)
+    return folder
+
+
+def describe(path: Path) -> list[str]:
+    """Return what a PEM file or an owner's folder holds, in lines. Raises ValueError for what is not in order."""
+    if path.is_dir():
+        return _describe_folder(path)
+    if is_request("PATH", path):
+        request = load_request("PATH", path)
+        return [f"request of {_named(request)}", f"fingerprint {fingerprint(request.public_key())}"]
+    return _describe_certificate(load_certificate("PATH", path))
+
+
+def _describe_folder(folder: Path) -> list[str]:
+    if (folder / CA_KEY).exists():
+        return _describe_certificate(load_authority(folder).certificate)
+    certificate = load_certificate("PATH", folder / CERTIFICATE)
+    load_tls_files(folder / CA, folder / CERTIFICATE, folder / KEY, common_name(certificate.subject))
+    return [*_describe_certificate(certificate), "key, certificate and authority belong together"]
+
+
+def _describe_certificate(certificate: x509.Certificate) -> list[str]:
+    until = certificate.not_valid_after_utc
+    left = (until - datetime.now(UTC)).days
+    validity = f"until {until:%F %R} UTC ({left} days)" if left >= 0 else f"expired on {until:%F %R} UTC"
+    if is_authority(certificate):
+        what = f"authority {common_name(certificate.subject)!r}"
+    else:
+        what = f"certificate of {_named(certificate)}, signed by {common_name(certificate.issuer)!r}"
+    return [f"{what}, {validity}", f"fingerprint {fingerprint(certificate.public_key())}"]
+
+
+def _named(certificate: x509.Certificate | x509.CertificateSigningRequest) -> str:
+    name = common_name(certificate.subject)
+    hosts = ", ".join(sorted(alternative_names(certificate) - {name}))
+    return f"{name!r} at {hosts}" if hosts else repr(name)
+
+
+def _new_credentials(authority: Authority, owner: Owner, days: int) -> dict[str, Content]:
+    key = new_key()
+    certificate = authority.certify(owner, key.public_key(), days)
+    return {
+        KEY: (key_pem(key), PRIVATE),
+        CERTIFICATE: (_pem(certificate), PUBLIC),
+        CA: (_pem(authority.certificate), PUBLIC),
+    }
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _write(folder: Path, content: Mapping[str, Content], *, overwrite: bool) -> None:
+    writers = {name: partial(write_durably, chunks=[data], mode=mode) for name, (data, mode) in content.items()}
+    write_together(folder, writers, overwrite=overwrite)

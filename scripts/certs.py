@@ -1,0 +1,135 @@
+"""Make and look at the certificates of the server and the parties.
+
+One person, usually the server's, is the authority:
+
+  certs.py ca keys                                      the authority, in keys/
+  certs.py issue keys server party_1 party_2            keys and certificates, in keys/server/, keys/party_1/, ...
+
+and hands every owner its folder over a safe way. Or a party makes its key itself, which then never travels:
+
+  party:      certs.py request mykeys party_1           mykeys/key.pem and mykeys/request.pem
+  authority:  certs.py show request.pem                 the fingerprint: is it the one that the party sees?
+  authority:  certs.py sign keys request.pem party_1    keys/party_1/{certificate,ca}.pem, to be sent back
+
+Exit codes: 0 done, 2 bad input (one line on stderr).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from parties.tls import folders
+from parties.tls.certificates import SERVER, Owner
+from parties.tls.files import CA, CA_KEY, CERTIFICATE, KEY, REQUEST
+from vfl.cli import DONE, OneLineParser, exit_code
+
+AUTHORITY_DAYS = 3650
+DAYS = 365
+WHO = f"'{SERVER}', or a party's name as the experiment has it"
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{ca,issue,request,sign,show}")
+
+    def add(name: str, help_text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=help_text, description=help_text)
+
+    ca = add("ca", "make the authority that signs all certificates")
+    ca.add_argument("keys", type=Path, metavar="KEYS", help="folder of the authority")
+    ca.add_argument("--name", default="LVFL authority", help="what certificates call it (%(default)s)")
+    _add_days(ca, AUTHORITY_DAYS)
+    _add_overwrite(ca, "replace an authority: what the old one signed becomes worthless")
+
+    issue = add("issue", "make keys and certificates of the server or of parties")
+    issue.add_argument("keys", type=Path, metavar="KEYS", help="folder of the authority")
+    issue.add_argument("names", nargs="+", metavar="NAME", help=WHO)
+    _add_hosts(issue)
+    _add_days(issue, DAYS)
+    _add_overwrite(issue, "renew: replace key and certificate")
+
+    request = add("request", "make a key, and a request to have it certified")
+    request.add_argument("folder", type=Path, metavar="FOLDER", help="the owner's own; a key that is there is kept")
+    request.add_argument("name", metavar="NAME", help=WHO)
+    _add_hosts(request)
+    _add_overwrite(request, "replace a key that is there")
+
+    sign = add("sign", "certify the key of a request")
+    sign.add_argument("keys", type=Path, metavar="KEYS", help="folder of the authority")
+    sign.add_argument("request", type=Path, metavar="REQUEST", help="the file that the owner sent")
+    sign.add_argument("name", metavar="NAME", help="whom it is from, as you know")
+    _add_hosts(sign)
+    _add_days(sign, DAYS)
+    _add_overwrite(sign, "renew: replace the certificate")
+
+    show = add("show", "check and describe PEM files and folders")
+    show.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a PEM file, or a folder as made here")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do one subcommand and show what there is now."""
+    match arguments.command:
+        case "ca":
+            folders.make_authority(arguments.keys, arguments.name, arguments.days, overwrite=arguments.overwrite)
+            _show(arguments.keys)
+            print(f"{arguments.keys / CA_KEY} admits anybody whom its reader likes: it stays on this machine")
+        case "issue":
+            owners = [Owner(name, tuple(arguments.hosts)) for name in arguments.names]
+            for folder in folders.issue(arguments.keys, owners, arguments.days, overwrite=arguments.overwrite):
+                _show(folder)
+            print("next: give every owner its folder over a way that nobody else can read")
+        case "request":
+            owner = Owner(arguments.name, tuple(arguments.hosts))
+            folders.request_certificate(arguments.folder, owner, overwrite=arguments.overwrite)
+            _show(arguments.folder / REQUEST)
+            print(
+                f"next: send {arguments.folder / REQUEST} to the authority and compare the fingerprint by another way"
+            )
+        case "sign":
+            owner = Owner(arguments.name, tuple(arguments.hosts))
+            _show(arguments.request)
+            folder = folders.sign_request(
+                arguments.keys, arguments.request, owner, arguments.days, overwrite=arguments.overwrite
+            )
+            _show(folder / CERTIFICATE)
+            print(f"next: send {CERTIFICATE} and {CA} of {folder} back; they go beside the owner's {KEY}")
+        case _:
+            for path in arguments.paths:
+                _show(path)
+    return DONE
+
+
+def _show(path: Path) -> None:
+    print(f"{path}:", *folders.describe(path), sep="\n  ")
+
+
+def _add_hosts(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        dest="hosts",
+        metavar="HOST",
+        help=f"{SERVER} only, repeatable: its host name or IP address, for clients that check what they dial (parties "
+        f"check that it is {SERVER!r}, whatever its address)",
+    )
+
+
+def _add_days(command: argparse.ArgumentParser, default: int) -> None:
+    command.add_argument("--days", type=int, default=default, help="days until it expires (%(default)s)")
+
+
+def _add_overwrite(command: argparse.ArgumentParser, help_text: str) -> None:
+    command.add_argument("--overwrite", action="store_true", help=help_text)
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    return exit_code(lambda: run(arguments), warn=print)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Take part in a training: python scripts/party.py CONFIG --party NAME [key=value ...] [--run-dir DIR].
+
+It dials network.server (only the server listens), trains on data.file as the server's messages say, and keeps its
+checkpoints in its own folder. Started again after a crash with the same command, it goes on where all parties are.
+
+Exit codes: 0 done, 2 bad input or refused by the server (one line on stderr), 3 the server stayed away,
+130 interrupted after a checkpoint.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from parties.remote.party_process import run_party
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
+from vfl.config import load_config
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path, help="YAML file of the party, with data.file and network")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as threads=2")
+    parser.add_argument("--party", required=True, metavar="NAME", help="who this is, as party_1")
+    parser.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
+    parser.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
+    return parser.parse_intermixed_args()
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Take part until the server says goodbye."""
+    config = load_config(arguments.config, arguments.overrides)
+    run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
+    goodbye = run_party(config, arguments.party, run_dir, insecure=arguments.insecure, console=console)
+    console.print(goodbye.reason)
+    return DONE if goodbye.finished else INTERRUPTED
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    console = ShowConsole()
+    return exit_code(lambda: run(arguments, console), warn=console.print)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Serve a training to party processes: python scripts/server.py CONFIG [key=value ...] [--run-dir DIR] [--resume].
+
+It listens at network.listen, waits for every party of data.partition, and trains. A party that is lost is waited
+for (network.on_party_loss); then the training goes on from the last round that all have saved.
+
+Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party stayed away, 130 interrupted after a checkpoint.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from parties.remote.server_process import run_server
+from parties.run import show_outcome
+from vfl.cli import OneLineParser, ShowConsole, exit_code
+from vfl.config import load_config
+from vfl.run_folder import choose_run_dir
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path, help="YAML file of the experiment, with data.file and network")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as training.rounds=20")
+    parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
+    parser.add_argument("--resume", action="store_true", help="continue a run from its last checkpoint")
+    parser.add_argument("--insecure", action="store_true", help="plaintext; only where network.listen is loopback")
+    return parser.parse_intermixed_args()
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Serve the experiment and show what it saved."""
+    config = load_config(arguments.config, arguments.overrides)
+    for line in config.warnings():
+        console.print(f"warning: {line}")
+    run_dir = arguments.run_dir or choose_run_dir(config.name, Path("runs"), resume=arguments.resume)
+    outcome = run_server(config, run_dir, resume=arguments.resume, insecure=arguments.insecure, console=console)
+    return show_outcome(outcome, run_dir, console)
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    console = ShowConsole()
+    return exit_code(lambda: run(arguments, console), warn=console.print)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

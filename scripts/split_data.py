@@ -1,0 +1,58 @@
+"""Write what each process of an experiment holds: python scripts/split_data.py CONFIG --out DIR [key=value ...].
+
+  DIR/PARTY.safetensors           ids and features of one party: its data.file
+  DIR/labels.safetensors          ids and labels: the server's data.file
+  DIR/shared_labels.safetensors   ids and labels of training: the parties' data.labels_file, with training.labels=shared
+
+Give every owner its own file. Exit codes: 0 done, 2 bad input (one line on stderr).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
+from vfl.config import load_config
+from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path, help="YAML file of the experiment, as configs/quickstart.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as seed=1")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the files, made with 0700")
+    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    return parser.parse_intermixed_args()
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Load, split, write, and show who gets what."""
+    config = load_config(arguments.config, arguments.overrides)
+    split = split_data(config)
+    shared = config.training.labels == "shared"
+    paths = write_split(arguments.out, split, shared_labels=shared, overwrite=arguments.overwrite)
+    settings = {party_file(data.party): f"{data.party}: data.file" for data in split.parties}
+    settings |= {LABELS_FILE: "server: data.file", SHARED_LABELS_FILE: "every party: data.labels_file"}
+    table = Table("file", "setting", "size", box=None)
+    for path in paths:
+        table.add_row(str(path), settings[path.name], f"{path.stat().st_size / 1e6:.1f} MB")
+    console.print(table)
+    digests = split.labels.ids_digests()
+    console.print(f"ids of {len(split.labels.train.ids)} training samples: sha256 {digests['train']}")
+    console.print(f"ids of {len(split.labels.test.ids)} test samples: sha256 {digests['test']}")
+    return DONE
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    console = ShowConsole()
+    return exit_code(lambda: run(arguments, console), warn=console.print)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vfl.data.horizontal.by_label import DIRICHLET_TRIES, _apportion, classes, dirichlet, shards
+
+SEEDS = st.integers(0, 2**40)
+LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(torch.tensor)
+
+
+def balanced(count: int, per_class: int) -> Tensor:
+    """Labels 0 .. count - 1, in an order that is not theirs."""
+    return torch.arange(count * per_class) * 7919 % count
+
+
+def check_rows(parts: list[Tensor], samples: int, *, all_of_them: bool) -> None:
+    """int64, ascending, in range, nobody's row another's, and with all_of_them none left over."""
+    together = torch.cat(parts)
+    assert together.dtype == torch.int64
+    assert all(bool((rows.diff() > 0).all()) for rows in parts)
+    assert len(together.unique()) == len(together)
+    assert together.min() >= 0
+    assert together.max() < samples
+    assert not all_of_them or len(together) == samples
+
+
+def held(parts: list[Tensor], labels: Tensor) -> list[set[int]]:
+    return [set(labels[rows].tolist()) for rows in parts]
+
+
+# classes
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(1, 12),
+    share=st.floats(0, 1),
+    extra=st.integers(0, 30),
+    more=st.integers(0, 9),
+    seed=SEEDS,
+)
+def test_every_client_has_exactly_p_classes_and_all_samples_are_dealt(
+    count: int, share: float, extra: int, more: int, seed: int
+):
+    per_client = max(1, int(share * count))
+    clients = -(-count // per_client) + extra  # no class is left without a client
+    labels = balanced(count, clients + more)
+    parts = classes(labels, clients, per_client, seed)
+    check_rows(parts, len(labels), all_of_them=True)
+    assert [len(mine) for mine in held(parts, labels)] == [per_client] * clients
+    holders = [sum(label in mine for mine in held(parts, labels)) for label in range(count)]
+    assert max(holders) - min(holders) <= 1
+    for label in range(count):
+        shares = [int((labels[rows] == label).sum()) for rows in parts]
+        assert max(shares) - min(share for share in shares if share) <= 1
+
+
+@settings(deadline=None)
+@given(
+    per_client=st.integers(1, 5),
+    clients=st.integers(1, 20),
+    more=st.integers(1, 5),
+    each=st.integers(5, 12),
+    seed=SEEDS,
+)
+@pytest.mark.filterwarnings("ignore:horizontal.partition.classes_per_client")
+def test_classes_of_a_given_size_do_not_depend_on_the_number_of_clients(
+    per_client: int, clients: int, more: int, each: int, seed: int
+):
+    labels = balanced(5, each * (clients + more))
+    few, many = (classes(labels, count, per_client, seed, each) for count in (clients, clients + more))
+    check_rows(many, len(labels), all_of_them=False)
+    assert [len(rows) for rows in many] == [each] * (clients + more)
+    assert [len(mine) for mine in held(many, labels)] == [per_client] * (clients + more)
+    for rows in many:
+        shares = torch.bincount(labels[rows])
+        assert shares.max() - shares[shares > 0].min() <= 1
+    assert all(torch.equal(a, b) for a, b in zip(few, many[:clients], strict=True))
+
+
+def test_classes_are_paired_at_random_by_the_seed():
+    labels = balanced(10, 500)
+    first, again, other = (held(classes(labels, 50, 2, seed), labels) for seed in (0, 0, 1))
+    assert first == again != other
+    assert len({tuple(sorted(pair)) for pair in first}) > 15  # of 45 pairs; dealt in turn there would be 5
+
+
+def test_classes_that_the_samples_lack_are_not_dealt():
+    labels = torch.tensor([3, 3, 8, 8])
+    assert sorted(held(classes(labels, 2, 1, 0), labels)[0] | held(classes(labels, 2, 1, 0), labels)[1]) == [3, 8]
+
+
+def test_too_few_clients_for_all_classes_is_said():
+    labels = balanced(10, 30)
+    with pytest.warns(UserWarning, match=r"3 clients with 2 classes each leave 4 of 10 classes without a client"):
+        parts = classes(labels, 3, 2, 0)
+    assert sum(map(len, parts)) == 6 * 30
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 11])
+def test_an_impossible_number_of_classes_is_refused(wrong: int):
+    with pytest.raises(
+        ValueError, match=rf"^horizontal\.partition\.classes_per_client: must be from 1 to 10.* {wrong}$"
+    ):
+        classes(balanced(10, 5), 5, wrong, 0)
+
+
+def test_a_class_with_too_few_samples_for_its_clients_is_refused():
+    with pytest.raises(
+        ValueError, match=r"^horizontal\.clients: class \d has 5 training samples, its 6 clients need 6"
+    ):
+        classes(balanced(10, 5), 30, 2, 0)
+    with pytest.raises(
+        ValueError, match=r"^horizontal\.partition\.samples_per_client: class \d has 5 .* need 6; lower"
+    ):
+        classes(balanced(10, 5), 10, 2, 0, 6)
+    with pytest.raises(ValueError, match=r"^horizontal\.partition\.samples_per_client: 1 cannot be of 2 classes"):
+        classes(balanced(10, 5), 10, 2, 0, 1)
+
+
+# shards
+
+
+@settings(deadline=None)
+@given(labels=LABELS, share=st.floats(0, 1), per_client=st.integers(1, 5), seed=SEEDS)
+def test_shards_are_even_pieces_of_the_sorted_samples(labels: Tensor, share: float, per_client: int, seed: int):
+    per_client = min(per_client, len(labels))
+    clients = max(1, int(share * len(labels) / per_client))
+    count = clients * per_client
+    parts = shards(labels, clients, per_client, seed)
+    check_rows(parts, len(labels), all_of_them=True)
+    assert max(map(len, parts)) - min(map(len, parts)) <= per_client
+    # A shard of s samples touches one class more than it has borders inside: all together, at most count + classes - 1.
+    assert sum(map(len, held(parts, labels))) <= count + len(labels.unique()) - 1
+
+
+def test_shards_on_mnists_sizes_are_mcmahans():
+    labels = balanced(10, 60)
+    parts = shards(labels, 100, 2, 0)
+    assert {len(rows) for rows in parts} == {6}
+    # 20 shards of 3 per class, with no shard on a border: one or two classes each, 3 or 6 samples of a class.
+    assert {int(share) for rows in parts for share in torch.bincount(labels[rows]) if share} <= {3, 6}
+    assert sum(len(mine) == 2 for mine in held(parts, labels)) > 70
+    first, again, other = (shards(labels, 100, 2, seed)[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_shard_is_a_random_part_of_its_class():
+    labels = torch.zeros(1000, dtype=torch.int64)
+    first = shards(labels, 2, 1, 0)[0]
+    assert 200 < int((first < 500).sum()) < 300
+
+
+def test_more_shards_than_samples_are_refused():
+    with pytest.raises(
+        ValueError, match=r"^horizontal\.partition\.shards_per_client: 6 clients with 2 .* 12 .* are 10;"
+    ):
+        shards(balanced(2, 5), 6, 2, 0)
+
+
+# dirichlet
+
+
+@settings(deadline=None)
+@given(labels=LABELS, share=st.floats(0, 0.05), alpha=st.floats(0.5, 100), seed=SEEDS)
+def test_dirichlet_deals_every_sample_once_and_keeps_the_minimum(labels: Tensor, share: float, alpha: float, seed: int):
+    clients = max(1, int(share * len(labels)))
+    minimum = 1 + len(labels) // (8 * clients)
+    parts = dirichlet(labels, clients, alpha, seed, minimum)
+    check_rows(parts, len(labels), all_of_them=True)
+    assert len(parts) == clients
+    assert min(map(len, parts)) >= minimum
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 10.0])
+def test_dirichlet_is_drawn_over_clients_for_each_class(alpha: float):
+    clients, count, per_class = 10, 200, 500
+    labels = balanced(count, per_class)
+    parts = dirichlet(labels, clients, alpha, 0, 1)
+    shares = torch.stack([torch.bincount(labels[rows], minlength=count) for rows in parts]) / per_class
+    torch.testing.assert_close(shares.sum(dim=0), torch.ones(count))
+    # The variance of one entry of Dir(alpha, ..., alpha) of length n is (n - 1) / (n^2 (n alpha + 1)).
+    exact = (clients - 1) / (clients**2 * (clients * alpha + 1))
+    assert shares.var().item() == pytest.approx(exact, rel=0.15)
+
+
+@pytest.mark.parametrize("clients", [3, 7, 49])
+def test_proportions_that_do_not_sum_to_one_exactly_lose_or_invent_no_sample(clients: int):
+    for rounding in (1 - 1e-15, 1.0, 1 + 1e-15):
+        proportions_KM = np.full((2, clients), rounding / clients)
+        proportions_KM[:, -1] = 0  # the last of those that have a share ends at the total, or beside it
+        proportions_KM[:, 0] += rounding / clients
+        sizes_KM = _apportion(proportions_KM, np.array([10**6, 10**15]))
+        assert sizes_KM.min() >= 0
+        assert sizes_KM.sum(axis=1).tolist() == [10**6, 10**15]
+
+
+def test_dirichlet_is_drawn_by_the_seed():
+    labels = balanced(5, 40)
+    first, again, other = (dirichlet(labels, 4, 1.0, seed)[0] for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_dirichlet_does_not_deal_a_class_in_order():
+    first = dirichlet(torch.zeros(1000, dtype=torch.int64), 2, 1e6, 0)[0]
+    assert 200 < int((first < 500).sum()) < 300
+
+
+def test_a_huge_alpha_is_even_and_a_tiny_one_gives_a_class_to_one_client():
+    labels = balanced(10, 1000)
+    assert {len(rows) for rows in dirichlet(labels, 4, 1e12, 0)} <= {*range(2480, 2521)}
+    assert [len(mine) for mine in held(dirichlet(labels, 1, 1e-300, 0), labels)] == [10]
+    tiny = held(dirichlet(labels, 2, 1e-6, 0), labels)
+    assert sum(map(len, tiny)) == 10
+
+
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("inf"), float("nan")])
+def test_an_impossible_alpha_is_refused(alpha: float):
+    with pytest.raises(ValueError, match=r"^horizontal\.partition\.dirichlet_alpha: must be above 0 and finite"):
+        dirichlet(balanced(2, 5), 2, alpha, 0)
+
+
+def test_a_minimum_that_cannot_be_met_is_refused_with_the_fix():
+    with pytest.raises(ValueError, match=r"^horizontal\.clients: 11 clients cannot"):
+        dirichlet(balanced(2, 5), 11, 1.0, 0)
+    with pytest.raises(
+        ValueError, match=r"^horizontal\.partition\.min_samples: 5 clients with at least 3 .* 15, .* 10;"
+    ):
+        dirichlet(balanced(2, 5), 5, 1.0, 0, 3)
+    with pytest.raises(
+        ValueError, match=r"^horizontal\.partition\.min_samples: in \d+ draws .* 50 clients .* not 10;"
+    ) as raised:
+        dirichlet(balanced(10, 100), 50, 0.01, 0, 10)
+    assert f"in {DIRICHLET_TRIES} draws" in str(raised.value)
+    assert "raise horizontal.partition.dirichlet_alpha, or lower min_samples or horizontal.clients" in str(raised.value)

@@ -1,0 +1,223 @@
+"""Files of one owner's data: they come back bit for bit, and anything else is refused in one line."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from vfl.data.files import (
+    LabelData,
+    Labels,
+    PartyData,
+    SharedLabels,
+    load_label_data,
+    load_party_data,
+    load_shared_labels,
+    write_label_data,
+    write_party_data,
+    write_shared_labels,
+)
+from vfl.data.samples import Samples
+from vfl.data.split import split_data, write_split
+from vfl.data.vertical import standardise
+from vfl.digest import weights_digest
+
+
+def random_samples(count: int, first_id: int, dtype: torch.dtype, shape=(1, 3, 2)) -> Samples:
+    ids = torch.randperm(count) + first_id
+    features = torch.randn(count, *shape) if dtype.is_floating_point else torch.randint(0, 256, (count, *shape))
+    return Samples(ids, features.to(dtype))
+
+
+def equal(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return left.dtype == right.dtype and torch.equal(left, right)
+
+
+@given(
+    counts=st.tuples(st.integers(1, 5), st.integers(0, 3)),
+    dtype=st.sampled_from([torch.uint8, torch.float32]),
+    party=st.text("abc_é-", min_size=1, max_size=5),
+)
+def test_a_partys_file_comes_back_bit_for_bit(counts, dtype, party, tmp_path_factory):
+    path = tmp_path_factory.mktemp("party") / "file.safetensors"
+    data = PartyData(party, random_samples(counts[0], -5, dtype), random_samples(counts[1], 1_000_000_000, dtype))
+    write_party_data(path, data)
+    loaded = load_party_data(path, party)
+    for before, after in ((data.train, loaded.train), (data.test, loaded.test)):
+        assert equal(before.ids, after.ids)
+        assert equal(before.features, after.features)
+        assert after.labels is None
+    assert loaded.ids_digests() == data.ids_digests()
+
+
+def test_labels_come_back_bit_for_bit(tmp_path):
+    train, test = Labels(torch.tensor([4, 2, 9]), torch.tensor([0, 1, 2])), Labels(torch.tensor([1]), torch.tensor([2]))
+    data = LabelData(("cat", "dog", "vache à lait"), train, test)
+    write_label_data(tmp_path / "labels", data)
+    write_shared_labels(tmp_path / "shared", SharedLabels(data.classes, train))
+    loaded, shared = load_label_data(tmp_path / "labels"), load_shared_labels(tmp_path / "shared")
+    assert loaded.classes == shared.classes == data.classes
+    assert equal(loaded.train.ids, train.ids)
+    assert equal(loaded.train.values, train.values)
+    assert equal(loaded.test.ids, test.ids)
+    assert equal(loaded.test.values, test.values)
+    assert equal(shared.train.values, train.values)
+    assert data.ids_digests() == loaded.ids_digests()
+    assert shared.ids_digests() == {"train": loaded.ids_digests()["train"]}
+
+
+@pytest.mark.parametrize("labels", ["shared", "server"])
+def test_files_hold_what_the_parties_of_one_process_hold(labels, configure, build, tmp_path):
+    config = configure(training={"labels": labels})
+    paths = write_split(tmp_path, split_data(config), shared_labels=labels == "shared", overwrite=False)
+    server = build(training={"labels": labels})
+    label_data = load_label_data(tmp_path / "labels.safetensors")
+    assert equal(label_data.train.values, server.train_labels_N)
+    assert equal(label_data.test.values, server.test_labels_N)
+    for link in server.links:
+        party = link.party
+        data = load_party_data(tmp_path / f"{party.name}.safetensors", party.name)
+        train, test = standardise(data.train, data.test)
+        assert equal(train.features, party.train.features)
+        assert equal(test.features, party.test.features)
+        assert equal(train.ids, party.train.ids)
+        assert data.ids_digests() == label_data.ids_digests()
+    assert ("shared_labels.safetensors" in {path.name for path in paths}) == (labels == "shared")
+    if labels == "shared":
+        shared = load_shared_labels(tmp_path / "shared_labels.safetensors")
+        assert equal(shared.train.values, server.links[0].party.protocol.labels_N)
+
+
+def test_a_file_holds_nothing_of_another_owner(configure, tmp_path):
+    config = configure(training={"labels": "server"})
+    split = split_data(config)
+    for path in write_split(tmp_path, split, shared_labels=False, overwrite=False):
+        with safe_open(path, framework="pt") as file:
+            holds = set(file.keys())
+        kind = "labels" if path.name == "labels.safetensors" else "features"
+        assert holds == {f"{part}.{what}" for part in ("train", "test") for what in ("ids", kind)}
+        assert path.stat().st_mode & 0o777 == 0o600
+    digests = {weights_digest({"features": data.train.features}) for data in split.parties}
+    assert len(digests) == len(split.parties)
+    assert not {path.name for path in tmp_path.iterdir()} & {"shared_labels.safetensors"}
+
+
+def good_party() -> dict[str, torch.Tensor]:
+    return {
+        "train.ids": torch.tensor([1, 2, 3]),
+        "train.features": torch.zeros(3, 1, 2, 2),
+        "test.ids": torch.tensor([4]),
+        "test.features": torch.zeros(1, 1, 2, 2),
+    }
+
+
+def without(name: str):
+    return {key: value for key, value in good_party().items() if key != name}
+
+
+NAN = torch.full((3, 1, 2, 2), float("nan"))
+PARTY = {"holds": "features", "party": "party_1"}
+BAD_PARTY = {
+    "another's": (good_party(), PARTY | {"party": "party_2"}, "holds the features of 'party_2', not of 'party_1'"),
+    "labels": (good_party(), {"holds": "labels"}, "holds labels, not features"),
+    "no metadata": (good_party(), None, "holds something else, not features"),
+    "labels beside": (good_party() | {"train.labels": torch.tensor([1, 2, 3])}, PARTY, "has the tensors test.features"),
+    "no test": (without("test.ids"), PARTY, "has the tensors test.features, train.features, train.ids instead of"),
+    "id twice": (good_party() | {"train.ids": torch.tensor([1, 1, 3])}, PARTY, "an id occurs twice"),
+    "id in both": (good_party() | {"test.ids": torch.tensor([3])}, PARTY, "a sample is in both training and test"),
+    "ids as floats": (
+        good_party() | {"train.ids": torch.tensor([1.0, 2, 3])},
+        PARTY,
+        "expected int64 [3], got",
+    ),
+    "too few": (good_party() | {"train.ids": torch.tensor([1, 2])}, PARTY, "3 rows for 2 ids"),
+    "no images": (
+        good_party() | {"train.features": torch.zeros(3, 4)},
+        PARTY,
+        "uint8 or float32 [N, C, H, W]",
+    ),
+    "not finite": (good_party() | {"train.features": NAN}, PARTY, "train.features are not finite"),
+    "other size": (good_party() | {"test.features": torch.zeros(1, 1, 2, 3)}, PARTY, "[1, 2, 2] and test features [1,"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PARTY)
+def test_another_party_file_is_refused_in_one_line(case, tmp_path):
+    tensors, metadata, reason = BAD_PARTY[case]
+    path = tmp_path / "file.safetensors"
+    save_file(tensors, path, metadata)
+    with pytest.raises(ValueError, match=rf"^data\.file: {re.escape(str(path))}\b[^\n]*$") as error:
+        load_party_data(path, "party_1")
+    assert reason in str(error.value)
+
+
+def good_labels() -> dict[str, torch.Tensor]:
+    return {
+        "train.ids": torch.tensor([1, 2]),
+        "train.labels": torch.tensor([0, 1]),
+        "test.ids": torch.tensor([3]),
+        "test.labels": torch.tensor([1]),
+    }
+
+
+LABELS = {"holds": "labels", "classes": '["a", "b"]'}
+BAD_LABELS = {
+    "no class": (good_labels() | {"test.labels": torch.tensor([2])}, LABELS, "labels are 0 to 1"),
+    "negative": (good_labels() | {"train.labels": torch.tensor([-1, 0])}, LABELS, "labels are 0 to 1"),
+    "as bytes": (good_labels() | {"train.labels": torch.ones(2, dtype=torch.uint8)}, LABELS, "expected int64 [2]"),
+    "too many": (good_labels() | {"train.labels": torch.zeros(3, dtype=torch.int64)}, LABELS, "expected int64 [2]"),
+    "in both": (good_labels() | {"test.ids": torch.tensor([2])}, LABELS, "both training and test"),
+    "no classes": (good_labels(), {"holds": "labels"}, "'classes' must be a JSON list of names"),
+    "classes no names": (good_labels(), LABELS | {"classes": "[1, 2]"}, "'classes' must be a JSON list of names"),
+    "the parties' copy": (good_labels(), {"holds": "shared_labels"}, "holds shared_labels, not labels"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LABELS)
+def test_another_label_file_is_refused_in_one_line(case, tmp_path):
+    tensors, metadata, reason = BAD_LABELS[case]
+    path = tmp_path / "file.safetensors"
+    save_file(tensors, path, metadata)
+    with pytest.raises(ValueError, match=rf"^data\.file: {re.escape(str(path))}\b[^\n]*$") as error:
+        load_label_data(path)
+    assert reason in str(error.value)
+
+
+def test_the_parties_copy_of_the_labels_is_no_more_than_that(tmp_path):
+    path = tmp_path / "file.safetensors"
+    save_file(good_labels(), path, LABELS)
+    with pytest.raises(ValueError, match=r"^data\.labels_file: .* holds labels, not shared_labels$"):
+        load_shared_labels(path)
+    save_file(good_labels(), path, LABELS | {"holds": "shared_labels"})
+    with pytest.raises(ValueError, match=r"^data\.labels_file: .* has the tensors test\.ids, .* instead of train\.ids"):
+        load_shared_labels(path)
+
+
+@pytest.mark.parametrize("load", [load_label_data, load_shared_labels, lambda path: load_party_data(path, "party_1")])
+@pytest.mark.parametrize("damage", ["absent", "folder", "empty", "noise", "truncated"])
+def test_no_file_or_a_damaged_one_is_one_line(load, damage, tmp_path):
+    path: Path = tmp_path / "file.safetensors"
+    save_file(good_party(), path, PARTY)
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage != "absent":
+        path.write_bytes({"empty": b"", "noise": bytes(range(200)), "truncated": content[:-1]}[damage])
+    with pytest.raises(ValueError, match=rf"^data\.(labels_)?file: {re.escape(str(path))} (cannot be|is no) [^\n]*$"):
+        load(path)
+
+
+def test_files_that_are_there_are_kept(configure, tmp_path):
+    split = split_data(configure())
+    (tmp_path / "party_3.safetensors").write_text("mine")
+    with pytest.raises(ValueError, match=r"party_3\.safetensors is there already; add --overwrite"):
+        write_split(tmp_path, split, shared_labels=True, overwrite=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["party_3.safetensors"]
+    write_split(tmp_path, split, shared_labels=True, overwrite=True)
+    assert len(load_party_data(tmp_path / "party_3.safetensors", "party_3").train) == len(split.labels.train.ids)

@@ -1,0 +1,219 @@
+"""Each algorithm's formulas against another way to compute the same."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vfl.config.horizontal import FedAsyncConfig
+from vfl.horizontal.algorithms import ALGORITHMS
+from vfl.horizontal.fedasync import mixing_weight
+from vfl.horizontal.fedlga import FedLGA
+from vfl.horizontal.fednova import accumulated_steps
+
+RATES = st.floats(0.001, 0.5)
+MOMENTA = st.sampled_from([0.0, 0.3, 0.9, 0.99])
+SAMPLES = (6, 8, 3, 10, 4, 7)
+P = 16
+
+
+def vectors(count, seed=0):
+    return list(torch.randn(count, P, generator=torch.Generator().manual_seed(seed)))
+
+
+@pytest.fixture
+def algorithm(configure):
+    def make(name, **settings):
+        return ALGORITHMS[name](configure(horizontal={"algorithm": name, **settings}), SAMPLES)
+
+    return make
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("rate", [1.0, 2.0])
+def test_fedmom_is_sgd_with_nesterovs_momentum_on_the_pseudo_gradient(algorithm, report, momentum, rate):
+    fedmom = algorithm("fedmom", fedmom={"momentum": momentum, "learning_rate": rate})
+    (start_P,) = vectors(1, seed=9)
+    state = fedmom.initial_state(start_P.clone())
+    weights_P = torch.nn.Parameter(start_P.clone())
+    sgd = torch.optim.SGD([weights_P], lr=rate, momentum=momentum, nesterov=momentum > 0)
+    for round_index in range(6):
+        deltas = dict(zip((0, 2, 5), vectors(3, round_index), strict=True))
+        weights_P.grad = -sum(SAMPLES[client] / sum(SAMPLES) * delta_P for client, delta_P in deltas.items())
+        sgd.step()
+        reports = [report(client, delta_P) for client, delta_P in deltas.items()]
+        state = fedmom.server_update(state, fedmom.aggregate(state, reports))
+        torch.testing.assert_close(state["weights"], weights_P.data, rtol=1e-4, atol=1e-5)
+
+
+def test_fedmoms_rate_is_clients_over_clients_per_round_where_none_is_given(algorithm):
+    assert algorithm("fedmom").rate == 2.0
+    assert algorithm("fedmom", fedmom={"learning_rate": 1.5}).rate == 1.5
+
+
+@given(steps=st.integers(1, 40), momentum=MOMENTA, mu=st.sampled_from([0.0, 0.1, 1.0]), rate=RATES)
+def test_fednovas_amount_is_how_far_unit_gradients_lead(steps, momentum, mu, rate):
+    """The client's own optimizer on the loss <1, y> + mu/2 y^2, started at 0: it ends at -rate * a_i."""
+    y = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+    sgd = torch.optim.SGD([y], lr=rate, momentum=momentum)
+    for _ in range(steps):
+        y.grad = 1.0 + mu * y.detach()
+        sgd.step()
+    assert accumulated_steps(steps, momentum, mu, rate) == pytest.approx(float(y.detach()) / -rate, rel=1e-6)
+
+
+def test_fednova_is_the_mean_normalised_change_times_the_mean_amount(algorithm, report):
+    fednova = algorithm("fednova", server_learning_rate=0.5)
+    clients, steps, deltas = (1, 3, 4), (2, 7, 1), vectors(3)
+    reports = [
+        report(client, delta_P, steps=count) for client, count, delta_P in zip(clients, steps, deltas, strict=True)
+    ]
+    shares = [SAMPLES[client] / (8 + 10 + 4) for client in clients]
+    normalised_P = sum(p * delta_P / tau for p, delta_P, tau in zip(shares, deltas, steps, strict=True))
+    expected_P = 0.5 * sum(p * tau for p, tau in zip(shares, steps, strict=True)) * normalised_P
+    state = fednova.initial_state(torch.zeros(P))
+    torch.testing.assert_close(fednova.aggregate(state, reports).vectors["delta"], expected_P)
+
+
+@pytest.mark.parametrize("scope", ["global", "layer"])
+@pytest.mark.parametrize("complete", [(True, False, False), (False, False, False)], ids=["some", "none complete"])
+def test_fedlgas_correction_is_that_of_the_whole_outer_product(configure, report, scope, complete):
+    settings = {"algorithm": "fedlga", "fedlga": {"scale": 0.05, "scope": scope}, "server_learning_rate": 0.7}
+    blocks = [slice(0, 4), slice(4, P)] if scope == "layer" else [slice(0, P)]
+    fedlga = FedLGA(configure(horizontal=settings), SAMPLES, lambda vector_P: [vector_P[block] for block in blocks])
+    deltas, steps, epochs, rate = vectors(3), (12, 4, 8), (3.0, 1.0, 2.0), 0.1
+    epochs = tuple(3.0 if done else min(own, 2.0) for done, own in zip(complete, epochs, strict=True))
+    start_P = vectors(1, seed=7)[0]
+    reports = [
+        report(client, deltas[client], steps=steps[client], epochs=epochs[client], asked_epochs=3.0, start_P=start_P)
+        for client in range(3)
+    ]
+    ends = [start_P + delta_P for delta_P in deltas]
+    if any(complete):
+        ahead_P = start_P + deltas[0]
+    else:
+        ahead_P = start_P + sum(delta_P * 3.0 / done for delta_P, done in zip(deltas, epochs, strict=True)) / 3
+    corrected = []
+    for client, done in enumerate(complete):
+        g_P = -deltas[client] / (rate * steps[client])
+        product_PP = torch.zeros(P, P)
+        for block in blocks:
+            product_PP[block, block] = torch.outer(g_P[block], g_P[block])
+        correction_P = torch.zeros(P) if done else 0.05 * product_PP @ (ahead_P - ends[client])
+        corrected.append(deltas[client] + correction_P)
+    aggregate = fedlga.aggregate({"weights": start_P}, reports)
+    torch.testing.assert_close(aggregate.vectors["delta"], 0.7 * sum(corrected) / 3, rtol=1e-4, atol=1e-5)
+    ratios = [float((new - old).norm() / old.norm()) for new, old in zip(corrected, deltas, strict=True)]
+    assert aggregate.metrics["fedlga/correction"] == pytest.approx(max(ratios), rel=1e-4)
+
+
+def test_fedlga_warns_once_of_a_correction_that_drowns_the_change(configure, report):
+    fedlga = FedLGA(
+        configure(horizontal={"algorithm": "fedlga", "fedlga": {"scale": 1e4}}), SAMPLES, lambda vector_P: [vector_P]
+    )
+    deltas = vectors(2)
+    reports = [report(0, deltas[0]), report(1, deltas[1], epochs=1.0, asked_epochs=2.0)]
+    state = fedlga.initial_state(torch.zeros(P))
+    with pytest.warns(UserWarning, match=r"horizontal\.fedlga\.scale"):
+        fedlga.aggregate(state, reports)
+    fedlga.aggregate(state, reports)
+
+
+def test_feddyn_clients_end_where_their_gradient_is_their_new_g(configure, build, point, engine):
+    """After enough local steps grad F_i(w_i) - g_i + a (w_i - w) = 0, so that g_i+ = grad F_i(w_i)."""
+    curvatures, optima = (1.0, 3.0, 2.0), (0.0, 4.0, -1.0)
+    config = configure(
+        training={"batch_size": 2},
+        horizontal={
+            "algorithm": "feddyn",
+            "clients": 3,
+            "clients_per_round": 3,
+            "local_steps": 60,
+            "feddyn": {"alpha": 0.5},
+        },
+    )
+    trainer = build(config, point(*zip(curvatures, optima, strict=True)), engine)
+    before = [0.0] * 3
+    for round_index in range(3):
+        start = float(trainer.state["weights"][0])
+        trainer.train_round(round_index)
+        for client, (a, b) in enumerate(zip(curvatures, optima, strict=True)):
+            solution = (a * b + before[client] + 0.5 * start) / (a + 0.5)
+            after = float(trainer.fleet.states.get(client)["gradient"][0])
+            assert after == pytest.approx(a * (solution - b), abs=1e-4)
+            before[client] = after
+
+
+def test_fedsgd_is_the_weighted_gradient_of_all_samples(configure, build, problem, engine):
+    """Over the union of the clients' samples: sum (n_i/n) g_i is the gradient of their common mean loss."""
+    config = configure(horizontal={"algorithm": "fedsgd", "clients_per_round": 6, "server_learning_rate": 0.5})
+    trainer = build(config, problem, engine)
+    trainer.fleet.model.load(trainer.state["weights"], trainer.state["statistics"])
+    module = trainer.fleet.model.module
+    problem.loss(module(problem.features), problem.labels).backward()
+    steps = [(parameter.detach().clone(), parameter.grad.clone()) for parameter in module.parameters()]
+    trainer.train_round(0)
+    for (before, slope), after in zip(steps, trainer.fleet.model.split(trainer.state["weights"]), strict=True):
+        torch.testing.assert_close(after, before - 0.5 * 0.1 * slope, rtol=1e-4, atol=1e-6)
+
+
+def test_scaffolds_option_2_is_the_mean_of_the_gradients_it_stepped_along(configure, build, problem, engine):
+    """c_i+ = c_i - c + (w - y)/(tau eta) is the mean of the clients' own gradients, by the definition of its steps."""
+    config = configure(horizontal={"algorithm": "scaffold", "clients_per_round": 6, "local_steps": 1})
+    config = config.model_copy(update={"training": config.training.model_copy(update={"batch_size": 10})})
+    trainer = build(config, problem, engine)
+    for round_index in range(3):
+        start_P = trainer.state["weights"]
+        module = trainer.fleet.model.module
+        expected = []
+        for rows in problem.rows:
+            trainer.fleet.model.load(start_P, trainer.state["statistics"])
+            module.zero_grad()
+            problem.loss(module(problem.features[rows]), problem.labels[rows]).backward()
+            expected.append([parameter.grad.clone() for parameter in module.parameters()])
+        trainer.train_round(round_index)
+        for client, gradients in enumerate(expected):
+            kept = trainer.fleet.model.split(trainer.fleet.states.get(client)["control_variate"])
+            for own, slope in zip(kept, gradients, strict=True):
+                torch.testing.assert_close(own, slope, rtol=1e-3, atol=1e-5)
+
+
+@given(
+    staleness=st.integers(0, 100),
+    mixing=st.floats(0.01, 1.0),
+    kind=st.sampled_from(["constant", "polynomial", "hinge"]),
+    power=st.floats(0.0, 3.0),
+    slope=st.floats(0.01, 20.0),
+    delay=st.floats(0.0, 10.0),
+)
+def test_fedasyncs_mixing_is_within_0_and_1_and_falls_with_staleness(staleness, mixing, kind, power, slope, delay):
+    settings = FedAsyncConfig(mixing=mixing, staleness=kind, power=power, hinge_slope=slope, hinge_delay=delay)
+    share = mixing_weight(settings, staleness)
+    assert 0 < share <= mixing <= 1
+    assert mixing_weight(settings, staleness + 1) <= share
+    assert mixing_weight(settings, 0) == mixing
+
+
+def test_fedasyncs_mixing_by_hand():
+    polynomial = FedAsyncConfig(mixing=0.6, staleness="polynomial", power=0.5)
+    assert mixing_weight(polynomial, 3) == pytest.approx(0.3)
+    hinge = FedAsyncConfig(mixing=0.6, staleness="hinge", hinge_slope=10.0, hinge_delay=4.0)
+    assert [mixing_weight(hinge, staleness) for staleness in (4, 5, 6)] == pytest.approx([0.6, 0.6 / 11, 0.6 / 21])
+
+
+def test_fedasync_mixes_the_arrived_weights_with_the_present_ones(algorithm, report):
+    fedasync = algorithm("fedasync", fedasync={"mixing": 0.5, "staleness": "polynomial", "power": 1.0})
+    old_P, present_P, delta_P = vectors(3)
+    aggregate = fedasync.aggregate({"weights": present_P}, [report(2, delta_P, start_P=old_P, staleness=1)])
+    state = fedasync.server_update({"weights": present_P}, aggregate)
+    torch.testing.assert_close(state["weights"], 0.75 * present_P + 0.25 * (old_P + delta_P))
+    assert aggregate.statistics_share == 0.25
+
+
+def test_fedasync_average_keeps_gamma_of_the_old_weights(algorithm, report):
+    average = algorithm("fedasync_average", fedasync_average={"gamma": 0.25})
+    start_P, one_P, other_P = vectors(3)
+    state = {"weights": start_P}
+    reports = [report(0, one_P - start_P), report(3, other_P - start_P)]
+    after = average.server_update(state, average.aggregate(state, reports))
+    torch.testing.assert_close(after["weights"], 0.25 * start_P + 0.75 * (one_P + other_P) / 2)

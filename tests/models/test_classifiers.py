@@ -1,0 +1,173 @@
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from models.classifiers import IMAGE_CLASSIFIERS, build_classifier
+from models.mlp import MLP
+from models.resnet import ResNet18
+from vfl.macs import count_macs, count_parameters
+
+MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+
+# Published or well known, but for those whose sum is written out: cnn_six_layer and char_lstm.
+SIX_LAYER = sum(9 * i * o + o for i, o in [(1, 32), (32, 32), (32, 64), (64, 64), (64, 128), (128, 128)]) + 1290
+CHAR_LSTM = 80 * 8 + 4 * 128 * (8 + 128 + 2) + 80 * 128 + 80
+
+
+@pytest.mark.parametrize(
+    ("kind", "input_shape", "classes", "parameters"),
+    [
+        ("logistic", MNIST, 10, 7_850),
+        ("mlp", MNIST, 10, 784 * 400 + 400 + 400 * 10 + 10),
+        ("lenet", MNIST, 10, 61_706),
+        ("lenet", CIFAR, 10, 62_006),
+        ("lenet", MNIST, 62, 61_706 + 52 * 85),
+        ("cnn_tsfl", MNIST, 10, 10 * 26 + 20 * 251 + 320 * 10 + 10),
+        ("cnn_six_layer", MNIST, 10, SIX_LAYER),
+        ("cnn_mcmahan", MNIST, 10, 1_663_370),
+        ("vgg11", CIFAR, 10, 9_225_610),
+        ("resnet18", CIFAR, 10, 11_173_962),
+        ("resnet18", CIFAR, 100, 11_220_132),
+        ("resnet18_gn", CIFAR, 10, 11_173_962),
+        ("char_lstm", (80,), 80, CHAR_LSTM),
+    ],
+)
+def test_models_have_the_published_number_of_parameters(kind, input_shape, classes, parameters):
+    assert count_parameters(build_classifier(kind, input_shape=input_shape, classes=classes)) == parameters
+
+
+def test_mcmahans_2nn_is_an_mlp():
+    assert count_parameters(MLP(784, (200, 200), 10)) == 199_210
+
+
+def test_vgg11_with_batch_norm_has_two_parameters_per_channel_for_a_bias():
+    plain, normalized = (build_classifier(kind, input_shape=CIFAR, classes=10) for kind in ("vgg11", "vgg11_bn"))
+    assert count_parameters(normalized) - count_parameters(plain) == 64 + 128 + 2 * 256 + 4 * 512
+
+
+@pytest.mark.parametrize("kind", IMAGE_CLASSIFIERS)
+@pytest.mark.parametrize("input_shape", [MNIST, CIFAR, (2, 24, 17)])
+def test_logits_of_any_images_fit_the_labels(kind, input_shape):
+    torch.manual_seed(0)
+    model = build_classifier(kind, input_shape=input_shape, classes=20)
+    logits_BL = model(torch.randn(3, *input_shape))
+    assert logits_BL.shape == (3, 20)
+    assert (logits_BL < 0).any(), "no ReLU after the logits"
+    cross_entropy(logits_BL, torch.tensor([0, 19, 3])).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("kind", IMAGE_CLASSIFIERS)
+@pytest.mark.parametrize("input_shape", [MNIST, CIFAR])
+def test_multiply_accumulates_are_half_of_torchs_own_count(kind, input_shape):
+    model = build_classifier(kind, input_shape=input_shape, classes=10)
+    counted = count_macs(model, torch.zeros(2, *input_shape))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.eval().to("meta")(torch.zeros(1, *input_shape, device="meta"))
+    assert 2 * counted == counter.get_total_flops() > 0
+
+
+@pytest.mark.parametrize("kind", IMAGE_CLASSIFIERS)
+def test_clients_can_be_batched_by_vmap(kind):
+    torch.manual_seed(0)
+    models = [build_classifier(kind, input_shape=(1, 16, 16), classes=3).eval() for _ in range(2)]
+    weights, buffers = stack_module_state(models)
+    images, labels = torch.randn(2, 4, 1, 16, 16), torch.tensor([[0, 1, 2, 0], [2, 2, 1, 0]])
+
+    def loss(own_weights, own_buffers, own_images, own_labels):
+        return cross_entropy(functional_call(models[0], (own_weights, own_buffers), (own_images,)), own_labels)
+
+    batched = vmap(grad(loss))(weights, buffers, images, labels)
+    for index, model in enumerate(models):
+        cross_entropy(model(images[index]), labels[index]).backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(batched[name][index], parameter.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_multiply_accumulates_known_by_hand():
+    macs = {
+        ("cnn_mcmahan", MNIST): 784 * 32 * 25 + 196 * 64 * 25 * 32 + 3136 * 512 + 512 * 10,
+        ("lenet", MNIST): 784 * 6 * 25 + 100 * 16 * 25 * 6 + 400 * 120 + 120 * 84 + 84 * 10,
+        ("cnn_tsfl", MNIST): 576 * 10 * 25 + 64 * 20 * 25 * 10 + 320 * 10,
+    }
+    for (kind, shape), expected in macs.items():
+        model = build_classifier(kind, input_shape=shape, classes=10)
+        # LeNet's padding of two pixels makes 28 pixels 32, so its first map has 28 again.
+        assert count_macs(model, torch.zeros(1, *shape)) == expected
+
+
+@pytest.mark.parametrize(("label_shape", "positions"), [((), 1), ((80,), 80)])
+def test_every_step_of_the_char_lstm_counts(label_shape, positions):
+    model = build_classifier("char_lstm", input_shape=(80,), classes=65, label_shape=label_shape)
+    macs = 80 * 4 * 128 * (8 + 128) + positions * 128 * 65
+    assert count_macs(model, torch.zeros(2, 80, dtype=torch.int64)) == macs
+
+
+def test_resnet18_halves_the_map_three_times():
+    model = ResNet18(3, 10)
+    maps = model.blocks(model.stem(torch.zeros(1, *CIFAR)))
+    assert maps.shape == (1, 512, 4, 4)
+    assert not any(isinstance(module, nn.MaxPool2d) for module in model.modules())
+
+
+@pytest.mark.parametrize(("kind", "depends"), [("resnet18", True), ("resnet18_gn", False)])
+def test_only_batch_norm_makes_samples_depend_on_each_other(kind, depends):
+    torch.manual_seed(0)
+    model = build_classifier(kind, input_shape=(1, 8, 8), classes=3).train()
+    images = torch.randn(4, 1, 8, 8)
+    with torch.no_grad():
+        together, fewer = model(images)[:2], model(images[:2])
+    assert torch.allclose(together, fewer, atol=1e-5) is not depends
+    assert any("running" in name for name, _ in model.named_buffers()) is depends
+
+
+def test_logistic_regression_is_one_linear_map_of_the_pixels():
+    model = build_classifier("logistic", input_shape=(2, 3, 4), classes=5)
+    images = torch.randn(6, 2, 3, 4)
+    (weight, bias) = model.parameters()
+    torch.testing.assert_close(model(images), images.flatten(1) @ weight.T + bias)
+
+
+def test_char_lstm_predicts_after_the_last_or_after_every_character():
+    torch.manual_seed(0)
+    last, every = (
+        build_classifier("char_lstm", input_shape=(6,), classes=11, label_shape=shape) for shape in ((), (6,))
+    )
+    every.load_state_dict(last.state_dict())
+    characters_BT = torch.randint(11, (3, 6))
+    logits_BVT = every(characters_BT)
+    assert logits_BVT.shape == (3, 11, 6)
+    torch.testing.assert_close(logits_BVT[:, :, -1], last(characters_BT))
+    assert cross_entropy(logits_BVT, characters_BT).isfinite()
+    changed = characters_BT.clone()
+    changed[:, 4] = (changed[:, 4] + 1) % 11
+    torch.testing.assert_close(every(changed)[:, :, :4], logits_BVT[:, :, :4])  # nothing looks ahead
+    assert not torch.allclose(every(changed)[:, :, 4:], logits_BVT[:, :, 4:])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"kind": "lenet5"},
+            r"classifier kind: there is no 'lenet5' \(did you mean 'lenet'\?\); choose one of logistic",
+        ),
+        ({"classes": 0}, "every size must be at least 1"),
+        ({"input_shape": (1, 0, 28)}, "every size must be at least 1"),
+        ({"input_shape": (80,)}, r"'lenet' does not fit samples of shape \[80\]; choose one of char_lstm"),
+        ({"kind": "char_lstm"}, r"'char_lstm' does not fit samples of shape \[1, 28, 28\]; choose one of logistic"),
+        ({"kind": "cnn_tsfl", "input_shape": (1, 15, 28)}, "images of 15 x 28 pixels are too small for 2 convolutions"),
+        ({"kind": "cnn_mcmahan", "input_shape": (1, 8, 3)}, "images of 8 x 3 pixels are too small"),
+    ],
+)
+def test_refuses_what_cannot_be_built(change, message):
+    arguments = {"kind": "lenet", "input_shape": MNIST, "classes": 10} | change
+    with pytest.raises(ValueError, match=message):
+        build_classifier(arguments.pop("kind"), **arguments)
+
+
+def test_lenet_takes_small_images_as_it_pads_them():
+    assert build_classifier("lenet", input_shape=(1, 8, 5), classes=2)(torch.zeros(1, 1, 8, 5)).shape == (1, 2)

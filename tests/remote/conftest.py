@@ -1,0 +1,231 @@
+"""A federation of real processes for the tests: forked, watched, killed, started again, compared."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from parties.remote.together import SERVER, prepare, process_configs
+from vfl.checkpoint import CheckpointStore
+from vfl.config import ExperimentConfig, parse_config
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 100.0
+"""For a whole federation on a machine that does much else."""
+Strike = tuple[str, int, str]
+"""At which place (see zygote.PLACES), at which time of passing it, which signal."""
+
+EXPERIMENT: dict[str, Any] = {
+    "name": "federation",
+    "seed": 3,
+    "threads": 1,
+    "data": {"train_samples": 48, "test_samples": 40, "partition": {"rows": 1, "columns": 2}},
+    "models": {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}},
+    "training": {
+        "rounds": 3,
+        "steps_per_round": 2,
+        "batch_size": 16,
+        "local_iterations": 2,
+        "optimizer": {"learning_rate": 0.05, "momentum": 0.9},
+    },
+    "lightweighting": {"alpha": {1: 0.2, 2: 0.5}, "beta": {0: 0.3, 2: 0.6}, "error_feedback": True},
+    "checkpoint": {"every": 1},
+    # A machine that does much else must not look like a lost peer.
+    "network": {"heartbeat_s": 0.3, "silence_s": 30, "wait_s": 60},
+}
+
+
+def merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Lay settings over others, sections key by key."""
+    result = dict(under)
+    for key, value in over.items():
+        nested = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if nested else value
+    return result
+
+
+class Zygote:
+    """The process that forks others."""
+
+    def __init__(self) -> None:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        command = [sys.executable, str(Path(__file__).with_name("zygote.py"))]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
+
+    def ask(self, **order: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        assert self.process.wait(timeout=30) == 0
+        self.process.stdout.close()
+
+
+class Federation:
+    """The processes of one experiment, by name.
+
+    Args:
+        zygote: forks them.
+        folder: of this experiment.
+        sections: settings that lie over EXPERIMENT.
+    """
+
+    def __init__(self, zygote: Zygote, folder: Path, sections: dict[str, Any]) -> None:
+        self.zygote = zygote
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.config: ExperimentConfig = parse_config(merged(EXPERIMENT, sections))
+        self.configs = process_configs(self.config, folder)
+        prepare(self.config, folder, self.configs)
+        self.names = (SERVER, *self.config.data.partition.parties)
+        self.running: dict[str, int] = {}
+        self.codes: dict[str, list[int]] = {name: [] for name in self.names}
+
+    def start(self, name: str, *strikes: Strike, extra: tuple[str, ...] = ()) -> None:
+        """Start a process; a server that has begun before resumes."""
+        config = str(self.folder / f"{name}.yaml")
+        if name == SERVER:
+            argv = [str(ROOT / "scripts/server.py"), config, "--run-dir", str(self.run_dir)]
+            argv += ["--resume"] if (self.run_dir / "config.yaml").exists() else []
+        else:
+            argv = [str(ROOT / "scripts/party.py"), config, "--party", name, "--run-dir", str(self.folder / name)]
+        order = {"argv": [*argv, *extra], "strikes": strikes, "log": str(self.folder / f"{name}.log")}
+        self.running[name] = self.zygote.ask(start=order)
+
+    def poll(self, name: str) -> int | str | None:
+        """Return a process's exit code, noted once; "stopped" once it is; None while it runs."""
+        state = self.zygote.ask(poll=self.running[name])
+        if isinstance(state, int):
+            del self.running[name]
+            self.codes[name].append(state)
+        return state
+
+    def signal(self, name: str, number: int) -> None:
+        os.kill(self.running[name], number)
+
+    def wait(self, name: str) -> int:
+        """Return the exit code of a process."""
+        until_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until_s:
+            state = self.poll(name)
+            if isinstance(state, int):
+                return state
+            time.sleep(0.02)
+        raise AssertionError(f"{name} does not end:\n{self.logs()}")
+
+    def wait_for_line(self, name: str, text: str) -> None:
+        """Wait until a process has said something."""
+        until_s = time.monotonic() + PATIENCE_S
+        while text not in self.log(name):
+            assert time.monotonic() < until_s, f"{name} does not say {text!r}:\n{self.logs()}"
+            assert name not in self.running or not isinstance(self.poll(name), int), self.logs()
+            time.sleep(0.02)
+
+    def run(self, strikes: dict[str, list[Strike]] | None = None) -> None:
+        """Run all processes to their ends; whoever is killed is started again, unharmed this time."""
+        for name in self.names:
+            self.start(name, *(strikes or {}).get(name, []))
+        until_s = time.monotonic() + PATIENCE_S
+        while self.running:
+            assert time.monotonic() < until_s, self.logs()
+            for name in list(self.running):
+                if self.poll(name) == -signal.SIGKILL:
+                    self.start(name)
+            time.sleep(0.02)
+
+    def log(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {name} {self.codes[name]}\n{self.log(name)}" for name in self.names)
+
+    def outcome(self) -> dict[str, Any]:
+        """What must not depend on the processes nor on what happened to them."""
+        return outcome_of(self.run_dir)
+
+    def saved_rounds(self, name: str) -> list[int]:
+        return CheckpointStore((self.run_dir if name == SERVER else self.folder / name) / "checkpoints").rounds()
+
+    def close(self) -> None:
+        """Kill what a failed test left."""
+        for name in list(self.running):
+            self.signal(name, signal.SIGKILL)
+            self.signal(name, signal.SIGCONT)
+            self.wait(name)
+
+
+def outcome_of(run_dir: Path) -> dict[str, Any]:
+    """Weights, rows and bytes of a finished run; not seconds."""
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((run_dir / "summary.json").read_text())
+    del summary["wall_time_s"]
+    for party in summary["parties"].values():
+        del party["train_time_s"]
+    timeless = [{tag: value for tag, value in row.items() if not tag.startswith("train_time_s/")} for row in rows]
+    return {"rows": timeless, "summary": summary}
+
+
+Federate = Callable[..., Federation]
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    process = Zygote()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def federate(zygote: Zygote, tmp_path: Path) -> Iterator[Federate]:
+    """Make federations of this test, from sections that lie over EXPERIMENT."""
+    made: list[Federation] = []
+
+    def make(**sections: Any) -> Federation:
+        made.append(Federation(zygote, tmp_path / str(len(made)), sections))
+        return made[-1]
+
+    yield make
+    for federation in made:
+        federation.close()
+
+
+@pytest.fixture(scope="session")
+def in_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """Return what training in one process reaches, given sections that lie over EXPERIMENT; computed once each."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def train(**sections: Any) -> dict[str, Any]:
+        values = merged(EXPERIMENT, sections)
+        key = json.dumps(values, sort_keys=True)
+        if key not in known:
+            folder = tmp_path_factory.mktemp("in_process")
+            (folder / "experiment.yaml").write_text(yaml.safe_dump(values))
+            known[key] = train_in_process(parse_config(values), folder / "run")
+        return known[key]
+
+    return train
+
+
+def train_in_process(config: ExperimentConfig, run_dir: Path) -> dict[str, Any]:
+    from rich.console import Console
+
+    from parties.run import run_experiment
+
+    run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
+    return outcome_of(run_dir)

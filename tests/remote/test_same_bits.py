@@ -1,0 +1,30 @@
+"""Five processes over mutual TLS train the same bits, report the same metrics and count the same bytes as one."""
+
+import pytest
+
+GRID = {"partition": {"rows": 2, "columns": 2}}
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+@pytest.mark.parametrize("labels", ["shared", "server"])
+def test_five_processes_equal_one(federate, in_process, labels: str, iterations: int):
+    sections = {"data": GRID, "training": {"labels": labels, "local_iterations": iterations}}
+    federation = federate(**sections)
+    federation.run()
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    expected = in_process(**sections)
+    assert federation.outcome() == expected
+    # What a wrong link would have to get right: two prunings, changing sparsity, sparse differences.
+    assert [row["alpha/party_4"] for row in expected["rows"]] == [0.0, 0.2, 0.5]
+    assert [row["beta/party_4"] for row in expected["rows"]] == [0.3, 0.3, 0.6]
+
+
+def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
+    sections = {
+        "training": {"head_sync": "broadcast"},
+        "wire": {"values": "bfloat16"},
+        "models": {"parties": {"party_2": {"kind": "mlp", "embedding_size": 4, "width": 0.1}}},
+    }
+    federation = federate(**sections)
+    federation.run()
+    assert federation.outcome() == in_process(**sections)

@@ -1,0 +1,147 @@
+"""Forks processes of the scripts, with what shall happen to them: each really dies, none has to import PyTorch.
+
+A line of standard input is an order, a line of standard output its answer: {"start": ...} -> process id,
+{"poll": process id} -> exit code, "stopped" or null; a negative code is the signal that killed it.
+"""
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def serve() -> None:
+    # Imported and nothing computed: threads would not survive a fork.
+    for name in ("sklearn.datasets", "torch._dynamo", "parties.remote.server_process", "parties.remote.party_process"):
+        importlib.import_module(name)
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer = start(order["start"]) if "start" in order else poll(order["poll"])
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    os._exit(0)  # tearing PyTorch down takes seconds
+
+
+def start(order: dict[str, Any]) -> int:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(120)  # nobody waits for a process that hangs
+        run(order)
+    return child
+
+
+def poll(process: int) -> int | str | None:
+    ended, status = os.waitpid(process, os.WNOHANG | os.WUNTRACED)
+    if ended == 0:
+        return None
+    return "stopped" if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
+
+
+def run(order: dict[str, Any]) -> None:
+    log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.fsync = lambda fd: None  # the system lives on: what is written can be read
+    for place, passing, action in order["strikes"]:
+        PLACES[place](Strike(passing, action))
+    sys.argv = order["argv"]
+    code = 1
+    try:
+        runpy.run_path(order["argv"][0], run_name="__main__")
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # tearing PyTorch down takes seconds
+
+
+class Strike:
+    """Sends this process a signal when a place is passed for the ``passing``-th time."""
+
+    def __init__(self, passing: int, action: str) -> None:
+        self.left = passing
+        self.action = action
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.Signals[self.action])
+
+
+def around(owner: Any, name: str, strike: Strike, *, after: bool = False) -> None:
+    """Strike whenever a function is about to be called, or has returned."""
+    original = getattr(owner, name)
+
+    def struck(*arguments: Any, **options: Any) -> Any:
+        if not after:
+            strike()
+        result = original(*arguments, **options)
+        if after:
+            strike()
+        return result
+
+    setattr(owner, name, struck)
+
+
+def at(module: str, path: str, *, after: bool = False) -> Callable[[Strike], None]:
+    """Return what puts a strike at a function, named from its module on."""
+
+    def put(strike: Strike) -> None:
+        owner: Any = importlib.import_module(module)
+        *parents, name = path.split(".")
+        for parent in parents:
+            owner = getattr(owner, parent)
+        around(owner, name, strike, after=after)
+
+    return put
+
+
+def at_half_a_tensor_file(strike: Strike) -> None:
+    """Strike when half of a checkpoint's tensors are written."""
+    import vfl.atomic
+    import vfl.checkpoint
+
+    write = vfl.checkpoint.write_tensors
+
+    def write_half(path: Path, *arguments: Any, **options: Any) -> Any:
+        written = write(path, *arguments, **options)
+        if strike.left == 1:
+            os.truncate(path, path.stat().st_size // 2)
+        strike()
+        return written
+
+    vfl.checkpoint.write_tensors = write_half
+
+
+PLACES: dict[str, Callable[[Strike], None]] = {
+    # at a party
+    "dials": at("parties.remote.dialer", "open_stream"),
+    "embeds": at("parties.feature_party", "FeatureParty.embed"),
+    "has sent its embedding": at("parties.feature_party", "FeatureParty.embed", after=True),
+    "gets its update": at("parties.feature_party", "FeatureParty.update"),
+    "iterates": at("vfl.vertical.labels", "HeadReplica.gradient"),
+    "has saved, unanswered": at("parties.remote.worker", "PartyWorker._save", after=True),
+    "says hello": at("parties.remote.party_process", "Hello"),
+    # at the server
+    "listens": at("parties.remote.hub", "Hub.wait_for"),
+    "asks for embeddings": at("parties.head_server", "HeadServer.exchange"),
+    "has the embeddings": at("vfl.vertical.labels", "ShareEmbeddings.begin"),
+    "trains the head": at("vfl.vertical.head", "HeadTrainer.step"),
+    "commits": lambda strike: around(Path, "rename", strike),
+    "writes its summary": at("parties.run", "write_summary"),
+    # at either
+    "writes a checkpoint": at_half_a_tensor_file,
+}
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,38 @@
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from vfl.data.files import load_label_data, load_party_data
+
+ROOT = Path(__file__).parents[2]
+
+
+def split(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts" / "split_data.py"), str(ROOT / "configs" / "quickstart.yaml")]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    return subprocess.run([*command, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def test_files_and_what_is_said_of_them(tmp_path):
+    small = ("data.train_samples=30", "data.test_samples=20", "training.batch_size=10")
+    done = split("--out", "data", "training.labels=server", *small, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    names = [f"party_{number}.safetensors" for number in (1, 2, 3, 4)]
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["labels.safetensors", *names]
+    labels = load_label_data(tmp_path / "data" / "labels.safetensors")
+    party = load_party_data(tmp_path / "data" / "party_4.safetensors", "party_4")
+    assert len(labels.train.ids) == 30
+    assert len(labels.test.ids) == 20
+    assert party.ids_digests() == labels.ids_digests()
+    shown = re.search(r"ids of 30 training samples: sha256 (\w+)", done.stdout)
+    assert shown is not None
+    assert shown[1] == hashlib.sha256(party.train.ids.numpy().tobytes()).hexdigest()
+    for name in names:
+        assert re.search(rf"data/{name} +{name[:7]}: data\.file +[\d.]+ MB", done.stdout)
+
+    again = split("--out", "data", *small, cwd=tmp_path)
+    assert again.returncode == 2
+    assert again.stderr == "error: data/party_1.safetensors is there already; add --overwrite to replace it\n"
+    assert not (tmp_path / "data" / "shared_labels.safetensors").exists()

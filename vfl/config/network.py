@@ -1,0 +1,55 @@
+"""How the processes of one experiment find, trust and wait for each other. Nothing here changes a result."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from vfl.config.fields import Number, Positive, Section
+
+Address = Annotated[str, Field(pattern=r"^\[?[A-Za-z0-9_.:-]+\]?:[0-9]{1,5}$")]
+Seconds = Annotated[Number, Field(gt=0)]
+
+
+class TlsConfig(Section):
+    """This process's identity, in PEM files as ``scripts/certs.py`` writes them."""
+
+    ca: Path | None = None
+    """Certificate of the authority that signed every process's certificate."""
+    certificate: Path | None = None
+    key: Path | None = None
+    """Private key; readable by its owner alone."""
+
+
+class NetworkConfig(Section):
+    """Addresses, identity, and how long to wait for whom."""
+
+    server: Address = "127.0.0.1:50051"
+    """Where parties dial the server, as host:port."""
+    listen: Address = "127.0.0.1:50051"
+    """Where the server listens; 0.0.0.0:50051 for all interfaces."""
+    tls: TlsConfig = TlsConfig()
+    heartbeat_s: Seconds = 5.0
+    """Seconds between heartbeats; the server's value holds for all."""
+    silence_s: Seconds = 30.0
+    """A peer from which nothing came for so long counts as lost (frozen or cut off), however busy it may be: a
+    busy one sends heartbeats. Longer than the largest message takes on the slowest link."""
+    reply_limit_s: Seconds = 3600.0
+    """A party whose heartbeats come but whose answer to one request takes longer counts as lost."""
+    wait_s: Seconds = 600.0
+    """How long the server waits for a party and a party for the server before it gives up (exit code 3)."""
+    on_party_loss: Literal["wait", "drop", "abort"] = "wait"
+    """wait: until the party is back (wait_s), then go on from the last round that all have; drop: go on without it
+    until it is back; abort: end with exit code 3."""
+    stand_in: Literal["last", "zeros"] = "last"
+    """With on_party_loss drop: what stands for the lost party's embeddings, the last one of each sample or zeros."""
+    max_message_mb: Positive = 64
+    """Largest message to accept, in MiB."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.silence_s < 4 * self.heartbeat_s:
+            raise ValueError(
+                f"silence_s: {self.silence_s:g} is less than four heartbeats of {self.heartbeat_s:g} s; raise it"
+            )
+        return self

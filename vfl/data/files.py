@@ -1,0 +1,197 @@
+"""What a process of its own holds, each in one safetensors file: a party's features, the server's labels.
+
+    file                        `holds`         tensors
+    PARTY.safetensors           features        train.ids, train.features, test.ids, test.features
+    labels.safetensors          labels          train.ids, train.labels, test.ids, test.labels
+    shared_labels.safetensors   shared_labels   train.ids, train.labels
+
+ids: int64 [N], unique, the same in the same order in all files of an experiment. features: uint8 or float32
+[N, C, H, W], not standardised. labels: int64 [N], indices into the classes. The file's metadata are `holds`, with
+features `party`, and with labels `classes`, a JSON list of names. Owners of other data write such files themselves.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vfl.atomic import Fingerprint, write_tensors
+from vfl.data.samples import Samples, check_ids, ids_digest
+
+PRIVATE = 0o600
+FEATURES, LABELS, SHARED_LABELS = "features", "labels", "shared_labels"
+
+
+@dataclass(frozen=True, eq=False)
+class PartyData:
+    """One party's samples, features not standardised. Raises ValueError where an id is in both."""
+
+    party: str
+    train: Samples
+    test: Samples
+
+    def __post_init__(self) -> None:
+        _check_apart(self.train.ids, self.test.ids)
+
+    def ids_digests(self) -> dict[str, str]:
+        """Return `Samples.ids_digest` of both."""
+        return {"train": self.train.ids_digest(), "test": self.test.ids_digest()}
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Labels of N samples. Raises ValueError when shapes, dtypes or lengths do not fit, or an id occurs twice."""
+
+    ids: Tensor
+    """int64 [N]"""
+    values: Tensor
+    """int64 [N], class indices"""
+
+    def __post_init__(self) -> None:
+        check_ids(self.ids)
+        if self.values.dtype != torch.int64 or self.values.shape != self.ids.shape:
+            raise ValueError(
+                f"labels: expected int64 [{len(self.ids)}], got {self.values.dtype} {list(self.values.shape)}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class SharedLabels:
+    """What the parties hold with ``training.labels: shared``. Raises ValueError for labels that are no class."""
+
+    classes: tuple[str, ...]
+    train: Labels
+
+    def __post_init__(self) -> None:
+        _check_classes(self.classes, self.train)
+
+    def ids_digests(self) -> dict[str, str]:
+        """Return the digest of the ids that are here, as `Samples.ids_digest`."""
+        return {"train": ids_digest(self.train.ids)}
+
+
+@dataclass(frozen=True, eq=False)
+class LabelData(SharedLabels):
+    """What the server holds. Raises ValueError as `SharedLabels`, and where an id is in both."""
+
+    test: Labels
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_classes(self.classes, self.test)
+        _check_apart(self.train.ids, self.test.ids)
+
+    def ids_digests(self) -> dict[str, str]:
+        """Return the digests of the ids, as `Samples.ids_digest`."""
+        return super().ids_digests() | {"test": ids_digest(self.test.ids)}
+
+
+def write_party_data(path: Path, data: PartyData) -> Fingerprint:
+    """Write a party's file (0600). Raises OSError as the system does."""
+    tensors = {
+        "train.ids": data.train.ids,
+        "train.features": data.train.features,
+        "test.ids": data.test.ids,
+        "test.features": data.test.features,
+    }
+    return write_tensors(path, tensors, {"holds": FEATURES, "party": data.party}, mode=PRIVATE)
+
+
+def write_label_data(path: Path, data: LabelData) -> Fingerprint:
+    """Write the server's file (0600). Raises OSError as the system does."""
+    tensors = _label_tensors("train", data.train) | _label_tensors("test", data.test)
+    return write_tensors(path, tensors, {"holds": LABELS, "classes": json.dumps(data.classes)}, mode=PRIVATE)
+
+
+def write_shared_labels(path: Path, data: SharedLabels) -> Fingerprint:
+    """Write the parties' file of the training labels (0600). Raises OSError as the system does."""
+    metadata = {"holds": SHARED_LABELS, "classes": json.dumps(data.classes)}
+    return write_tensors(path, _label_tensors("train", data.train), metadata, mode=PRIVATE)
+
+
+def load_party_data(path: Path, party: str) -> PartyData:
+    """Read the file of ``party``. Raises ValueError, one line, for anything else."""
+    names = ("train.ids", "train.features", "test.ids", "test.features")
+    metadata, tensors = _read("data.file", path, FEATURES, names)
+    if metadata.get("party") != party:
+        raise ValueError(f"data.file: {path} holds the features of {metadata.get('party')!r}, not of {party!r}")
+    for split in ("train", "test"):
+        features = tensors[f"{split}.features"]
+        if features.is_floating_point() and not bool(features.isfinite().all()):
+            raise ValueError(f"data.file: {path}: {split}.features are not finite: replace NaN and infinite values")
+    try:
+        train, test = (Samples(tensors[f"{split}.ids"], tensors[f"{split}.features"]) for split in ("train", "test"))
+        if train.features.shape[1:] != test.features.shape[1:]:
+            shapes = [list(samples.features.shape[1:]) for samples in (train, test)]
+            raise ValueError(f"training features are [C, H, W] {shapes[0]} and test features {shapes[1]}")
+        return PartyData(party, train, test)
+    except ValueError as error:
+        raise ValueError(f"data.file: {path}: {error}") from None
+
+
+def load_label_data(path: Path) -> LabelData:
+    """Read the server's file. Raises ValueError, one line, for anything else."""
+    names = ("train.ids", "train.labels", "test.ids", "test.labels")
+    metadata, tensors = _read("data.file", path, LABELS, names)
+    try:
+        train, test = (Labels(tensors[f"{split}.ids"], tensors[f"{split}.labels"]) for split in ("train", "test"))
+        return LabelData(_classes(metadata), train, test)
+    except ValueError as error:
+        raise ValueError(f"data.file: {path}: {error}") from None
+
+
+def load_shared_labels(path: Path) -> SharedLabels:
+    """Read the parties' file of the training labels. Raises ValueError, one line, for anything else."""
+    metadata, tensors = _read("data.labels_file", path, SHARED_LABELS, ("train.ids", "train.labels"))
+    try:
+        return SharedLabels(_classes(metadata), Labels(tensors["train.ids"], tensors["train.labels"]))
+    except ValueError as error:
+        raise ValueError(f"data.labels_file: {path}: {error}") from None
+
+
+def _read(field: str, path: Path, holds: str, names: Sequence[str]) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return metadata and exactly the tensors ``names``, on the CPU and independent of the file."""
+    try:
+        with cast(Any, safe_open(path, framework="pt")) as file:  # the library's is untyped
+            metadata: dict[str, str] = file.metadata() or {}
+            if metadata.get("holds") != holds:
+                raise ValueError(f"{field}: {path} holds {metadata.get('holds', 'something else')}, not {holds}")
+            present: set[str] = set(file.keys())
+            if present != set(names):
+                raise ValueError(
+                    f"{field}: {path} has the tensors {', '.join(sorted(present))} instead of {', '.join(names)}"
+                )
+            return metadata, {name: file.get_tensor(name).clone() for name in names}
+    except OSError as error:
+        raise ValueError(f"{field}: {path} cannot be read ({error.strerror or error})") from None
+    except SafetensorError as error:
+        raise ValueError(f"{field}: {path} is no safetensors file, or damaged ({error})") from None
+
+
+def _classes(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    try:
+        names = json.loads(metadata.get("classes", ""))
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in cast(list[object], names)):
+        raise ValueError("its metadata 'classes' must be a JSON list of names")
+    return tuple(cast(list[str], names))
+
+
+def _label_tensors(split: str, labels: Labels) -> dict[str, Tensor]:
+    return {f"{split}.ids": labels.ids, f"{split}.labels": labels.values}
+
+
+def _check_classes(classes: Sequence[str], labels: Labels) -> None:
+    if not bool(((labels.values >= 0) & (labels.values < len(classes))).all()):
+        raise ValueError(f"labels: there are {len(classes)} classes, so labels are 0 to {len(classes) - 1}")
+
+
+def _check_apart(train: Tensor, test: Tensor) -> None:
+    if bool(torch.isin(train, test).any()):
+        raise ValueError("ids: a sample is in both training and test; take it out of one")

@@ -1,0 +1,170 @@
+"""T-SFL with discriminative model selection (DMS).
+
+Shao et al., "Robust Model Aggregation for Heterogeneous Federated Learning: Analysis and Optimizations", Algorithm 1:
+every interval each device does the steps that it can; those with few are dropped at random, and the weights of the
+others grow with their steps. That an interval has a fixed length is ``horizontal.work.kind: interval``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from vfl.horizontal.algorithm import (
+    Aggregate,
+    ClientUpdate,
+    FederatedAlgorithm,
+    Report,
+    Selection,
+    Vectors,
+    combine,
+    equal_mean,
+)
+from vfl.horizontal.devices import RoundPlan, Work
+from vfl.horizontal.dms_weights import Bounds, Kept, corollary1_weights, limited, theorem3_weights
+from vfl.horizontal.local import LocalResult, LocalTask
+from vfl.random import generator
+
+GRADIENT_STATISTICS = "gradient_statistics"
+"""What a client sends beside its change where G or sigma is estimated: two numbers."""
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """G^2 and sigma^2 of an interval, given or estimated."""
+
+    squared_norm: float
+    """G^2: the largest of the clients' mean squared norms of a step's gradient."""
+    variances: Sequence[float]
+    """sigma_i^2 of every report; of a client with a single step that of all."""
+    variance: float
+    """sigma^2: that of all clients together, each counting its steps less one."""
+
+
+class DMS(FederatedAlgorithm):
+    """Drops a device with tau_i < K = mean tau with probability (K - tau_i) / H; w = sum_i rho_i w_i over the rest.
+
+    Choices: N is ``clients_per_round`` and the mean and H = max tau go over the clients drawn for the interval (all
+    of them in the paper); H is the largest of those that report. A dropped device is told before it computes: the
+    server knows what each could do, and its work would be thrown away. Where G or sigma is not given each client
+    sends the mean squared norm of its steps' gradients and their variance around the mean gradient
+    -delta_i / (eta tau_i). Theorem 3 takes the device's weights at the interval's end for its optimum w_i*, and
+    their mean for w*.
+    """
+
+    def select(self, state: Vectors, round_index: int, plan: RoundPlan) -> Selection:
+        """Draw the clients, then drop slow ones at random; the one with most steps always stays (eq. 7-9)."""
+        drawn = super().select(state, round_index, plan).clients
+        if not drawn:
+            return Selection(drawn)
+        steps = [int(plan.steps_N[client]) for client in drawn]
+        chances_N = torch.rand(len(self.samples_N), generator=generator(self.config.seed, "dms", round_index))
+        dropped = drop_probabilities(steps)
+        kept = [
+            client
+            for client, probability in zip(drawn, dropped, strict=True)
+            if float(chances_N[client]) >= probability
+        ]
+        mean = sum(steps) / len(steps)
+        return Selection(
+            kept,
+            metrics={
+                "dms/dropped": len(drawn) - len(kept),
+                "dms/threshold": mean,
+                "dms/tau_variance": sum((each - mean) ** 2 for each in steps) / len(steps),
+            },
+        )
+
+    def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
+        """Ask for the norms of the steps' gradients where something is estimated from them."""
+        return replace(task, gradient_norms=self.settings.dms.estimates)
+
+    def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
+        """Send the change, and what the gradients were like."""
+        upload: Vectors = {"delta": result.delta_P}
+        if self.settings.dms.estimates:
+            upload[GRADIENT_STATISTICS] = gradient_statistics(result)
+        return ClientUpdate(upload)
+
+    def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
+        """Return the clients' changes by Corollary 1 or Theorem 3."""
+        settings = self.settings.dms
+        steps = [report.result.steps for report in reports]
+        if settings.weights == "corollary1" and settings.slope is not None:
+            weights, metrics = corollary1_weights(steps, settings.slope), {"dms/slope": settings.slope}
+        else:
+            weights, metrics = self._estimated_weights(reports, steps)
+        if settings.theta is not None:
+            weights = limited(weights, settings.theta / self.settings.clients_per_round)
+        rate = self.settings.server_learning_rate
+        return Aggregate(
+            {"delta": combine(reports, [rate * weight for weight in weights])},
+            metrics | {"dms/largest_weight": max(weights)},
+        )
+
+    def _estimated_weights(
+        self, reports: Sequence[Report], steps: Sequence[int]
+    ) -> tuple[list[float], dict[str, float]]:
+        settings, gradients = self.settings.dms, self._gradients(reports)
+        bounds = Bounds(
+            reports[0].result.learning_rate,
+            settings.lipschitz,
+            gradients.squared_norm,
+            self.settings.clients_per_round,
+            max(steps),
+        )
+        metrics = {
+            "dms/gradient_squared_norm": gradients.squared_norm,
+            "dms/gradient_variance": gradients.variance,
+        }
+        if settings.weights == "corollary1":
+            slope = bounds.slope(gradients.variance)
+            return corollary1_weights(steps, slope), metrics | {"dms/slope": slope}
+        if min(gradients.variances) <= 0:  # nothing is known of it, as where every device did one step
+            return [1 / len(reports)] * len(reports), metrics | {"dms/iterations": 0}
+        mean_P = equal_mean(reports)
+        kept = [
+            Kept(report.result.steps, variance, float((mean_P - report.upload["delta"]).square().sum()))
+            for report, variance in zip(reports, gradients.variances, strict=True)
+        ]
+        theta = settings.limit(self.settings.clients_per_round)
+        weights, iterations, change = theorem3_weights(kept, float(mean_P.square().sum()), bounds, theta)
+        return weights, metrics | {"dms/iterations": iterations, "dms/last_change": change}
+
+    def _gradients(self, reports: Sequence[Report]) -> Gradients:
+        """Return G^2 and sigma^2 as they are given, or estimated from the clients' numbers."""
+        settings = self.settings.dms
+        squared_norm, variance = (settings.gradient_bound or 0.0) ** 2, (settings.gradient_std or 0.0) ** 2
+        variances = [variance] * len(reports)
+        if settings.estimates:
+            sent = [[float(number) for number in report.upload[GRADIENT_STATISTICS]] for report in reports]
+            if settings.gradient_bound is None:
+                squared_norm = max(numbers[0] for numbers in sent)
+            if settings.gradient_std is None:
+                freedom = [report.result.steps - 1 for report in reports]
+                total = sum(own * numbers[1] for own, numbers in zip(freedom, sent, strict=True))
+                variance = total / max(1, sum(freedom))
+                variances = [numbers[1] if own else variance for own, numbers in zip(freedom, sent, strict=True)]
+        return Gradients(squared_norm, variances, variance)
+
+
+def drop_probabilities(steps: Sequence[int]) -> list[float]:
+    """Return max(0, K - tau_i) / H with K the mean and H the largest number of steps (eq. 7 and 8)."""
+    mean, most = sum(steps) / len(steps), max(steps)
+    return [max(0.0, mean - each) / most for each in steps]
+
+
+def gradient_statistics(result: LocalResult) -> Tensor:
+    """Return [2]: the mean squared norm of the steps' gradients, and their variance, unbiased; 0 for a single step.
+
+    The variance is (sum_s |g_s|^2 - tau |mean g|^2) / (tau - 1), with the mean gradient of plain SGD's displacement.
+    """
+    assert result.squared_norms_S is not None
+    squared_norms_S = result.squared_norms_S
+    mean_P = result.delta_P / (-result.learning_rate * result.steps)
+    spread = squared_norms_S.sum() - result.steps * mean_P.square().sum()
+    variance = spread.clamp(min=0) / max(1, result.steps - 1)
+    if result.steps == 1:
+        variance = torch.zeros_like(variance)  # rounding of the one norm
+    return torch.stack([squared_norms_S.mean(), variance])
