@@ -9,7 +9,7 @@ from rich.console import Console
 
 from parties.local import build_in_process
 from vfl.callbacks import Callback, EarlyStop, JsonLines, ShowProgress, TensorBoard
-from vfl.checkpoint import CheckpointStore, CheckpointWriteError
+from vfl.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.cli import DONE, INTERRUPTED
 from vfl.config import ExperimentConfig
 from vfl.horizontal import table as horizontal_table
@@ -18,6 +18,7 @@ from vfl.loop import Algorithm, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, write_summary
 from vfl.runtime import Runtime, start_runtime
 from vfl.vertical import table as vertical_table
+from vfl.workers import Alone
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,19 @@ class Outcome:
 
 
 def build_algorithm(
-    config: ExperimentConfig, runtime: Runtime, run_dir: Path, console: Console, on_step: Callable[[int, int], None]
+    config: ExperimentConfig,
+    runtime: Runtime,
+    run_dir: Path,
+    console: Console,
+    on_step: Callable[[int, int], None],
+    workers: Alone | None = None,
 ) -> tuple[Algorithm, list[Callback]]:
     """Build what the loop trains, and the callbacks that are its own.
 
     Raises ValueError for data that is not there or does not fit.
     """
     if config.mode == "horizontal":
-        trainer, show_split = build_horizontal(config, runtime, run_dir, console, on_step)
+        trainer, show_split = build_horizontal(config, runtime, run_dir, console, on_step, workers)
         return trainer, [show_split]
     return build_in_process(config, runtime, on_step), []
 
@@ -54,20 +60,32 @@ def run_experiment(
     resume: bool,
     console: Console,
     extra_callbacks: Sequence[Callback] = (),
+    workers: Alone | None = None,
 ) -> Outcome:
     """Build the experiment and train it in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
-    ``extra_callbacks`` come after all others. Raises ValueError for data or a folder that cannot be used.
+    ``extra_callbacks`` come after all others. Of several ``workers`` the first one alone writes. Raises ValueError
+    for data or a folder that cannot be used.
     """
+    if workers is not None and workers.rank > 0:
+        return _follow(config, run_dir, console, workers)
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
     progress = ShowProgress(console)
-    algorithm, own_callbacks = build_algorithm(config, runtime, run_dir, console, progress.on_step)
+    algorithm, own_callbacks = build_algorithm(config, runtime, run_dir, console, progress.on_step, workers)
     open_run(run_dir, config)
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
     store = CheckpointStore(run_dir / "checkpoints", keep=config.checkpoint.keep)
     with only_process_in(run_dir):
-        return train(algorithm, config, run_dir, store, progress, [*own_callbacks, *extra_callbacks])
+        return train(algorithm, config, run_dir, store, progress, [*own_callbacks, *extra_callbacks], workers)
+
+
+def _follow(config: ExperimentConfig, run_dir: Path, console: Console, workers: Alone) -> Outcome:
+    """Do what the first worker does, and write nothing."""
+    runtime = start_runtime(config)
+    algorithm, _ = build_algorithm(config, runtime, run_dir, console, lambda done, total: None, workers)
+    store = ReadOnlyStore(run_dir / "checkpoints", keep=config.checkpoint.keep)
+    return train(algorithm, config, run_dir, store, ShowProgress(console), workers=workers)
 
 
 def train(
@@ -77,9 +95,15 @@ def train(
     store: CheckpointStore,
     progress: ShowProgress,
     extra_callbacks: Sequence[Callback] = (),
+    workers: Alone | None = None,
 ) -> Outcome:
-    """Train in a folder that is open and locked, from the newest checkpoint in ``store`` on."""
-    callbacks: list[Callback] = [TensorBoard(run_dir), JsonLines(run_dir / "metrics.jsonl"), progress]
+    """Train in a folder that is open and locked, from the newest checkpoint in ``store`` on.
+
+    The first of several ``workers`` has the folder and the callbacks; the others are ready when it is.
+    """
+    workers = workers or Alone()
+    first = workers.rank == 0
+    callbacks: list[Callback] = [TensorBoard(run_dir), JsonLines(run_dir / "metrics.jsonl"), progress] if first else []
     if config.training.patience is not None:
         callbacks.append(EarlyStop(config.training.patience))
     loop = TrainingLoop(
@@ -92,17 +116,20 @@ def train(
     )
     signals: list[str] = []
 
-    def interrupt(signal_name: str) -> None:
+    def end(signal_name: str) -> None:
         signals.append(signal_name)
         loop.request_stop(signal_name, to_resume=True)
-        progress.console.print(f"{signal_name}: ending after this round and its checkpoint (again: at once)")
+        again = " (again: at once)" if workers.size == 1 else ""
+        progress.console.print(f"{signal_name}: ending after this round and its checkpoint{again}")
 
-    with stop_on_signal(interrupt):
+    workers.on_stop(end)
+    with stop_on_signal(workers.ask_to_stop):
         try:
             summary = loop.run()
             finished = not loop.to_resume or loop.next_round == loop.rounds
-            if finished:
+            if finished and first:
                 write_summary(run_dir, summary)
+            workers.wait_for_all()  # torchrun ends the others as soon as one has ended by a signal
         except CheckpointWriteError:
             raise
         except OSError as error:

@@ -102,9 +102,7 @@ def check_hello(hello: Hello, expected: Expected) -> None:
         ("training labels", expected.data.labels, hello.labels),
     ):
         if ours != theirs:
-            differences.append(
-                f"{what} (sha256 at the server {ours[:12] or 'none'}, at the party {theirs[:12] or 'none'})"
-            )
+            differences.append(f"{what} (sha256: server {ours[:12] or 'none'}, party {theirs[:12] or 'none'})")
     if differences:
         raise JoinRefused(f"{hello.party} and the server differ in {'; '.join(differences)}; give both the same")
 

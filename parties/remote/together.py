@@ -70,7 +70,7 @@ def run_together(config: ExperimentConfig, run_dir: Path, scripts: Path, *, resu
 
 def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:
     """Return every process's own configuration, by name."""
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     configs: dict[str, ExperimentConfig] = {}
     for name in (SERVER, *config.data.partition.parties):
         values = config.model_dump()
@@ -178,7 +178,8 @@ def _start(command: Sequence[str], log: Path | None) -> "subprocess.Popen[bytes]
         )
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine on which nobody listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
