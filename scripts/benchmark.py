@@ -1,4 +1,10 @@
+<<<<<<< HEAD
 """Measure: python scripts/benchmark.py {vertical,pruning,processes,codec,horizontal,export} [--pairs N] [--json FILE].
+=======
+"""Measure: python scripts/benchmark.py BENCHMARK [--pairs N] [--json FILE].
+
+vertical, pruning, processes, codec, horizontal or scheduling (FLARE's).
+>>>>>>> flare
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -24,6 +30,7 @@ from vfl.benchmarks.horizontal import benchmark_horizontal
 from vfl.benchmarks.paired import Options, Result
 from vfl.benchmarks.pruning import benchmark_pruning
 from vfl.benchmarks.report import describe_machine, show, write_json
+from vfl.benchmarks.scheduling import benchmark_scheduling
 from vfl.cli import DONE, OneLineParser, exit_code
 
 PIPE_WIDTH = 170
@@ -71,11 +78,19 @@ BENCHMARKS = {
         4,
         (),
     ),
+<<<<<<< HEAD
     "export": Benchmark(
         benchmark_export,
         "a pruned feature model in onnxruntime against the unpruned one: time and size per multiply-accumulate saved",
         30,
         ("width", "embedding_size"),
+=======
+    "scheduling": Benchmark(
+        benchmark_scheduling,
+        "FLARE's scheduling of a round: optimal bands for 1,000 devices, selection out of 40",
+        20,
+        (),
+>>>>>>> flare
     ),
 }
 

@@ -10,7 +10,7 @@ from vfl.wire.messages import Kind, Message, Part, PartKind, control, pack
 
 PARAMETERS = (4 * 5 + 5) + (5 * 3 + 3)
 STATISTICS = 2 * 5
-SERVER_ONLY = {"h", "v"}
+SERVER_ONLY = {"h", "v", "first_steps"}
 """Entries of a server's state that no client needs."""
 
 

@@ -43,6 +43,9 @@ def _not_bool(value: object) -> object:
 Positive = Annotated[int, BeforeValidator(strict_int), Field(ge=1)]
 Number = Annotated[float, BeforeValidator(_not_bool)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
+AboveZero = Annotated[Number, Field(gt=0)]
+NotNegative = Annotated[Number, Field(ge=0)]
+Probability = Annotated[Number, Field(gt=0, le=1)]
 AsItIs = PlainSerializer(lambda value: value, return_type=Any)  # pydantic would try each type of the union
 RatioSchedule = Annotated[PartySchedule, PlainValidator(parse_party_schedule), AsItIs]
 RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate), AsItIs]

@@ -1,11 +1,12 @@
 """Settings of horizontal federated learning."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from vfl.config.fields import Fraction, Number, Positive, Section
+from vfl.config.fields import AboveZero, Fraction, NotNegative, Number, Positive, Probability, Section
+from vfl.config.flare import FlareConfig, WirelessConfig
 from vfl.config.optimizer import OptimizerConfig
 
 AlgorithmName = Literal[
@@ -20,10 +21,8 @@ AlgorithmName = Literal[
     "fedasync_average",
     "dms",
     "fedmom",
+    "flare",
 ]
-AboveZero = Annotated[Number, Field(gt=0)]
-NotNegative = Annotated[Number, Field(ge=0)]
-Probability = Annotated[Number, Field(gt=0, le=1)]
 
 
 class SamplePartitionConfig(Section):
@@ -45,13 +44,15 @@ class SamplePartitionConfig(Section):
 class SpeedConfig(Section):
     """SGD steps per simulated second of the devices."""
 
-    kind: Literal["fixed", "case1", "case2", "case3", "uniform", "exponential", "gaussian"] = "fixed"
-    """case1: half 1, half 4; case2: quarters 1 to 4; case3: quarters of whole normals around 2 to 5, redrawn every
-    round (T-SFL); uniform: mean - std to mean + std; exponential: of this mean, rounded up; gaussian: rounded down, at
-    least 1."""
+    kind: Literal["fixed", "groups", "case1", "case2", "case3", "uniform", "exponential", "gaussian"] = "fixed"
+    """groups: as ``groups`` says; case1: half 1, half 4; case2: quarters 1 to 4; case3: quarters of whole normals
+    around 2 to 5, redrawn every round (T-SFL); uniform: mean - std to mean + std; exponential: of this mean, rounded
+    up; gaussian: rounded down, at least 1."""
     mean: AboveZero = 1.0
     std: NotNegative = 0.0
     """Standard deviation of ``gaussian``, half the width of ``uniform``."""
+    groups: tuple[AboveZero, ...] = (1.0,)
+    """Speeds of ``groups``, of as many equal groups of consecutive clients."""
     redrawn: bool = False
     """Draw new speeds every round (case3 always does)."""
 
@@ -61,6 +62,8 @@ class SpeedConfig(Section):
             raise ValueError(f"std must be below mean = {self.mean:g} for uniform speeds (got {self.std:g})")
         if self.kind == "exponential" and self.mean < 1:
             raise ValueError(f"mean must be at least 1 step per second for exponential speeds (got {self.mean:g})")
+        if not self.groups:
+            raise ValueError("groups must name at least one speed")
         return self
 
 
@@ -97,6 +100,9 @@ class SelectionConfig(Section):
 
     min_steps: Positive = 1
     """Clients that would do fewer local steps are left out (client selection by threshold)."""
+    group_weights: tuple[AboveZero, ...] = ()
+    """Chances of being chosen, relative to each other, of as many equal groups of consecutive clients; [] gives all
+    clients the same."""
 
 
 class FedProxConfig(Section):
@@ -233,6 +239,9 @@ class HorizontalConfig(Section):
     fedasync_average: FedAsyncAverageConfig = FedAsyncAverageConfig()
     dms: DMSConfig = DMSConfig()
     fedmom: FedMomConfig = FedMomConfig()
+    flare: FlareConfig = FlareConfig()
+    wireless: WirelessConfig = WirelessConfig()
+    """Used by flare."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -291,12 +300,15 @@ def _check_theorem3(horizontal: HorizontalConfig, optimizer: OptimizerConfig) ->
 
 def unused_settings(horizontal: HorizontalConfig, *, channels_last: bool) -> list[str]:
     """Return one line for every setting that this algorithm ignores."""
-    sections = ("fedprox", "fednova", "scaffold", "feddyn", "fedlga", "fedasync", "fedasync_average", "dms", "fedmom")
+    names: tuple[str, ...] = get_args(AlgorithmName)
+    owners = {name: name for name in names if name in HorizontalConfig.model_fields} | {"wireless": "flare"}
     lines = [
         f"horizontal.{section}: ignored, horizontal.algorithm is {horizontal.algorithm}"
-        for section in sections
-        if section != horizontal.algorithm and section in horizontal.model_fields_set
+        for section, owner in owners.items()
+        if owner != horizontal.algorithm and section in horizontal.model_fields_set
     ]
+    if horizontal.algorithm == "flare":
+        lines += _unused_by_flare(horizontal)
     if horizontal.weights != "reporting" and horizontal.algorithm not in ("fedsgd", "fedavg", "fedprox", "fednova"):
         lines.append(f"horizontal.weights: ignored, {horizontal.algorithm} has weights of its own")
     if horizontal.algorithm == "fedsgd":
@@ -314,6 +326,24 @@ def unused_settings(horizontal: HorizontalConfig, *, channels_last: bool) -> lis
     if channels_last:
         lines.append("channels_last: ignored, clients' models are contiguous vectors")
     return lines
+
+
+def _unused_by_flare(horizontal: HorizontalConfig) -> list[str]:
+    """Return one line for every setting that scheduling in a cell makes idle, or that needs the cell."""
+    policy = horizontal.wireless.policy
+    if policy == "none":
+        named = sorted(horizontal.wireless.model_fields_set)
+        forgotten = named and "policy" not in named  # who names the policy has switched the network off on purpose
+        return [f"horizontal.wireless.{named[0]}: ignored, horizontal.wireless.policy is none"] if forgotten else []
+    idle = {
+        "clients_per_round": policy != "pre_tuned" and "clients_per_round" in horizontal.model_fields_set,
+        "selection.group_weights": bool(horizontal.selection.group_weights),
+        **{
+            f"devices.{name}": name in horizontal.devices.model_fields_set
+            for name in ("latency_s", "uplink_bytes_per_s", "downlink_bytes_per_s")
+        },
+    }
+    return [f"horizontal.{name}: ignored, horizontal.wireless.policy is {policy}" for name in idle if idle[name]]
 
 
 def _unused_of_dms(dms: DMSConfig) -> list[str]:

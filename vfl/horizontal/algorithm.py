@@ -21,6 +21,7 @@ from torch import Tensor
 from vfl.config import ExperimentConfig
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.local import LocalResult, LocalTask
+from vfl.horizontal.sampling import sample_by_groups
 from vfl.random import generator
 
 Vectors = dict[str, Tensor]
@@ -35,6 +36,8 @@ class Selection:
     seconds: float | None = None
     """Simulated length of the round where the algorithm decides it; None: the slowest client's time."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    state: Vectors = field(default_factory=dict[str, Tensor])
+    """What the server's state holds from here on, beside what it held."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +103,10 @@ class FederatedAlgorithm:
         """Choose ``clients_per_round`` of the candidates at random (McMahan et al. 2017, Algorithm 1)."""
         candidates = plan.candidates(self.settings.selection.min_steps)
         draw = generator(self.config.seed, "selection", round_index)
-        order = torch.randperm(len(candidates), generator=draw)[: self.settings.clients_per_round]
+        count, weights = self.settings.clients_per_round, self.settings.selection.group_weights
+        if weights:
+            return Selection(sample_by_groups(candidates, weights, len(plan.steps_N), count, draw))
+        order = torch.randperm(len(candidates), generator=draw)[:count]
         return Selection([int(client) for client in candidates[order].sort().values])
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:

@@ -13,8 +13,10 @@ from vfl.horizontal.fedlga import FedLGA
 from vfl.horizontal.fedmom import FedMom
 from vfl.horizontal.fednova import FedNova
 from vfl.horizontal.fedprox import FedProx
+from vfl.horizontal.flare import Flare
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.scaffold import Scaffold
+from vfl.horizontal.traffic import message_bytes
 
 ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
     "fedsgd": FedSGD,
@@ -28,6 +30,7 @@ ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
     "fedasync_average": FedAsyncAverage,
     "dms": DMS,
     "fedmom": FedMom,
+    "flare": Flare,
 }
 """By ``horizontal.algorithm``."""
 
@@ -37,4 +40,6 @@ def build_algorithm(config: ExperimentConfig, samples_N: Sequence[int], model: F
     kind = ALGORITHMS[config.horizontal.algorithm]
     if kind is FedLGA:
         return FedLGA(config, samples_N, model.split)
+    if kind is Flare:
+        return Flare(config, samples_N, upload_bits=8 * message_bytes(config.horizontal, model, Flare.uploads))
     return kind(config, samples_N)

@@ -12,7 +12,6 @@ from vfl.data.datasets import Dataset, load_dataset
 from vfl.data.horizontal.partition import Parameters, SamplePartition, partition_samples
 from vfl.data.vertical import standardise
 from vfl.digest import weights_digest
-from vfl.horizontal.algorithm import FederatedAlgorithm
 from vfl.horizontal.algorithms import build_algorithm
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import ClientStates, InMemory, OnDisk
@@ -22,7 +21,7 @@ from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
 from vfl.horizontal.show_split import ShowSplit
-from vfl.horizontal.traffic import transfer_bytes
+from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
 from vfl.random import seeded
@@ -108,7 +107,10 @@ def assemble(
         samples_N,
         config.training.batch_size,
         config.seed,
-        _transfers(config, algorithm, model),
+        (
+            message_bytes(config.horizontal, model, algorithm.downloads),
+            message_bytes(config.horizontal, model, algorithm.uploads),
+        ),
         full_batch=algorithm.one_step_full_batch,
         extra_passes=algorithm.extra_passes,
     )
@@ -132,14 +134,6 @@ def build_states(config: ExperimentConfig, run_dir: Path) -> ClientStates:
     if config.horizontal.client_state == "disk":
         return OnDisk(run_dir / "client_states", config.checkpoint.keep)
     return InMemory()
-
-
-def _transfers(config: ExperimentConfig, algorithm: FederatedAlgorithm, model: FlatModel) -> tuple[int, int]:
-    """Return the bytes of one client's round, down and up."""
-    statistics = [model.statistic_count] if config.horizontal.buffers == "average" and model.statistic_count else []
-    down = [model.weight_count] * len(algorithm.downloads) + statistics
-    up = [model.weight_count] * len(algorithm.uploads) + statistics
-    return transfer_bytes(down), transfer_bytes(up)
 
 
 def _data_digest(data: Dataset, partition: SamplePartition) -> str:

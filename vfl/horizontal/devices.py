@@ -196,6 +196,8 @@ def _draw_speeds(speed: SpeedConfig, clients: int, draw: torch.Generator) -> Ten
     quarter_N = torch.arange(clients) * 4 // clients
     if speed.kind == "fixed":
         return torch.full((clients,), speed.mean, dtype=torch.float64)
+    if speed.kind == "groups":
+        return torch.tensor(speed.groups, dtype=torch.float64)[torch.arange(clients) * len(speed.groups) // clients]
     if speed.kind == "case1":
         return torch.where(quarter_N < 2, 1.0, 4.0).double()
     if speed.kind == "case2":

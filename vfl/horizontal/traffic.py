@@ -6,7 +6,9 @@ of these vectors has (``vfl/wire``): a test packs messages and compares.
 
 from collections.abc import Mapping, Sequence
 
+from vfl.config.horizontal import HorizontalConfig
 from vfl.costs import Direction, PartyCosts
+from vfl.horizontal.flat import FlatModel
 from vfl.wire.codec import dense_frame_size
 from vfl.wire.messages import Kind, Message, Part, PartKind, control, pack
 
@@ -33,6 +35,12 @@ def book_message(
         costs.book_bytes(direction, name, size, size)
     size = settings_bytes(settings)
     costs.book_bytes(direction, "control", size, size)
+
+
+def message_bytes(horizontal: HorizontalConfig, model: FlatModel, vectors: Sequence[str]) -> int:
+    """Return ``transfer_bytes`` of vectors of a model's size, and of its statistics where they travel."""
+    statistics = [model.statistic_count] if horizontal.buffers == "average" and model.statistic_count else []
+    return transfer_bytes([model.weight_count] * len(vectors) + statistics)
 
 
 def transfer_bytes(vectors: Sequence[int]) -> int:

@@ -123,6 +123,7 @@ class SynchronousTrainer(HorizontalTrainer):
         """Run one round and return its metrics."""
         plan = self.devices.plan(round_index)
         selection = self.algorithm.select(self.state, round_index, plan)
+        self.state = self.state | selection.state
         assignments = [
             Assignment(plan.work(client), self.state, round_index, stream=round_index) for client in selection.clients
         ]

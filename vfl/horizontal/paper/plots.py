@@ -40,8 +40,8 @@ def draw_study(title: str, results: Sequence[Result], path: Path) -> None:
             axes.plot(across, accuracy.mean(axis=0), color=color, linestyle=linestyle, label=method)
             if len(own) > 1:
                 axes.fill_between(across, accuracy.min(axis=0), accuracy.max(axis=0), color=color, alpha=0.12, lw=0)
-    _label(left, "round")
-    _label(right, "simulated time (s)")
+    label_axes(left, "round")
+    label_axes(right, "simulated time (s)")
     left.set_ylabel("test accuracy (%)")
     figure.legend(
         *left.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(methods), 7), frameon=False
@@ -50,7 +50,8 @@ def draw_study(title: str, results: Sequence[Result], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _label(axes: Axes, across: str) -> None:
+def label_axes(axes: Axes, across: str) -> None:
+    """Name the x-axis and take away what distracts."""
     axes.set_xlabel(across)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,102 @@
+"""FLARE's figures: train every run once, draw, write the tables.
+
+python scripts/paper_flare.py [key=value ...] --out DIR [--data mnist|cifar10] [--seeds 0,1,2]
+
+Figures 3 to 5 and 8 (MNIST) or 6 (CIFAR-10) and 7, and how far greedy selection and the linear program are from the
+best sets. Settings are those of configs/horizontal/flare_*.yaml, and what the command line overrides for all. The same
+command goes on where it was interrupted; with --plots-only it draws what is finished.
+Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a checkpoint.
+"""
+
+import argparse
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from parties.run import Outcome
+from parties.series import train_series
+from vfl.atomic import write_atomically
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
+from vfl.config import ConfigError
+from vfl.horizontal.paper.flare_output import write_results
+from vfl.horizontal.paper.flare_studies import DATA_SETS, FIGURES, Planner, Scale, make_runs
+
+CONFIGS = Path(__file__).parent.parent / "configs" / "horizontal"
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, for all runs")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
+    parser.add_argument("--data", default="mnist", choices=list(DATA_SETS), help="(default: %(default)s)")
+    parser.add_argument("--seeds", default="0", help="as 0,1,2 (default: 0); a seed is finished before the next begins")
+    parser.add_argument(
+        "--figures", default="3,4,5,6,8", help="whose runs to train (default: %(default)s; those of the data set)"
+    )
+    parser.add_argument("--rounds", type=int, default=200, help="of Figures 3 and 4 (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, help="simulated, of Figures 5, 6 and 8 (default: %(default)s)"
+    )
+    parser.add_argument("--data-note", default="", help="what the results page says about the data")
+    parser.add_argument("--plots-only", action="store_true", help="train nothing")
+    return parser.parse_intermixed_args()
+
+
+def planners(arguments: argparse.Namespace) -> list[Planner]:
+    """Return a planner per seed. Raises ConfigError for what cannot be planned."""
+    seeds = _whole_numbers("--seeds", arguments.seeds)
+    if arguments.rounds < 1:
+        raise ConfigError(f"--rounds: must be at least 1 (got {arguments.rounds})")
+    if not 0 < arguments.seconds < float("inf"):
+        raise ConfigError(f"--seconds: must be above 0 (got {arguments.seconds:g})")
+    scale = Scale(arguments.rounds, arguments.seconds)
+    return [Planner(CONFIGS, arguments.data, seed, scale, tuple(arguments.overrides)) for seed in seeds]
+
+
+def _whole_numbers(option: str, text: str) -> list[int]:
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option}: {text!r} is not a list of whole numbers, as 0,1,2") from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train what is missing and write the results."""
+    plans = planners(arguments)
+    figures = _whole_numbers("--figures", arguments.figures)
+    if unknown := sorted(set(figures) - FIGURES.keys()):
+        raise ConfigError(f"--figures: {unknown[0]} is not one that is trained for; choose from 3,4,5,6,8")
+    runs = [run for planner in plans for run in make_runs(planner, figures)]
+
+    def show(folder: str, outcome: Outcome) -> None:
+        accuracy, seconds = outcome.summary["test_accuracy"], outcome.summary["wall_time_s"]
+        print(f"{folder}: test accuracy {accuracy:.2%}, {seconds:.0f} s", flush=True)
+
+    if not arguments.plots_only:
+        print(f"{len(runs)} runs", flush=True)
+        console = ShowConsole(stderr=True, quiet=not sys.stderr.isatty())
+        runs_dir = arguments.out / "runs"
+        signal_name = train_series({each.folder: each.config for each in runs}, runs_dir, console, show)
+        if signal_name:
+            print(f"{signal_name}: the same command goes on")
+            return INTERRUPTED
+        command = shlex.join(["python", "scripts/paper_flare.py", *sys.argv[1:]])
+        when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}"
+        write_atomically(arguments.out / "command.txt", f"{command}\n{when}\n{arguments.data_note}\n")
+    written = write_results(plans, runs, arguments.out)
+    print(f"{written} finished runs: {arguments.out / 'README.md'}")
+    return DONE
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    return exit_code(lambda: run(arguments), warn=lambda line: print(line, file=sys.stderr))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""Settings of FLARE: learning rates by local steps, and scheduling over a wireless network."""
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from vfl.config.fields import AboveZero, Section
+
+
+class FlareConfig(Section):
+    """FLARE's learning rates, eta_i = eta_l tau_bar / tau_i."""
+
+    tau_bar: Literal["mas", "mes", "fmas", "fmes", "none"] = "mas"
+    """Of the selected clients' local steps in this round: mas their largest number, mes their mean; of the same
+    clients' steps in the first round: fmas, fmes. none: eta_i = eta_l, FedAvg with equal weights."""
+    lipschitz: AboveZero = 1.0
+    """L of gamma = server_learning_rate / L, which sets how much many clients are worth to the greedy policy."""
+
+
+class WirelessConfig(Section):
+    """The cell that clients send their updates in; the defaults are the paper's for MNIST."""
+
+    policy: Literal[
+        "none",
+        "greedy",
+        "linear_program",
+        "pre_tuned",
+        "channel_proportion",
+        "device_maximization",
+        "computation_minimization",
+    ] = "none"
+    """Who sends: none: no network, clients_per_round clients at random; greedy: FLARE's Algorithm 1; linear_program:
+    its form for large L; the others are its baselines PS (clients_per_round at random), CP, DM and CM."""
+    deadline_s: AboveZero = 1.0
+    """t_thr: longest round, and what an empty one lasts."""
+    bandwidth_hz: AboveZero = 10e6
+    """B, of the uplink, shared by the selected clients."""
+    transmit_power_w: AboveZero = 0.1
+    """p; 0.1 W are 20 dBm."""
+    noise_dbm_per_mhz: float = -114.0
+    """N0"""
+    path_loss_1km_db: float = 128.1
+    path_loss_exponent: AboveZero = 3.76
+    fading: Literal["none", "rayleigh"] = "none"
+    """rayleigh: gains also vary by an exponential factor of mean 1, drawn per client and round."""
+    distance_min_m: AboveZero = 100.0
+    """Clients' distances from the base station are uniform between these two."""
+    distance_max_m: AboveZero = 500.0
+    cpu_min_hz: AboveZero = 2e9
+    """Clients' processors are uniform between these two."""
+    cpu_max_hz: AboveZero = 4e9
+    cycles_per_sample: AboveZero = 689_920.0
+    """C: 110 cycles per bit times 28 x 28 pixels of 8 bits."""
+    update_bits: AboveZero | None = None
+    """S, a client's upload; null: what it really is."""
+
+    @model_validator(mode="after")
+    def _ranges(self) -> Self:
+        for low, high in (("distance_min_m", "distance_max_m"), ("cpu_min_hz", "cpu_max_hz")):
+            if getattr(self, low) > getattr(self, high):
+                raise ValueError(
+                    f"{low}: {getattr(self, low):g} is above {high} = {getattr(self, high):g}; lower it (or raise that)"
+                )
+        return self

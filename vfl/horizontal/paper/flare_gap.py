@@ -1,0 +1,82 @@
+"""How far the selections are from the best set of devices, over random cells that can be tried out in full."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vfl.config.flare import WirelessConfig
+from vfl.horizontal.wireless.cell import Cell, Floats, Schedule, objective
+from vfl.horizontal.wireless.channel import snr_hz
+from vfl.horizontal.wireless.exhaustive import exhaustive
+from vfl.horizontal.wireless.greedy import greedy
+from vfl.horizontal.wireless.linear_program import linear_program
+
+MOST_DEVICES = 10
+BATCH_SIZE = 40
+QUANTILES = (0.5, 0.75, 0.9, 0.99, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Gap:
+    """One selection against the best set, for one gamma."""
+
+    selection: str
+    gamma: float
+    excess: Floats
+    """Objective over the best one's, minus 1, of every case in which some device meets the deadline."""
+
+
+def measure_gaps(cases: int, gammas: Sequence[float], seed: int = 0) -> list[Gap]:
+    """Return the gaps of greedy selection and of the linear program over the same random cells."""
+    rng = np.random.default_rng(seed)
+    cells = [random_cell(rng) for _ in range(cases)]
+    programmed = [linear_program(cell) for cell in cells]  # knows no gamma
+    gaps: list[Gap] = []
+    for gamma in gammas:
+        best = [_objective(cell, exhaustive(cell, gamma), gamma) for cell in cells]
+        selections = {"greedy": [greedy(cell, gamma) for cell in cells], "linear program": programmed}
+        for name, schedules in selections.items():
+            own = [_objective(cell, schedule, gamma) for cell, schedule in zip(cells, schedules, strict=True)]
+            excess = [value / least - 1 for value, least in zip(own, best, strict=True) if np.isfinite(least)]
+            gaps.append(Gap(name, gamma, np.array(excess)))
+    return gaps
+
+
+def random_cell(rng: np.random.Generator) -> Cell:
+    """Return a cell of 1 to 10 devices of the paper's kind, with a deadline of 0.2 to 3 s."""
+    settings = WirelessConfig()
+    devices = int(rng.integers(1, MOST_DEVICES + 1))
+    steps_K = np.maximum(1, np.ceil(rng.exponential(3, devices))).astype(np.int64)
+    cpu_hz_K = rng.uniform(settings.cpu_min_hz, settings.cpu_max_hz, devices)
+    distance_m_K = rng.uniform(settings.distance_min_m, settings.distance_max_m, devices)
+    return Cell(
+        steps_K,
+        steps_K * settings.cycles_per_sample * BATCH_SIZE / cpu_hz_K,
+        snr_hz(settings, distance_m_K),
+        update_bits=1e7,
+        bandwidth_hz=settings.bandwidth_hz,
+        deadline_s=float(rng.uniform(0.2, 3)),
+    )
+
+
+def gap_table(gaps: Sequence[Gap]) -> str:
+    """Return the distribution of every gap in Markdown."""
+    lines = [
+        "| selection | gamma | cases | " + " | ".join(_heading(quantile) for quantile in QUANTILES) + " | optimal |",
+        "|---|---|---|" + "---|" * (len(QUANTILES) + 1),
+    ]
+    for gap in gaps:
+        values = [f"{np.quantile(gap.excess, quantile):.1%}" for quantile in QUANTILES]
+        optimal = f"{np.mean(gap.excess < 1e-9):.0%}"
+        cells = [gap.selection, f"{gap.gamma:g}", f"{len(gap.excess)}", *values, optimal]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _heading(quantile: float) -> str:
+    return {0.5: "median", 1.0: "worst"}.get(quantile, f"{quantile:.0%}")
+
+
+def _objective(cell: Cell, schedule: Schedule, gamma: float) -> float:
+    return objective(cell.steps_K[schedule.devices_M], gamma)

@@ -1,0 +1,124 @@
+"""The band of each selected device such that all finish together, as early as possible (Problem P3, Theorem 3).
+
+With z = snr / b, the signal-to-noise ratio over the device's band, sending takes z / ln(1 + z) times the least
+possible ``S ln 2 / snr``. Everything here is in terms of that factor's excess u over 1: where G = 1 / (1 + u), the
+paper's upsilon, comes near 1, u keeps the digits that 1 - G has lost.
+
+Shapes: K devices, M of them selected.
+"""
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# scipy has no types.
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import lambertw
+
+from vfl.horizontal.wireless.cell import Cell, Floats, Indices, Schedule
+
+SERIES_BELOW = 1e-4
+"""u or z below which a series is more exact than the closed form, which cancels."""
+NEWTON_STEPS = 2
+
+
+def allocate(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
+    """Return the shortest possible round of these devices: bands that sum to B and equal finishing times.
+
+    The round's length is found by bisection (Brent's method), counted from the time that an unlimited band would
+    give, so that it keeps all its digits however near to that it comes.
+    """
+    devices_M = np.sort(np.asarray(devices, dtype=np.int64))
+    chosen = cell.take(devices_M)
+    if not len(chosen):
+        return _schedule(cell, devices_M, np.empty(0))
+    least_M = chosen.least_transmission_s
+    earliest_M = chosen.compute_s_K + least_M
+    gap_M = earliest_M.max() - earliest_M
+
+    def bands(beyond_s: float) -> Floats:
+        return _divide(chosen.snr_hz_K, snr_of_excess((beyond_s + gap_M) / least_M))
+
+    def balance(beyond_s: float) -> float:
+        return cell.bandwidth_hz / float(bands(beyond_s).sum()) - 1
+
+    even_M = excess_of_snr(chosen.snr_hz_K * len(chosen) / cell.bandwidth_hz)
+    latest_s = float((even_M * least_M - gap_M).max())  # what an even split reaches is never better
+    beyond_s = _root(balance, 0.0, latest_s)
+    bands_M = bands(beyond_s)
+    return _schedule(cell, devices_M, bands_M * (cell.bandwidth_hz / bands_M.sum()))
+
+
+def split_evenly(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
+    """Return the round of these devices with a band of B / M each."""
+    devices_M = np.sort(np.asarray(devices, dtype=np.int64))
+    return _schedule(cell, devices_M, np.full(len(devices_M), cell.bandwidth_hz / max(1, len(devices_M))))
+
+
+def needed_bands(cell: Cell, seconds: float) -> Floats:
+    """Return the least band [K] with which each device is done after so many seconds; infinite where none is enough."""
+    least_K = cell.least_transmission_s
+    excess_K = (seconds - cell.compute_s_K - least_K) / least_K
+    return _divide(cell.snr_hz_K, snr_of_excess(np.maximum(excess_K, 0.0)))
+
+
+def quickest(cell: Cell, chosen: Sequence[int] | Indices, candidates: Indices) -> int:
+    """Return the candidate whose inclusion makes the shortest round, all of them being possible by the deadline.
+
+    One bisection for all: the round with candidate i is as long as t where the chosen devices' needs and i's are B.
+    All needs fall with t, so the shortest of these rounds ends where the chosen's and the smallest need are B.
+    """
+    together, apart = cell.take(chosen), cell.take(candidates)
+
+    def balance(seconds: float) -> float:
+        needed = needed_bands(together, seconds).sum() + needed_bands(apart, seconds).min()
+        return cell.bandwidth_hz / float(needed) - 1
+
+    seconds = _root(balance, 0.0, cell.deadline_s)
+    return int(candidates[needed_bands(apart, seconds).argmin()])
+
+
+def transmission_seconds(cell: Cell, bandwidth_hz: float | Floats) -> Floats:
+    """Return the seconds [K] that every device's update takes over a band (one for all, or [K])."""
+    return cell.least_transmission_s * (1 + excess_of_snr(cell.snr_hz_K / bandwidth_hz))
+
+
+def excess_of_snr(snr: Floats) -> Floats:
+    """Return u = z / ln(1 + z) - 1 of signal-to-noise ratios z >= 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # of the branch that is not taken
+        return np.where(
+            snr < SERIES_BELOW, snr * (1 / 2 - snr * (1 / 12 - snr / 24)), (snr - np.log1p(snr)) / np.log1p(snr)
+        )
+
+
+def snr_of_excess(excess: Floats) -> Floats:
+    """Return z with z / ln(1 + z) = 1 + u for u >= 0: the inverse of ``excess_of_snr``.
+
+    Theorem 3 by the lower branch of Lambert's W: 1 + z = -W_{-1}(-G exp(-G)) / G (on W_0 this is 1, and z = 0),
+    polished by Newton's method, because near G = 1 the branch point takes half of W's digits.
+    """
+    share = 1 / (1 + excess)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of the branch that is not taken
+        snr = -lambertw(-share * np.exp(-share), -1).real * (1 + excess) - 1
+        for _ in range(NEWTON_STEPS):
+            snr = snr - (np.log1p(snr) - snr * share) / (1 / (1 + snr) - share)
+    return np.where(excess < SERIES_BELOW, excess * (2 + excess * (2 / 3 - excess * 2 / 9)), snr)
+
+
+def _root(increasing: Callable[[float], float], low: float, high: float) -> float:
+    """Return where the function is 0, or ``high`` where rounding leaves it below 0 even there."""
+    if increasing(high) <= 0:
+        return high
+    smallest, rounding = np.finfo(float).tiny, np.finfo(float).eps
+    root = brentq(increasing, low, high, xtol=smallest, rtol=4 * rounding, maxiter=1000)
+    return float(root)  # pyright: ignore[reportArgumentType]  # a tuple only where full_output asks for it
+
+
+def _divide(snr_hz: Floats, snr: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return snr_hz / snr
+
+
+def _schedule(cell: Cell, devices_M: Indices, bands_M: Floats) -> Schedule:
+    chosen = cell.take(devices_M)
+    return Schedule(devices_M, bands_M, chosen.compute_s_K, transmission_seconds(chosen, bands_M))

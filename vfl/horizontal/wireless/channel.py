@@ -1,0 +1,66 @@
+"""Where the devices of a cell are, how fast they compute, and how well the base station hears them.
+
+Shapes: K devices.
+"""
+
+import numpy as np
+import torch
+
+from vfl.config.flare import WirelessConfig
+from vfl.horizontal.wireless.cell import Cell, Floats, Indices
+from vfl.random import generator
+
+DEEPEST_FADE = 1e-12
+"""Smallest factor of a gain, so that no device is silent: one in 10^12 draws would be below it."""
+
+
+class Network:
+    """K devices at fixed places, with processors of fixed speed.
+
+    Args:
+        settings: the ``horizontal.wireless`` section.
+        devices: K.
+        batch_size: samples per local step.
+        update_bits: S.
+        seed: of the experiment.
+    """
+
+    def __init__(self, settings: WirelessConfig, devices: int, batch_size: int, update_bits: float, seed: int) -> None:
+        self.settings = settings
+        self.batch_size = batch_size
+        self.update_bits = update_bits
+        self.seed = seed
+        draw = generator(seed, "wireless_cell")
+        self.distance_m_K = _uniform(settings.distance_min_m, settings.distance_max_m, devices, draw)
+        self.cpu_hz_K = _uniform(settings.cpu_min_hz, settings.cpu_max_hz, devices, draw)
+
+    def cell(self, round_index: int, steps_K: Indices) -> Cell:
+        """Return a round's problem, given what each device would compute."""
+        cycles_K = steps_K * self.settings.cycles_per_sample * self.batch_size
+        snr_hz_K = snr_hz(self.settings, self.distance_m_K) * self._fading(round_index)
+        return Cell(
+            steps_K,
+            cycles_K / self.cpu_hz_K,
+            snr_hz_K,
+            self.update_bits,
+            self.settings.bandwidth_hz,
+            self.settings.deadline_s,
+        )
+
+    def _fading(self, round_index: int) -> Floats:
+        if self.settings.fading == "none":
+            return np.ones(len(self.distance_m_K))
+        draw = generator(self.seed, "wireless_fading", round_index)
+        uniform_K = torch.rand(len(self.distance_m_K), generator=draw, dtype=torch.float64).numpy()
+        return np.maximum(-np.log1p(-uniform_K), DEEPEST_FADE)
+
+
+def snr_hz(settings: WirelessConfig, distance_m_K: Floats) -> Floats:
+    """Return p h^2 / N0 [K] in Hz, with a path loss of PL(1 km) + 10 n log10(d / km) dB."""
+    loss_db_K = settings.path_loss_1km_db + 10 * settings.path_loss_exponent * np.log10(distance_m_K / 1e3)
+    noise_w_per_hz = 10 ** (settings.noise_dbm_per_mhz / 10) * 1e-3 / 1e6
+    return settings.transmit_power_w * 10 ** (-loss_db_K / 10) / noise_w_per_hz
+
+
+def _uniform(low: float, high: float, count: int, draw: torch.Generator) -> Floats:
+    return low + (high - low) * torch.rand(count, generator=draw, dtype=torch.float64).numpy()

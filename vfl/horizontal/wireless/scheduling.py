@@ -1,0 +1,99 @@
+"""Scheduling as an algorithm uses it: who takes part in a round, how long it is, and what TensorBoard shows of it."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from vfl.config import ExperimentConfig
+from vfl.horizontal.algorithm import Selection
+from vfl.horizontal.devices import RoundPlan
+from vfl.horizontal.local import client_name
+from vfl.horizontal.wireless.baselines import (
+    channel_proportion,
+    computation_minimization,
+    device_maximization,
+    pre_tuned,
+)
+from vfl.horizontal.wireless.cell import Cell, Floats, Schedule
+from vfl.horizontal.wireless.channel import Network
+from vfl.horizontal.wireless.greedy import greedy
+from vfl.horizontal.wireless.linear_program import linear_program
+from vfl.loop import Metrics
+from vfl.random import generator
+
+Policy = Callable[[Cell, torch.Generator], Schedule]
+SHOW_EACH_UP_TO = 40
+"""Clients of a run up to which every selected one has its own curves."""
+
+
+def build_policy(config: ExperimentConfig) -> Policy:
+    """Return what ``horizontal.wireless.policy`` names, anything but ``none``."""
+    horizontal = config.horizontal
+    gamma = horizontal.server_learning_rate / horizontal.flare.lipschitz
+    policies: dict[str, Policy] = {
+        "greedy": lambda cell, draw: greedy(cell, gamma),
+        "linear_program": lambda cell, draw: linear_program(cell),
+        "pre_tuned": lambda cell, draw: pre_tuned(
+            cell, torch.randperm(len(cell), generator=draw).numpy(), horizontal.clients_per_round
+        ),
+        "channel_proportion": lambda cell, draw: channel_proportion(cell),
+        "device_maximization": lambda cell, draw: device_maximization(cell),
+        "computation_minimization": lambda cell, draw: computation_minimization(cell),
+    }
+    return policies[horizontal.wireless.policy]
+
+
+class Scheduler:
+    """Selects clients by a policy over a network.
+
+    Args:
+        config: the experiment.
+        upload_bits: of a client, where ``horizontal.wireless.update_bits`` is null.
+    """
+
+    def __init__(self, config: ExperimentConfig, upload_bits: float) -> None:
+        self.config = config
+        settings = config.horizontal.wireless
+        bits = settings.update_bits or upload_bits
+        self.network = Network(settings, config.horizontal.clients, config.training.batch_size, bits, config.seed)
+        self.policy = build_policy(config)
+        self.warned = False
+
+    def select(self, round_index: int, plan: RoundPlan) -> Selection:
+        """Return the round's clients and its length; a round that nobody can take part in lasts until the deadline."""
+        candidates = plan.candidates(self.config.horizontal.selection.min_steps).numpy()
+        cell = self.network.cell(round_index, plan.steps_N.numpy()).take(candidates)
+        schedule = self.policy(cell, generator(self.config.seed, "selection", round_index))
+        clients = [int(client) for client in candidates[schedule.devices_M]]
+        if not clients:
+            self._warn_of_empty_round(round_index, cell)
+            return Selection([], cell.deadline_s)
+        return Selection(clients, schedule.seconds, self._metrics(clients, schedule))
+
+    def _metrics(self, clients: list[int], schedule: Schedule) -> Metrics:
+        quantities: dict[str, Floats] = {
+            "bandwidth_share": schedule.bandwidth_hz_M / self.config.horizontal.wireless.bandwidth_hz,
+            "compute_s": schedule.compute_s_M,
+            "transmission_s": schedule.transmission_s_M,
+        }
+        metrics: Metrics = {}
+        for name, values_M in quantities.items():
+            statistics = {"mean": np.mean(values_M), "min": np.min(values_M), "max": np.max(values_M)}
+            metrics |= {f"{name}/{statistic}": float(value) for statistic, value in statistics.items()}
+            if self.config.horizontal.clients <= SHOW_EACH_UP_TO:
+                pairs = zip(clients, values_M, strict=True)
+                metrics |= {f"{name}/{client_name(client)}": float(value) for client, value in pairs}
+        return metrics
+
+    def _warn_of_empty_round(self, round_index: int, cell: Cell) -> None:
+        if not self.warned:
+            self.warned = True
+            settings = self.config.horizontal.wireless
+            warnings.warn(
+                f"round {round_index + 1} is empty: {settings.policy} finds none of {len(cell)} available clients that "
+                f"meets horizontal.wireless.deadline_s = {cell.deadline_s:g}; raise it (later empty rounds are not "
+                "reported)",
+                stacklevel=2,
+            )
