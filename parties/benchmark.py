@@ -5,13 +5,11 @@ child process of the memory comparison.
 """
 
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import cycle
-from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
@@ -21,6 +19,7 @@ from torch import Tensor
 from models.registry import build_feature_model
 from parties.build import TrainingLabels, build_head, build_head_server, build_party
 from parties.local import LocalLink
+from vfl.benchmarks.memory import peak_bytes
 from vfl.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
 from vfl.benchmarks.report import describe_machine
 from vfl.config import ExperimentConfig, parse_config
@@ -242,21 +241,9 @@ def _memory(options: Options, layout: Layout) -> Result:
     )
 
 
-def _peak_bytes() -> int:
-    """This process's peak resident memory.
-
-    On Linux from /proc: ru_maxrss of a started process begins there at its parent's value, and would measure that.
-    """
-    if sys.platform == "linux":
-        status = Path("/proc/self/status").read_text(encoding="utf-8")
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def _measure_memory(side: str, layout: Layout, options: Options) -> dict[str, int]:
     """Take steps of one side and return the peak before and after."""
-    imported_bytes = _peak_bytes()
+    imported_bytes = peak_bytes()
     config = make_config(options, layout)
     if side == "bare":
         bare = Bare(config)
@@ -267,7 +254,7 @@ def _measure_memory(side: str, layout: Layout, options: Options) -> dict[str, in
         subject.next_round()
         for _ in range(MEMORY_STEPS - WARM_UP):
             subject.exchange()
-    return {"imported_bytes": imported_bytes, "peak_bytes": _peak_bytes()}
+    return {"imported_bytes": imported_bytes, "peak_bytes": peak_bytes()}
 
 
 if __name__ == "__main__":

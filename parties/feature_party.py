@@ -110,7 +110,7 @@ class FeatureParty:
         """Answer a packed message. Raises MessageError for one that does not belong here."""
         message = unpack(request)
         parts = self._answer(message)
-        kind = _REPLIES[message.kind]
+        kind = REPLIES[message.kind]
         return pack(Message(kind, message.round_index, message.exchange, parts))
 
     def _answer(self, message: Message) -> tuple[Part, ...]:
@@ -292,7 +292,7 @@ def _ratio(settings: dict[str, Any], name: str) -> float:
     return float(ratio)
 
 
-_REPLIES = {
+REPLIES = {
     Kind.START_ROUND: Kind.DONE,
     Kind.EMBED: Kind.EMBEDDING,
     Kind.UPDATE: Kind.DONE,
@@ -300,3 +300,4 @@ _REPLIES = {
     Kind.EVALUATE: Kind.EVALUATION,
     Kind.DESCRIBE: Kind.DESCRIPTION,
 }
+"""What answers what."""

@@ -1,4 +1,6 @@
-"""Measure LVFL: python scripts/benchmark.py {vertical,pruning,codec,export} [--pairs N] [--json FILE].
+"""Measure LVFL: python scripts/benchmark.py BENCHMARK [--pairs N] [--json FILE].
+
+BENCHMARK is vertical, pruning, processes, codec, horizontal or export.
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -17,8 +19,10 @@ import torch
 from rich.console import Console
 
 from parties.benchmark import benchmark_vertical
+from parties.remote.benchmark import benchmark_processes
 from vfl.benchmarks.codec import benchmark_codec
 from vfl.benchmarks.export import benchmark_export
+from vfl.benchmarks.horizontal import benchmark_horizontal
 from vfl.benchmarks.paired import Options, Result
 from vfl.benchmarks.pruning import benchmark_pruning
 from vfl.benchmarks.report import describe_machine, show, write_json
@@ -51,6 +55,12 @@ BENCHMARKS = {
         10,
         ("batch_size", "width", "embedding_size"),
     ),
+    "processes": Benchmark(
+        benchmark_processes,
+        "five processes over TLS against one; round trip of a frame; what beta saves on a slow link",
+        10,
+        ("batch_size", "width", "embedding_size"),
+    ),
     "codec": Benchmark(
         benchmark_codec,
         "sparsify, encode and decode: microseconds, and bytes over the entropy bound",
@@ -62,6 +72,12 @@ BENCHMARKS = {
         "a pruned feature model in onnxruntime against the unpruned one: time and size per multiply-accumulate saved",
         30,
         ("width", "embedding_size"),
+    ),
+    "horizontal": Benchmark(
+        benchmark_horizontal,
+        "a round of federated averaging against a loop written by hand: throughput; memory of many clients",
+        4,
+        (),
     ),
 }
 

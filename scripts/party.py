@@ -3,8 +3,8 @@
 It dials network.server (only the server listens), trains on data.file as the server's messages say, and keeps its
 checkpoints in its own folder. Started again after a crash with the same command, it goes on where all parties are.
 
-Exit codes: 0 done, 2 bad input or refused by the server (one line on stderr), 3 the server stayed away,
-130 interrupted after a checkpoint.
+Exit codes: 0 done, 2 bad input or refused by the server (one line on stderr), 3 the server or another party is lost,
+130 interrupted after a checkpoint. What ends the server ends its parties, with the same code.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from parties.remote.party_process import run_party
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
+from vfl.cli import OneLineParser, ShowConsole, exit_code
 from vfl.config import load_config
 
 
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
     goodbye = run_party(config, arguments.party, run_dir, insecure=arguments.insecure, console=console)
     console.print(goodbye.reason)
-    return DONE if goodbye.finished else INTERRUPTED
+    return goodbye.exit_code
 
 
 def main() -> int:

@@ -1,5 +1,7 @@
 """Train one experiment: python scripts/train.py CONFIG [key=value ...] [--run-dir DIR] [--resume] [--processes].
 
+Horizontal experiments can share their clients: torchrun --nproc-per-node 2 scripts/train.py CONFIG ...
+
 Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party process stayed away, 130 interrupted after a checkpoint.
 """
 
@@ -14,6 +16,7 @@ from parties.run import run_experiment, show_outcome
 from vfl.cli import OneLineParser, ShowConsole, exit_code
 from vfl.config import ConfigError, load_config
 from vfl.run_folder import choose_run_dir
+from vfl.workers import join_workers, speaks
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -34,21 +37,24 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     config = load_config(arguments.config, arguments.overrides)
     for line in config.warnings():
         console.print(f"warning: {line}")
+    workers = join_workers(config)
     run_dir = arguments.run_dir or choose_run_dir(config.name, Path("runs"), resume=arguments.resume)
+    run_dir = Path(workers.from_first(str(run_dir)))  # the others may find it begun
     if arguments.resume and not (run_dir / "config.yaml").exists():
         console.print(f"warning: --resume: nothing is saved in {run_dir}; a new run begins")
     if arguments.processes:
         if config.mode == "horizontal":
             raise ConfigError("--processes: for mode vertical; clients of mode horizontal are simulated in one process")
         return run_together(config, run_dir, Path(__file__).parent, resume=arguments.resume, console=console)
-    outcome = run_experiment(config, run_dir, resume=arguments.resume, console=console)
+    outcome = run_experiment(config, run_dir, resume=arguments.resume, console=console, workers=workers)
+    workers.leave()
     return show_outcome(outcome, run_dir, console, horizontal=config.mode == "horizontal")
 
 
 def main() -> int:
     """Run, and turn errors into one line and an exit code."""
     arguments = parse_arguments()
-    console = ShowConsole()
+    console = ShowConsole(quiet=not speaks())
     return exit_code(lambda: run(arguments, console), warn=console.print)
 
 

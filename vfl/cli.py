@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -12,11 +13,15 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from vfl.vertical.link import PeerLost
+from vfl.workers import speaks
 
 DONE = 0
 BAD_INPUT = 2
 LOST = 3
 INTERRUPTED = 130
+
+SPEAKER_S = 10.0
+"""Seconds that a worker leaves the one that speaks to come to the same error."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -24,7 +29,7 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""
-        self.exit(BAD_INPUT, f"error: {message}; see {self.prog} --help\n")
+        self.exit(BAD_INPUT, f"error: {message}; see {self.prog} --help\n" if speaks() else None)
 
 
 class ShowConsole(Console):
@@ -54,14 +59,28 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     try:
         return run()
     except (ValueError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        _say(f"error: {' '.join(str(error).split())}")
         return BAD_INPUT
     except PeerLost as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        _say(f"error: {' '.join(str(error).split())}")
         return LOST
     except KeyboardInterrupt:
-        print("interrupted; what was saved stays", file=sys.stderr)
+        if speaks():
+            print("interrupted; what was saved stays", file=sys.stderr)
         return INTERRUPTED
+
+
+def _say(line: str) -> None:
+    """Print a line on stderr, unless the worker that speaks for all has just said it.
+
+    torchrun ends all workers when one has ended: whoever is not ended soon is alone in knowing.
+    """
+    if not speaks():
+        try:
+            time.sleep(SPEAKER_S)
+        except KeyboardInterrupt:
+            return
+    print(line, file=sys.stderr)
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

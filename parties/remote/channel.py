@@ -4,7 +4,7 @@
 # grpcio brings no types.
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
 # Read when gRPC starts. TLS 1.3 has suites of its own; below it only this one is left, which needs a pre-shared key
@@ -76,7 +76,13 @@ def make_server(address: str, tls: TlsFiles | None, max_message_mb: int, streams
     """
 
     async def handle(_requests: Any, context: Any) -> None:
-        await serve(context, None if tls is None else _peer(context.auth_context()))
+        peer = None
+        if tls is not None:
+            auth_context = context.auth_context()
+            if auth_context["ssl_tls_version"] != [b"TLSv1.3"]:  # another module had started gRPC before this one
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "TLS 1.3 is needed")
+            peer = identity(auth_context["x509_pem_cert"][0])
+        await serve(context, peer)
 
     method = grpc.stream_stream_rpc_method_handler(handle)
     server = grpc.aio.server(options=_options(max_message_mb), maximum_concurrent_rpcs=streams)
@@ -124,7 +130,3 @@ def _options(max_message_mb: int) -> list[tuple[str, int | str]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.enable_retries", 0),
     ]
-
-
-def _peer(auth_context: Mapping[str, list[bytes]]) -> str:
-    return identity(auth_context["x509_pem_cert"][0])

@@ -96,13 +96,14 @@ class PartyConnection:
 
     def receive(self, envelope: Envelope) -> None:
         """Take what the party sent. Raises EnvelopeError for what does not answer the oldest open order."""
-        check_run(envelope, self.run)
         kind = kind_of(envelope)
-        if kind == "leaving":
-            self.on_leaving(self.name)
-        elif kind == "refusal":
+        if kind == "refusal":  # of whatever run
             self.fail(ValueError(f"{self.name}: {envelope.refusal.reason}"))
             self.stream.end("it refused to go on")
+            return
+        check_run(envelope, self.run)
+        if kind == "leaving":
+            self.on_leaving(self.name)
         elif kind in ANSWERS.values():
             self._answer(envelope, kind)
         else:

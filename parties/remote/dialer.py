@@ -135,7 +135,7 @@ class Dialer:
         try:
             call = open_stream(channel)
             try:
-                first = await asyncio.wait_for(_say_hello(call, self.hello()), JOIN_LIMIT_S)
+                first = await asyncio.wait_for(say_hello(call, self.hello()), JOIN_LIMIT_S)
             except TimeoutError:
                 return False, f"no answer within {JOIN_LIMIT_S:g} s"
             except EnvelopeError as error:
@@ -176,7 +176,8 @@ class Dialer:
             call.cancel()
 
 
-async def _say_hello(call: Call, hello: Envelope) -> Envelope:
+async def say_hello(call: Call, hello: Envelope) -> Envelope:
+    """Begin a stream and return the server's answer. Raises EnvelopeError, ConnectionError, and gRPC's own."""
     await call.write(hello.SerializeToString())
     data = await call.read()
     if is_end(data):

@@ -34,6 +34,7 @@ class Hub:
         tls: the server's identity; None for plaintext.
         log: shows a line.
         on_leaving: called, in the hub's thread, with the name of a party that wants to leave.
+        on_joined: called, in the hub's thread, with the name of a party that is here.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Hub:
         *,
         log: Callable[[str], None],
         on_leaving: Callable[[str], None] = lambda name: None,
+        on_joined: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.run = run
         self.expected = expected
@@ -52,6 +54,7 @@ class Hub:
         self.tls = tls
         self.log = log
         self.on_leaving = on_leaving
+        self.on_joined = on_joined
         self._connections: dict[str, PartyConnection] = {}
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
@@ -94,11 +97,11 @@ class Hub:
                 self._changed.wait(min(left_s, 1.0))  # in pieces: a signal's handler runs in between
             return {name: self._connections[name] for name in names}
 
-    def dismiss(self, names: tuple[str, ...], *, finished: bool, reason: str) -> None:
+    def dismiss(self, names: tuple[str, ...], *, exit_code: int, reason: str) -> None:
         """Tell parties that the training is over for them, and wait until they have hung up."""
         for name, connection in self.joined().items():
             if name in names:
-                goodbye = Goodbye(finished=finished, reason=reason)
+                goodbye = Goodbye(exit_code=exit_code, reason=reason)
                 connection.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, goodbye=goodbye))
         with self._changed:
             self._changed.wait_for(lambda: not self._connections.keys() & set(names), FAREWELL_S)
@@ -122,6 +125,9 @@ class Hub:
             self.log(f"refused to let a party in: {refused}")
             await pipe.write(refusal(str(refused), again=refused.again).SerializeToString())
             return
+        if connection is None:
+            await pipe.write(self._welcome())
+            return
         ended = Ended("the connection ended")
         try:
             await pipe.write(self._welcome())
@@ -133,8 +139,8 @@ class Hub:
         if ended.violation:
             await pipe.write(refusal(ended.reason).SerializeToString())
 
-    def _admit(self, first: Envelope, identity: str | None, pipe: Pipe) -> PartyConnection:
-        """Return the new party's connection. Raises JoinRefused."""
+    def _admit(self, first: Envelope, identity: str | None, pipe: Pipe) -> PartyConnection | None:
+        """Return the new party's connection; None for one that only asks and would be let in. Raises JoinRefused."""
         hello = check_identity(first, identity, tuple(self.expected))
         if first.run not in ("", self.run):
             raise JoinRefused(
@@ -165,12 +171,16 @@ class Hub:
                     f"(one that died without a word is let go after {self.network.silence_s:g} s)",
                     again=True,
                 )
+            if hello.only_asks:
+                self.log(f"{hello.party} asks whether it may join: it may")
+                return None
             self._connections[hello.party] = connection
             self._changed.notify_all()
         if present is not None:  # the same process dials again before its old stream was found to be dead
             present.fail(PeerLost(f"{hello.party} is lost: it dialled again"))
             present.stream.end("it dialled again")
         self.log(f"{hello.party} joined")
+        self.on_joined(hello.party)
         return connection
 
     def _drop(self, connection: PartyConnection, reason: str) -> None:

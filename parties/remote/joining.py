@@ -9,7 +9,7 @@ import torch
 from pydantic import BaseModel
 
 from parties.build import TrainingLabels, feature_config
-from vfl.config import ExperimentConfig
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.digest import weights_digest
 from vfl.wire.envelope import Envelope, Hello, kind_of
 
@@ -69,6 +69,12 @@ def agreement(config: ExperimentConfig) -> str:
     return json.dumps(values, sort_keys=True)
 
 
+def check_mode(config: ExperimentConfig) -> None:
+    """Raise ConfigError for an experiment that has no parties."""
+    if config.mode != "vertical":
+        raise ConfigError(f"mode: {config.mode} trains in one process, by train.py alone; parties need mode=vertical")
+
+
 def labels_digest(labels: TrainingLabels | None) -> str:
     """Return the sha256 of the training labels and the number of classes; empty for none."""
     if labels is None:
@@ -102,9 +108,7 @@ def check_hello(hello: Hello, expected: Expected) -> None:
         ("training labels", expected.data.labels, hello.labels),
     ):
         if ours != theirs:
-            differences.append(
-                f"{what} (sha256 at the server {ours[:12] or 'none'}, at the party {theirs[:12] or 'none'})"
-            )
+            differences.append(f"{what} (sha256: server {ours[:12] or 'none'}, party {theirs[:12] or 'none'})")
     if differences:
         raise JoinRefused(f"{hello.party} and the server differ in {'; '.join(differences)}; give both the same")
 

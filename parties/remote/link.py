@@ -22,7 +22,7 @@ class RemoteLink:
         self.connection = connection
         self.rounds_done = 0
         connection.start_session(session)
-        self._restore(0, "")
+        self._restore(reference(0, ""))
 
     def send(self, request: bytes) -> Future[bytes]:
         """Send a packed message; the future holds the packed reply, or PeerLost."""
@@ -33,27 +33,35 @@ class RemoteLink:
         return self.connection.order(order, lambda answer: answer.reply)
 
     def save(self) -> Future[State]:
-        """Have the party write its state; the future holds a reference to it: the round and the digest."""
+        """Have the party write its state; the future holds a reference to it."""
         rounds = self.rounds_done
-        order = Envelope(save=Save(round=rounds))
 
         def refer(answer: Envelope) -> State:
             self.connection.rounds.add(rounds)
-            return {"round": rounds, "digest": answer.saved.digest}
+            return reference(rounds, answer.saved.digest)
 
-        return self.connection.order(order, refer)
+        return self.connection.order(Envelope(save=Save(round=rounds)), refer)
 
     def load(self, state: State) -> Future[None]:
         """Have the party go back to the state of a reference. Raises ValueError for a state that is none."""
-        if state.keys() != {"round", "digest"}:
+        if state.keys() != reference(0, "").keys():
             raise ValueError(
                 f"--resume: the saved run trained {self.name} in the server's process; resume with train.py alone"
             )
-        return self._restore(state["round"], state["digest"])
+        return self._restore(state)
 
     def close(self) -> None:
         """Leave the party where it is: another session may follow."""
 
-    def _restore(self, rounds: int, digest: str) -> Future[None]:
-        self.rounds_done = rounds
-        return self.connection.order(Envelope(restore=Restore(round=rounds, digest=digest)), lambda answer: None)
+    def _restore(self, state: State) -> Future[None]:
+        self.rounds_done = state["as_of"]
+        restore = Restore(round=state["round"], digest=state["digest"], as_of=state["as_of"])
+        return self.connection.order(Envelope(restore=restore), lambda answer: None)
+
+
+def reference(rounds: int, digest: str) -> State:
+    """Return what the server keeps of a party: the round and digest of its own checkpoint.
+
+    ``as_of``: the round whose state this is for the server; later than ``round`` where the party was away meanwhile.
+    """
+    return {"round": rounds, "digest": digest, "as_of": rounds}

@@ -11,9 +11,10 @@ from rich.console import Console
 from parties.build import TrainingLabels, build_party, feature_config
 from parties.feature_party import FeatureParty
 from parties.remote.dialer import Dialer, Order, Over
-from parties.remote.joining import DataDigests, agreement, labels_digest
+from parties.remote.joining import DataDigests, agreement, check_mode, labels_digest
 from parties.remote.security import load_identity
 from parties.remote.worker import PartyWorker, open_store
+from parties.tls.diagnosis import explain
 from vfl.checkpoint import CheckpointStore
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_party_data, load_shared_labels
@@ -44,6 +45,7 @@ def run_party(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: b
     Raises ValueError for what cannot be used or the server refuses, PeerLost where it stays away, and
     KeyboardInterrupt where this process is stopped while no server is there.
     """
+    check_mode(config)
     if name not in config.data.partition.parties:
         raise ConfigError(f"--party: data.partition knows {', '.join(config.data.partition.parties)}, not {name!r}")
     tls = load_identity(name, config.network, "server", insecure=insecure)
@@ -55,26 +57,33 @@ def run_party(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: b
     instance = secrets.token_hex(8)
 
     def hello() -> Envelope:
-        width = feature_config(config, name).embedding_size
-        said = Hello(
-            party=name,
-            instance=instance,
-            embedding_width=width,
-            agreement=agreement(config),
-            train_ids=holding.digests.train_ids,
-            test_ids=holding.digests.test_ids,
-            labels=holding.digests.labels,
-            rounds=store.rounds(),
-        )
-        return Envelope(version=PROTOCOL_VERSION, run=read_run_id(run_dir), hello=said)
+        return make_hello(config, name, holding, run_dir, instance)
+
+    def explanation() -> str | None:
+        return explain(config.network.server, tls)
 
     def build() -> FeatureParty:
         return build_party(name, holding.train, holding.test, holding.labels, config, runtime)
 
-    dialer = Dialer(hello, config.network, tls, log=console.print)
+    dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation)
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     with only_process_in(run_dir), dialer:
         return follow_orders(dialer, run_dir, store, build, console)
+
+
+def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: Path, instance: str) -> Envelope:
+    """Return what a party says first: who it is, what must agree with the server, and what it has on disk."""
+    hello = Hello(
+        party=name,
+        instance=instance,
+        embedding_width=feature_config(config, name).embedding_size,
+        agreement=agreement(config),
+        train_ids=holding.digests.train_ids,
+        test_ids=holding.digests.test_ids,
+        labels=holding.digests.labels,
+        rounds=open_store(run_dir, config.checkpoint.keep).rounds(),
+    )
+    return Envelope(version=PROTOCOL_VERSION, run=read_run_id(run_dir), hello=hello)
 
 
 def load_holding(config: ExperimentConfig, name: str) -> Holding:

@@ -2,6 +2,7 @@
 
 import secrets
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -10,18 +11,20 @@ from torch import Tensor
 from parties.build import TrainingLabels, build_head_server, feature_config
 from parties.remote.connection import PartyConnection
 from parties.remote.hub import Hub
-from parties.remote.joining import DataDigests, Expected, agreement, labels_digest
+from parties.remote.joining import DataDigests, Expected, agreement, check_mode, labels_digest
 from parties.remote.link import RemoteLink
 from parties.remote.security import load_identity
+from parties.remote.stand_in import DroppableLink, StandIn
 from parties.run import Outcome, train
 from vfl.callbacks import Callback, ShowProgress
 from vfl.checkpoint import CheckpointStore
+from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_label_data
 from vfl.loop import TrainingLoop
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, write_run_id
 from vfl.runtime import Runtime, start_runtime
-from vfl.vertical.link import PeerLost
+from vfl.vertical.link import PartyLink, PeerLost
 
 OWNER = "server"
 
@@ -35,20 +38,26 @@ class ServerLabels:
     digests: DataDigests
 
 
-class LeaveRequests(Callback):
-    """Parties that want to leave: the loop ends after its round and checkpoint."""
+class Breaks(Callback):
+    """Parties that want to leave, or are back: the session ends after its round and checkpoint."""
 
     def __init__(self) -> None:
-        self.names: set[str] = set()
+        self.leaving: set[str] = set()
+        self.returned: set[str] = set()
         self._loop: TrainingLoop | None = None
 
-    def add(self, name: str) -> None:
+    def leave(self, name: str) -> None:
         """Note a party that wants to leave."""
-        self.names.add(name)
+        self.leaving.add(name)
+        self._stop()
+
+    def come_back(self, name: str) -> None:
+        """Note a party that was lost and is here again."""
+        self.returned.add(name)
         self._stop()
 
     def on_start(self, loop: TrainingLoop) -> None:
-        """Stop at once what a party leaves that asked before."""
+        """Take note of the session, and end it at once for a party that asked before."""
         self._loop = loop
         self._stop()
 
@@ -58,8 +67,12 @@ class LeaveRequests(Callback):
 
     def _stop(self) -> None:
         loop = self._loop
-        if loop is not None and self.names and loop.stop_reason is None:
-            loop.request_stop(f"{', '.join(sorted(self.names))} leaves", to_resume=True)
+        if loop is None or loop.stop_reason is not None:
+            return
+        if self.leaving:
+            loop.request_stop(f"{', '.join(sorted(self.leaving))} leaves", to_resume=True)
+        elif self.returned:
+            loop.request_stop(f"{', '.join(sorted(self.returned))} is back", to_resume=True)
 
 
 class ServerProcess:
@@ -71,53 +84,98 @@ class ServerProcess:
         self.labels = labels
         self.runtime = runtime
         self.names = config.data.partition.parties
-        self.leaves = LeaveRequests()
+        self.breaks = Breaks()
         self.session = 0
+        self.stand_ins = {
+            name: StandIn(name, config, len(labels.train.labels_N), len(labels.test_labels_N))
+            for name in self.names
+            if config.network.on_party_loss == "drop"
+        }
+        self.away: set[str] = set()
+        """Parties that were dropped and are not back."""
 
     def serve(self, hub: Hub, console: Console) -> Outcome:
         """Run sessions until the training is finished or interrupted, and say goodbye to the parties.
 
         Raises PeerLost where a party stays away or network.on_party_loss is abort.
         """
-        reason = "the server stopped"
-        finished = False
+        reason, code = "the server stopped", INTERRUPTED
         try:
             while True:
-                connections = hub.wait_for(self.names, self.config.network.wait_s)
+                connections = self._gather(hub)
                 try:
-                    outcome = self._train(connections, console)
+                    outcome = self._train(hub, connections, console)
                 except PeerLost as lost:
+                    self.away.clear()
                     self._after_loss(lost, console)
                     continue
                 if outcome.finished or outcome.signal_name:
-                    finished = outcome.finished
+                    code = DONE if outcome.finished else INTERRUPTED
                     reason = f"the server ended after round {outcome.summary['rounds']}"
                     return outcome
                 self._let_leave(hub, outcome)
         except Exception as error:
             reason = f"the server ended: {error}"
+            code = LOST if isinstance(error, PeerLost) else BAD_INPUT
             raise
         finally:
-            hub.dismiss(self.names, finished=finished, reason=reason)
+            hub.dismiss(self.names, exit_code=code, reason=reason)
 
-    def _train(self, connections: dict[str, PartyConnection], console: Console) -> Outcome:
+    def _train(self, hub: Hub, connections: dict[str, PartyConnection], console: Console) -> Outcome:
         """Train one session."""
         self.session += 1
-        usable = set[int].intersection(*(connection.rounds for connection in connections.values()))
-        store = CheckpointStore(self.run_dir / "checkpoints", keep=self.config.checkpoint.keep, usable=usable)
-        if store.rounds() and not usable & set(store.rounds()):
-            theirs = "; ".join(f"{name} has {sorted(each.rounds)}" for name, each in connections.items())
-            raise ValueError(f"no saved round is common to all: the server has {store.rounds()}; {theirs}")
+        store = self._open_store(connections)
         progress = ShowProgress(console)
         algorithm = build_head_server(
-            [RemoteLink(connection, self.session) for connection in connections.values()],
+            self._links(hub, connections, console),
             self.labels.train,
             self.labels.test_labels_N,
             self.config,
             self.runtime,
             progress.on_step,
         )
-        return train(algorithm, self.config, self.run_dir, store, progress, [self.leaves])
+        return train(algorithm, self.config, self.run_dir, store, progress, [self.breaks])
+
+    def _gather(self, hub: Hub) -> dict[str, PartyConnection]:
+        """Return the parties' connections; those that are away and dropped are not waited for."""
+        self.away -= hub.joined().keys()
+        self.breaks.returned.clear()
+        names = tuple(name for name in self.names if name not in self.away)
+        return hub.wait_for(names, self.config.network.wait_s)
+
+    def _open_store(self, connections: dict[str, PartyConnection]) -> CheckpointStore:
+        """Return the server's checkpoints, of which only those can be used that every party has its part of."""
+        store = CheckpointStore(self.run_dir / "checkpoints", keep=self.config.checkpoint.keep)
+        if self.stand_ins:  # a party that was away has no part of the rounds without it
+            return store
+        store.usable = set[int].intersection(*(connection.rounds for connection in connections.values()))
+        if store.rounds() and not store.usable & set(store.rounds()):
+            theirs = "; ".join(f"{name} has {sorted(each.rounds)}" for name, each in connections.items())
+            raise ValueError(f"no saved round is common to all: the server has {store.rounds()}; {theirs}")
+        return store
+
+    def _links(self, hub: Hub, connections: dict[str, PartyConnection], console: Console) -> list[PartyLink]:
+        remote = {name: RemoteLink(connection, self.session) for name, connection in connections.items()}
+        if not self.stand_ins:
+            return [remote[name] for name in self.names]
+
+        def drop(lost: PeerLost, name: str) -> None:
+            self.away.add(name)
+            if self.away >= set(self.names):
+                raise PeerLost(f"{lost}; no party is left")
+            if name in hub.joined():  # back already
+                self.breaks.come_back(name)
+            console.print(f"{lost}; dropped: {self.config.network.stand_in} embeddings stand in until it is back")
+
+        return [
+            DroppableLink(remote.get(name), stand_in, partial(drop, name=name))
+            for name, stand_in in self.stand_ins.items()
+        ]
+
+    def joined(self, name: str) -> None:
+        """Take note, in the hub's thread, that a party is here."""
+        if name in self.away:
+            self.breaks.come_back(name)
 
     def _after_loss(self, lost: PeerLost, console: Console) -> None:
         if self.config.network.on_party_loss == "abort":
@@ -125,8 +183,12 @@ class ServerProcess:
         console.print(f"{lost}; waiting up to {self.config.network.wait_s:g} s for it to come back")
 
     def _let_leave(self, hub: Hub, outcome: Outcome) -> None:
-        names, self.leaves.names = tuple(self.leaves.names), set()
-        hub.dismiss(names, finished=False, reason=f"left after round {outcome.summary['rounds']}")
+        names, self.breaks.leaving = tuple(self.breaks.leaving), set()
+        if not names:
+            return  # one is back
+        if self.stand_ins:
+            self.away |= set(names)
+        hub.dismiss(names, exit_code=INTERRUPTED, reason=f"left after round {outcome.summary['rounds']}")
         if self.config.network.on_party_loss == "abort":
             raise PeerLost(f"{outcome.stop_reason}; network.on_party_loss is abort")
 
@@ -136,6 +198,7 @@ def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecur
 
     Raises ValueError for data or a folder that cannot be used, PeerLost where a party stays away.
     """
+    check_mode(config)
     tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
@@ -151,7 +214,15 @@ def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecur
             name: Expected(feature_config(config, name).embedding_size, agreement(config), labels.digests)
             for name in process.names
         }
-        with Hub(run, expected, config.network, tls, log=console.print, on_leaving=process.leaves.add) as hub:
+        with Hub(
+            run,
+            expected,
+            config.network,
+            tls,
+            log=console.print,
+            on_leaving=process.breaks.leave,
+            on_joined=process.joined,
+        ) as hub:
             console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
             return process.serve(hub, console)
 

@@ -19,17 +19,20 @@ from pathlib import Path
 
 from rich.console import Console
 
+from parties.remote.joining import check_mode
 from parties.tls.certificates import Owner
 from parties.tls.files import CA, CERTIFICATE, KEY
 from parties.tls.folders import issue, make_authority
 from vfl.atomic import write_atomically
-from vfl.cli import BAD_INPUT, DONE
+from vfl.cli import BAD_INPUT
 from vfl.config import ExperimentConfig, dump_config, parse_config
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
 from vfl.loop import stop_on_signal
 from vfl.run_folder import check_run
 
 SERVER = "server"
+CRASHED = 1
+"""Python's exit code after a traceback."""
 KEY_DAYS = 365
 POLL_S = 0.1
 FAREWELL_S = 20.0
@@ -42,6 +45,7 @@ def run_together(config: ExperimentConfig, run_dir: Path, scripts: Path, *, resu
     A party that is killed is started again. ``scripts`` is the folder of ``server.py`` and ``party.py``.
     Raises ValueError for data or a folder that cannot be used.
     """
+    check_mode(config)
     folder = run_dir / "processes"
     configs = process_configs(config, folder)
     check_run(run_dir, configs[SERVER], resume=resume)
@@ -70,7 +74,7 @@ def run_together(config: ExperimentConfig, run_dir: Path, scripts: Path, *, resu
 
 def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:
     """Return every process's own configuration, by name."""
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     configs: dict[str, ExperimentConfig] = {}
     for name in (SERVER, *config.data.partition.parties):
         values = config.model_dump()
@@ -132,9 +136,9 @@ class Supervisor:
         """Start parties again that were killed; return the exit code of one that gave up, 0 for none."""
         for name in self.parties:
             code = self.running[name].poll()
-            if code is None or code == DONE:
+            if code is None:
                 continue
-            if code > 0 and code == BAD_INPUT:
+            if code in (CRASHED, BAD_INPUT):
                 lines = (self.folder / f"{name}.log").read_text(errors="replace").splitlines() or [""]
                 self.console.print(f"{name} ended: {lines[-1]}")
                 return code
@@ -178,7 +182,8 @@ def _start(command: Sequence[str], log: Path | None) -> "subprocess.Popen[bytes]
         )
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine on which nobody listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

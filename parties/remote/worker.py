@@ -58,12 +58,14 @@ class PartyWorker:
         match kind_of(order):
             case "restore":
                 self.session = order.session
-                self._restore(order.restore.round, order.restore.digest)
+                self.party = self._restore(order.restore.round, order.restore.digest)
+                self.party.round_index = order.restore.as_of - 1
                 answer.restored.CopyFrom(Restored())
             case "save":
                 answer.saved.CopyFrom(Saved(digest=self._save(order.save.round)))
             case _:
-                answer.reply = self._reply(order)
+                assert self.party is not None, "a session begins with restore"
+                answer.reply = self.party.handle(order.request)
         return answer
 
     def _check_due(self, order: Envelope) -> None:
@@ -82,28 +84,27 @@ class PartyWorker:
             raise EnvelopeError(f"{kind} {order.sequence} came again: a duplicate or a replay")
         if order.sequence > self.sequence + 1:
             raise EnvelopeError(f"{kind} {order.sequence} came out of order, {self.sequence + 1} is due")
+        if kind == "request":
+            _kind, round_index, exchange = read_header(order.request)
+            if (round_index, exchange) != (order.round, order.exchange):
+                raise EnvelopeError(
+                    f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
+                    f"{round_index}, exchange {exchange}"
+                )
 
-    def _reply(self, order: Envelope) -> bytes:
-        _kind, round_index, exchange = read_header(order.request)
-        if (round_index, exchange) != (order.round, order.exchange):
-            raise EnvelopeError(
-                f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
-                f"{round_index}, exchange {exchange}"
-            )
-        assert self.party is not None, "a session begins with restore"
-        return self.party.handle(order.request)
-
-    def _restore(self, rounds: int, digest: str) -> None:
-        self.party = self.build()
+    def _restore(self, rounds: int, digest: str) -> FeatureParty:
+        """Return the party as it was after so many rounds."""
+        party = self.build()
         if not rounds:
-            return
+            return party
         state = self.store.load(rounds)[SECTION]
         if self.store.digest(rounds) != digest:
             raise ValueError(
                 f"the checkpoint of round {rounds} in {self.store.directory} is not the one that the server's "
                 "checkpoint refers to; restore the party's folder"
             )
-        self.party.load_state_dict(state)
+        party.load_state_dict(state)
+        return party
 
     def _save(self, rounds: int) -> str:
         assert self.party is not None, "a session begins with restore"

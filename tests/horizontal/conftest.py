@@ -15,6 +15,7 @@ from vfl.horizontal.algorithms import build_algorithm
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import InMemory, OnDisk
 from vfl.horizontal.devices import Devices, Work
+from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
 from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.flat import FlatModel
@@ -44,7 +45,7 @@ class EngineCase:
             torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
 
 
-ENGINES = {"sequential": EngineCase(SequentialEngine, exact=True)}
+ENGINES = {"batched": EngineCase(BatchedEngine), "sequential": EngineCase(SequentialEngine, exact=True)}
 
 
 @pytest.fixture(params=sorted(ENGINES))
@@ -84,22 +85,20 @@ def classification(*, batch_norm: bool = False) -> Problem:
     return Problem(build_module, features, labels, sizes)
 
 
-class Point(nn.Module):
-    """One number w; its output on a sample (a, b) is a/2 (w - b)^2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(1))
-
-    def forward(self, features: Tensor) -> Tensor:
-        return features[:, 0] / 2 * (self.w - features[:, 1]) ** 2
-
-
 def quadratics(*clients: tuple[float, float], copies: int = 2) -> Problem:
-    """F_i(w) = a_i/2 (w - b_i)^2 for clients (a_i, b_i), each with the same sample so many times."""
-    features = torch.tensor(clients).repeat_interleave(copies, dim=0)
-    labels = torch.zeros(len(features), dtype=torch.int64)
-    return Problem(Point, features, labels, [copies] * len(clients), loss=lambda outputs, _labels: outputs.mean())
+    """F_i(w) = a_i/2 (w - b_i)^2 for clients (a_i, b_i), each with the same sample so many times.
+
+    It is the squared error of w sqrt(a_i) against b_i sqrt(a_i): a linear layer of one weight.
+    """
+    curvatures, optima = torch.tensor(clients).repeat_interleave(copies, dim=0).unbind(dim=1)
+    features, labels = curvatures.sqrt().unsqueeze(1), curvatures.sqrt() * optima
+    sizes = [copies] * len(clients)
+    return Problem(lambda: nn.Linear(1, 1, bias=False), features, labels, sizes, half_squared_error)
+
+
+def half_squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Mean over a batch [B, 1], [B]."""
+    return (outputs.squeeze(1) - labels).square().mean() / 2
 
 
 def small_config(**sections: Settings) -> ExperimentConfig:

@@ -20,7 +20,7 @@ def test_alignment_is_the_product_of_the_biased_gradient_with_the_way_to_the_ref
     TrainingLoop(finished, 4, checkpoints=CheckpointStore(tmp_path / "checkpoints")).run()
     again = server(reference=str(tmp_path))
     sizes = again.algorithm.samples_N
-    reports = []
+    reports, expected = [], 0.0
     aggregate = again.algorithm.aggregate
 
     def recording(state, given):

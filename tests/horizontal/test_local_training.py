@@ -30,7 +30,7 @@ def trained(problem, model, engine):
     """Train tasks with a fresh engine."""
 
     def train(*tasks, **optimizer):
-        settings = OptimizerConfig(learning_rate=0.5, **{"momentum": 0.0} | optimizer)
+        settings = OptimizerConfig.model_validate({"learning_rate": 0.5, "momentum": 0.0} | optimizer)
         runtime = Runtime(torch.device("cpu"))
         return engine.build(model, problem.features, problem.labels, settings, runtime, problem.loss).train(tasks)
 
@@ -146,11 +146,11 @@ def test_running_statistics_are_those_of_the_clients_batches(problem_with_batch_
     rows_N = problem.rows[1]
     start_Q = model.statistics_Q.clone()
     one = LocalTask(1, rows_N, model.weights_P.clone(), start_Q, [rows_N], 0.1, start_gradient=True)
-    hidden = problem.features[rows_N] @ model.module[0].weight.T.detach() + model.module[0].bias.detach()
+    layer, norm, *_ = model.module.children()
+    hidden = layer(problem.features[rows_N]).detach()
     settings = OptimizerConfig(learning_rate=0.1, momentum=0.0)
     built = engine.build(model, problem.features, problem.labels, settings, Runtime(torch.device("cpu")), problem.loss)
     (result,) = built.train([one])
     model.load(one.start_P, result.statistics_Q)
-    norm = model.module[1]
     close(norm.running_mean, 0.1 * hidden.mean(dim=0))
     close(norm.running_var, 0.9 + 0.1 * hidden.var(dim=0))

@@ -33,8 +33,8 @@ def final_weight(configure, build, point, engine):
         trainer = build(config, problem, engine)
         for round_index in range(rounds):
             metrics = trainer.train_round(round_index)
-        if clients_per_round == 2:
-            assert metrics["local_steps/min"] < metrics["local_steps/max"]
+            if clients_per_round == 2:
+                assert metrics["local_steps/min"] < metrics["local_steps/max"]
         return float(trainer.state["weights"][0])
 
     return train

@@ -39,7 +39,8 @@ def test_fedmom_is_sgd_with_nesterovs_momentum_on_the_pseudo_gradient(algorithm,
     sgd = torch.optim.SGD([weights_P], lr=rate, momentum=momentum, nesterov=momentum > 0)
     for round_index in range(6):
         deltas = dict(zip((0, 2, 5), vectors(3, round_index), strict=True))
-        weights_P.grad = -sum(SAMPLES[client] / sum(SAMPLES) * delta_P for client, delta_P in deltas.items())
+        shares = torch.tensor([SAMPLES[client] / sum(SAMPLES) for client in deltas])
+        weights_P.grad = -(shares @ torch.stack(list(deltas.values())))
         sgd.step()
         reports = [report(client, delta_P) for client, delta_P in deltas.items()]
         state = fedmom.server_update(state, fedmom.aggregate(state, reports))

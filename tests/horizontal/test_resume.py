@@ -104,7 +104,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(run, tmp_path, settings, place):
 def test_another_split_of_the_data_is_refused(run, tmp_path, configure, build, problem_with_batch_norm):
     run(tmp_path, {})
     trainer = build(configure(), problem_with_batch_norm)
-    state = CheckpointStore(tmp_path / "checkpoints").load_latest()[1]
+    state = CheckpointStore(tmp_path / "checkpoints").load(ROUNDS)
     trainer.data_digest = "other data"
     with pytest.raises(ValueError, match="--resume: the clients' samples"):
         trainer.load_state_dict(state)

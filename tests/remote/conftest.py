@@ -128,6 +128,20 @@ class Federation:
             time.sleep(0.02)
         raise AssertionError(f"{name} does not end:\n{self.logs()}")
 
+    def finish(self) -> None:
+        """Wait until all have ended."""
+        for name in self.names:
+            if name in self.running:
+                self.wait(name)
+
+    def wait_until_stopped(self, name: str) -> None:
+        """Wait until a process has been stopped by SIGSTOP."""
+        until_s = time.monotonic() + PATIENCE_S
+        while self.poll(name) != "stopped":
+            assert name in self.running, self.logs()
+            assert time.monotonic() < until_s, self.logs()
+            time.sleep(0.02)
+
     def wait_for_line(self, name: str, text: str) -> None:
         """Wait until a process has said something."""
         until_s = time.monotonic() + PATIENCE_S

@@ -10,6 +10,8 @@ import os
 import runpy
 import signal
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,7 @@ def run(order: dict[str, Any]) -> None:
     except SystemExit as end:
         code = int(end.code or 0)
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -65,7 +67,7 @@ def run(order: dict[str, Any]) -> None:
 
 
 class Strike:
-    """Sends this process a signal when a place is passed for the ``passing``-th time."""
+    """Sends this process a signal, or keeps it busy, when a place is passed for the ``passing``-th time."""
 
     def __init__(self, passing: int, action: str) -> None:
         self.left = passing
@@ -73,7 +75,13 @@ class Strike:
 
     def __call__(self) -> None:
         self.left -= 1
-        if self.left == 0:
+        if self.left:
+            return
+        if self.action.startswith("busy "):
+            until_s = time.monotonic() + float(self.action.removeprefix("busy "))
+            while time.monotonic() < until_s:
+                pass
+        else:
             os.kill(os.getpid(), signal.Signals[self.action])
 
 

@@ -403,8 +403,8 @@ def at_half_a_file(counter: Counter) -> None:
 
     write = vfl.atomic.write_durably
 
-    def write_half(path: Path, chunks: Any) -> Any:
-        written = write(path, chunks)
+    def write_half(path: Path, *arguments: Any) -> Any:
+        written = write(path, *arguments)
         action = counter.due()
         if action:
             os.truncate(path, path.stat().st_size // 2)

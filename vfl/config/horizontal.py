@@ -215,7 +215,9 @@ class HorizontalConfig(Section):
     """BatchNorm's running statistics. average: as the weights, by n_i; local: every client keeps its own; drop: nobody
     does. Without averaging the evaluation normalises by the test batch."""
     engine: Literal["auto", "sequential", "batched"] = "auto"
-    """How local training is computed; auto stacks clients where that is faster."""
+    """How local training is computed; auto stacks clients where that is faster. Under torchrun: sequential."""
+    worker_timeout_s: AboveZero = 1800.0
+    """Under torchrun: seconds that a worker waits for the others' clients before it takes them for lost."""
     client_state: Literal["memory", "disk"] = "memory"
     """Where SCAFFOLD's, FedDyn's and local buffers' client state lives."""
     partition: SamplePartitionConfig = SamplePartitionConfig()

@@ -18,7 +18,7 @@ from vfl.horizontal.devices import Devices, Work
 from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.fleet import STATISTICS, Assignment, Fleet
 from vfl.horizontal.local import LocalResult
-from vfl.horizontal.trainer import HorizontalTrainer, cost_metrics, cost_snapshot, report_metrics
+from vfl.horizontal.trainer import HorizontalTrainer, report_metrics, spent, spent_since
 from vfl.loop import Metrics
 from vfl.random import generator
 
@@ -62,7 +62,8 @@ class AsynchronousTrainer(HorizontalTrainer):
     def train_round(self, round_index: int) -> Metrics:
         """Take as many arrivals as there are clients at work, and return their metrics."""
         begun_s = self.simulated_time_s
-        before = cost_snapshot(self.fleet, list(range(self.config.horizontal.clients)))
+        clients = range(self.config.horizontal.clients)
+        before = spent(self.fleet, clients)
         reports: list[Report] = []
         sums: dict[str, float] = {}
         self._start_clients(round_index)
@@ -78,7 +79,7 @@ class AsynchronousTrainer(HorizontalTrainer):
             **report_metrics(reports),
             "simulated_time_s/round": self.simulated_time_s - begun_s,
             "simulated_time_s/total": self.simulated_time_s,
-            **cost_metrics(before, self.fleet),
+            **spent_since(before, spent(self.fleet, clients)),
             **{tag: value / len(reports) for tag, value in sums.items()},
         }
 

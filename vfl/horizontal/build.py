@@ -27,6 +27,7 @@ from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
 from vfl.random import seeded
 from vfl.runtime import Runtime
+from vfl.workers import Alone
 
 
 def build_horizontal(
@@ -35,16 +36,17 @@ def build_horizontal(
     run_dir: Path,
     console: Console,
     on_client: Callable[[int, int], None] = lambda done, total: None,
+    workers: Alone | None = None,
 ) -> tuple[SynchronousTrainer | AsynchronousTrainer, ShowSplit]:
     """Load the data, split it over the clients, and build the server with all of them, and what shows the split.
 
     ``run_dir`` is where client state goes with ``horizontal.client_state: disk``; ``on_client`` is called with
-    (clients done, clients of the round) where they train one after the other. Raises ValueError for data that is not
-    there or does not fit.
+    (clients done, clients of the round) as they get ready; ``workers`` share the clients. Raises ValueError for data
+    that is not there or does not fit.
     """
     data = load_data(config)
     partition = split_samples(data, config)
-    trainer = assemble(config, data, partition, runtime, run_dir, on_client)
+    trainer = assemble(config, data, partition, runtime, run_dir, on_client, workers)
     assert data.train.labels is not None
     return trainer, ShowSplit(partition, data.train.labels, data.classes, run_dir / "split.png", console)
 
@@ -79,6 +81,7 @@ def assemble(
     runtime: Runtime,
     run_dir: Path,
     on_client: Callable[[int, int], None] = lambda done, total: None,
+    workers: Alone | None = None,
 ) -> SynchronousTrainer | AsynchronousTrainer:
     """Build the server and its clients over samples that are loaded and split."""
     assert data.train.labels is not None
@@ -95,7 +98,7 @@ def assemble(
     model = FlatModel(runtime.place(module))
     samples_N = partition.sizes
     algorithm = build_algorithm(config, samples_N, model)
-    engine = build_engine(config, model, features, labels, runtime, on_client)
+    engine = build_engine(config, model, features, labels, runtime, on_client, workers)
     rows = [rows.to(runtime.device) for rows in partition.rows]
     fleet = Fleet(
         config, algorithm, model, engine, rows, partition.names, build_states(config, run_dir), macs_per_sample
@@ -118,7 +121,10 @@ def assemble(
         running_statistics=config.horizontal.buffers == "average",
     )
     server = AsynchronousTrainer if config.horizontal.algorithm == "fedasync" else SynchronousTrainer
-    return server(config, algorithm, fleet, devices, evaluator, _data_digest(data, partition))
+    digest = _data_digest(data, partition)
+    if workers is not None:
+        workers.must_agree_in(digest)
+    return server(config, algorithm, fleet, devices, evaluator, digest)
 
 
 def build_states(config: ExperimentConfig, run_dir: Path) -> ClientStates:

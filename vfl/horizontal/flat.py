@@ -23,11 +23,11 @@ class FlatModel:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.parameters = list(module.parameters())
-        floating = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+        self.buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
         self.weights_P, self._weight_slots = _flatten(self.parameters)
-        self.statistics_Q, _ = _flatten(floating)
+        self.statistics_Q, self._statistic_slots = _flatten(self.buffers)
         self.weight_count = sum(parameter.numel() for parameter in self.parameters)
-        self.statistic_count = sum(buffer.numel() for buffer in floating)
+        self.statistic_count = sum(buffer.numel() for buffer in self.buffers)
 
     def load(self, weights_P: Tensor, statistics_Q: Tensor) -> None:
         """Copy weights and statistics into the module."""
@@ -40,10 +40,18 @@ class FlatModel:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Return the views of a vector [..., P] that belong to each parameter [..., *its shape]."""
-        return [
-            vector[..., start : start + parameter.numel()].unflatten(-1, parameter.shape or (1,))
-            for start, parameter in zip(self._weight_slots, self.parameters, strict=True)
-        ]
+        return _views(vector, self._weight_slots, self.parameters)
+
+    def split_statistics(self, vector: Tensor) -> list[Tensor]:
+        """Return the views of a vector [..., Q] that belong to each floating-point buffer [..., *its shape]."""
+        return _views(vector, self._statistic_slots, self.buffers)
+
+
+def _views(vector: Tensor, slots: Sequence[int], tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [
+        vector[..., start : start + tensor.numel()].view((*vector.shape[:-1], *tensor.shape))
+        for start, tensor in zip(slots, tensors, strict=True)
+    ]
 
 
 def _flatten(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:

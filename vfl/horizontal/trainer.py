@@ -7,7 +7,6 @@ Shapes: N clients, P entries of the weights, Q of the statistics.
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
-from vfl.costs import PartyCosts, total_costs
+from vfl.costs import total_costs
 from vfl.digest import check_same_data, weights_digest
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.devices import Devices
@@ -127,7 +126,7 @@ class SynchronousTrainer(HorizontalTrainer):
         assignments = [
             Assignment(plan.work(client), self.state, round_index, stream=round_index) for client in selection.clients
         ]
-        before = cost_snapshot(self.fleet, selection.clients)
+        before = spent(self.fleet, selection.clients)
         results = self.fleet.train(assignments)
         reports = [
             self.fleet.report(assignment, result)
@@ -143,7 +142,7 @@ class SynchronousTrainer(HorizontalTrainer):
             "clients/selected": len(assignments),
             "simulated_time_s/round": seconds,
             "simulated_time_s/total": self.simulated_time_s,
-            **cost_metrics(before, self.fleet),
+            **spent_since(before, spent(self.fleet, selection.clients)),
             **selection.metrics,
             **diagnostics,
         }
@@ -166,18 +165,17 @@ def report_metrics(reports: Sequence[Report]) -> Metrics:
     }
 
 
-def cost_snapshot(fleet: Fleet, clients: Sequence[int]) -> dict[int, PartyCosts]:
-    """Return copies of some clients' costs."""
-    return {client: deepcopy(fleet.costs.get(client, PartyCosts())) for client in clients}
+def spent(fleet: Fleet, clients: Sequence[int]) -> Metrics:
+    """Return the bytes, multiply-accumulates and seconds that some clients have cost since round 0."""
+    costs = [fleet.costs[client] for client in clients if client in fleet.costs]
+    return {
+        "uplink_bytes/clients": sum(each.training_bytes("uplink") for each in costs),
+        "downlink_bytes/clients": sum(each.training_bytes("downlink") for each in costs),
+        "train_macs/clients": sum(each.train_macs for each in costs),
+        "train_time_s/clients": sum(each.train_time_s for each in costs),
+    }
 
 
-def cost_metrics(before: dict[int, PartyCosts], fleet: Fleet) -> Metrics:
-    """Return the bytes, multiply-accumulates and seconds that some clients have cost since a snapshot."""
-    spent = {"uplink_bytes": 0.0, "downlink_bytes": 0.0, "train_macs": 0.0, "train_time_s": 0.0}
-    for client, then in before.items():
-        now = fleet.costs.get(client, then)
-        spent["uplink_bytes"] += now.training_bytes("uplink") - then.training_bytes("uplink")
-        spent["downlink_bytes"] += now.training_bytes("downlink") - then.training_bytes("downlink")
-        spent["train_macs"] += now.train_macs - then.train_macs
-        spent["train_time_s"] += now.train_time_s - then.train_time_s
-    return {f"{name}/clients": value for name, value in spent.items()}
+def spent_since(before: Metrics, now: Metrics) -> Metrics:
+    """Return the difference of what the same clients had ``spent``."""
+    return {tag: value - before[tag] for tag, value in now.items()}

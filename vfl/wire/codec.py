@@ -256,8 +256,10 @@ def _read_bitmap(body: _Bytes, info: FrameInfo) -> _Patterns:
     bitmap_size = _bits_size(math.prod(info.shape))
     if len(body) != bitmap_size + info.nonzeros * _STORAGE[info.values].frame_bits.itemsize:
         raise CodecError(f"bitmap frame of shape {info.shape} has a body of {len(body)} bytes")
-    bits = np.unpackbits(body[:bitmap_size], bitorder="little")
-    return _scatter(np.flatnonzero(bits), body[bitmap_size:], info)
+    mask = np.unpackbits(body[:bitmap_size], bitorder="little").view(np.bool_)
+    entries = math.prod(info.shape)
+    beyond = bool(mask[entries:].any())  # in the padding
+    return _scatter(mask[:entries], int(np.count_nonzero(mask)), beyond, body[bitmap_size:], info)
 
 
 def _read_gaps(body: _Bytes, info: FrameInfo, k: int) -> _Patterns:
@@ -270,22 +272,28 @@ def _read_gaps(body: _Bytes, info: FrameInfo, k: int) -> _Patterns:
         raise CodecError(f"gaps frame of shape {info.shape} has a body of {len(body)} bytes")
     unary, remainders, sent = np.split(body, (unary_size, unary_size + remainders_size))
     gaps = _unpack_gaps(unary, remainders, info.nonzeros, k)
-    return _scatter(np.cumsum(gaps + 1) - 1, sent, info)
+    positions = np.cumsum(gaps + 1) - 1
+    beyond = bool(len(positions) and positions[-1] >= math.prod(info.shape))
+    return _scatter(positions, len(positions), beyond, sent, info)
 
 
-def _scatter(positions: _Integers, sent: _Bytes, info: FrameInfo) -> _Patterns:
-    """Put the sent values at strictly increasing positions; every other entry is zero."""
+def _scatter(
+    where: _Integers | NDArray[np.bool_], count: int, beyond: bool, sent: _Bytes, info: FrameInfo
+) -> _Patterns:
+    """Put the sent values where strictly increasing positions, or a mask, say; every other entry is zero.
+
+    ``count``: how many those are; ``beyond``: some lie beyond the last entry.
+    """
     frame_bits = _STORAGE[info.values].frame_bits
-    if len(positions) != info.nonzeros:
-        raise CodecError(f"frame places {len(positions)} values but declares {info.nonzeros}")
-    # Padding bits of a bitmap lie beyond the last entry too.
-    if len(positions) and positions[-1] >= math.prod(info.shape):
+    if count != info.nonzeros:
+        raise CodecError(f"frame places {count} values but declares {info.nonzeros}")
+    if beyond:
         raise CodecError(f"frame places a value beyond the last entry of shape {info.shape}")
     values = sent.view(frame_bits)
     if np.count_nonzero(values) != info.nonzeros:
         raise CodecError("frame sends a zero among its non-zero values")
     patterns = np.zeros(math.prod(info.shape), frame_bits.newbyteorder("="))
-    patterns[positions] = values
+    patterns[where] = values
     return patterns
 
 

@@ -47,7 +47,7 @@ class Envelope(_message.Message):
     def __init__(self, version: _Optional[int] = ..., run: _Optional[str] = ..., session: _Optional[int] = ..., sequence: _Optional[int] = ..., round: _Optional[int] = ..., exchange: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., request: _Optional[bytes] = ..., reply: _Optional[bytes] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("party", "instance", "embedding_width", "agreement", "train_ids", "test_ids", "labels", "rounds")
+    __slots__ = ("party", "instance", "embedding_width", "agreement", "train_ids", "test_ids", "labels", "rounds", "only_asks")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_WIDTH_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class Hello(_message.Message):
     TEST_IDS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    ONLY_ASKS_FIELD_NUMBER: _ClassVar[int]
     party: str
     instance: str
     embedding_width: int
@@ -64,7 +65,8 @@ class Hello(_message.Message):
     test_ids: str
     labels: str
     rounds: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, party: _Optional[str] = ..., instance: _Optional[str] = ..., embedding_width: _Optional[int] = ..., agreement: _Optional[str] = ..., train_ids: _Optional[str] = ..., test_ids: _Optional[str] = ..., labels: _Optional[str] = ..., rounds: _Optional[_Iterable[int]] = ...) -> None: ...
+    only_asks: bool
+    def __init__(self, party: _Optional[str] = ..., instance: _Optional[str] = ..., embedding_width: _Optional[int] = ..., agreement: _Optional[str] = ..., train_ids: _Optional[str] = ..., test_ids: _Optional[str] = ..., labels: _Optional[str] = ..., rounds: _Optional[_Iterable[int]] = ..., only_asks: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("heartbeat_s", "silence_s")
@@ -87,12 +89,14 @@ class Heartbeat(_message.Message):
     def __init__(self) -> None: ...
 
 class Restore(_message.Message):
-    __slots__ = ("round", "digest")
+    __slots__ = ("round", "digest", "as_of")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
     round: int
     digest: str
-    def __init__(self, round: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+    as_of: int
+    def __init__(self, round: _Optional[int] = ..., digest: _Optional[str] = ..., as_of: _Optional[int] = ...) -> None: ...
 
 class Restored(_message.Message):
     __slots__ = ()
@@ -115,9 +119,9 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Goodbye(_message.Message):
-    __slots__ = ("finished", "reason")
-    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("exit_code", "reason")
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    finished: bool
+    exit_code: int
     reason: str
-    def __init__(self, finished: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, exit_code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -224,6 +224,14 @@ def test_damaged_idx_files_are_one_line_that_says_what_to_do(tmp_path: Path, fil
     assert "\n" not in str(raised.value)
 
 
+def test_labels_of_other_images_are_refused(tmp_path: Path):
+    write_mnist(tmp_path)
+    labels = tmp_path / "MNIST/raw/train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:7] + bytes([5, 0, 1, 2, 3, 4]))  # five of six
+    with pytest.raises(ValueError, match=r"no intact MNIST .*6 images with 5 labels"):
+        load("mnist", tmp_path)
+
+
 # SVHN: MATLAB files
 
 

@@ -44,8 +44,9 @@ def _tsfl(case: str) -> Study:
 STUDIES: dict[str, Study] = {
     "heterogeneity": Study(
         "System heterogeneity: half of the clients end early (FedLGA's setting)",
-        "fedlga.yaml",
-        _algorithms("fedavg", "fedprox", "fednova", "scaffold", "feddyn", "fedlga"),
+        "heterogeneity.yaml",
+        _algorithms("fedavg", "fedprox", "fednova", "scaffold", "feddyn")
+        | {"fedlga": ["horizontal.algorithm=fedlga", "horizontal.fedlga.scale=0.1"]},
         (
             *(("fedlga", other) for other in ("fedavg", "fedprox", "fednova", "scaffold", "feddyn")),
             *((other, "fedavg") for other in ("feddyn", "scaffold", "fedprox", "fednova")),

@@ -1,0 +1,112 @@
+"""Everything that keeps a party from joining, looked for in the order in which it would meet it."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from parties.remote.channel import error_text, open_channel, open_stream
+from parties.remote.dialer import JOIN_LIMIT_S, say_hello
+from parties.remote.party_process import Holding, load_holding, make_hello
+from parties.remote.security import load_identity
+from parties.remote.worker import open_store
+from parties.tls.diagnosis import Kind, probe
+from parties.tls.files import TlsFiles
+from parties.tls.folders import describe
+from vfl.config import ExperimentConfig
+from vfl.run_folder import check_run, read_run_id
+from vfl.wire.envelope import Envelope, EnvelopeError, kind_of
+
+T = TypeVar("T")
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    name: str
+    text: str
+    """What was found, and where something is wrong, the fix."""
+    good: bool = True
+    may_pass: bool = False
+    """Not good, but only because the server is not there (yet)."""
+
+
+def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: bool) -> Iterator[Check]:
+    """Look at a party's configuration, data, keys and folder, then at its way to the server. Changes nothing.
+
+    What depends on something that is not good is left out. The server lets nobody in for it.
+    """
+    if name not in config.data.partition.parties:
+        known = ", ".join(config.data.partition.parties)
+        yield Check("config", f"--party: data.partition knows {known}, not {name!r}", good=False)
+        return
+    yield Check("config", f"{name} of experiment {config.name!r}, training.labels={config.training.labels}")
+    holding, data = _look("data", lambda: _data(config, name))
+    yield data
+    tls, keys = _look("keys", lambda: _keys(config, name, insecure=insecure))
+    yield keys
+    _, folder = _look("folder", lambda: _folder(config, run_dir))
+    yield folder
+    if not keys.good:
+        return
+    finding = probe(config.network.server, tls)
+    answers = finding.kind is Kind.ANSWERS
+    yield Check("connection", finding.text, answers, may_pass=finding.kind.may_pass)
+    if answers and holding is not None and folder.good:
+        _, joining = _look("joining", lambda: _join(config, tls, make_hello(config, name, holding, run_dir, "doctor")))
+        yield joining
+
+
+def _look(name: str, look: Callable[[], tuple[T, str]]) -> tuple[T | None, Check]:
+    """Return what ``look`` finds and how it is shown; None and the error for what it raises as ValueError."""
+    try:
+        found, text = look()
+    except ValueError as error:
+        return None, Check(name, " ".join(str(error).split()), good=False)
+    return found, Check(name, text)
+
+
+def _data(config: ExperimentConfig, name: str) -> tuple[Holding, str]:
+    holding = load_holding(config, name)
+    shape = " x ".join(str(size) for size in holding.train.features.shape[1:])
+    counts = f"{len(holding.train)} training and {len(holding.test)} test samples of {shape} features"
+    return holding, f"{counts}, {'with' if holding.labels else 'without'} labels"
+
+
+def _keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFiles | None, str]:
+    tls = load_identity(name, config.network, "server", insecure=insecure)
+    certificate = config.network.tls.certificate
+    return tls, "plaintext" if tls is None or certificate is None else describe(certificate)[0]
+
+
+def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[str, str]:
+    check_run(run_dir, config, resume=True)
+    run = read_run_id(run_dir)
+    if not run:
+        return run, f"{run_dir} is of no run yet"
+    rounds = open_store(run_dir, config.checkpoint.keep).rounds()
+    return run, f"{run_dir} is of run {run}, checkpoints after rounds {', '.join(map(str, rounds)) or '(none)'}"
+
+
+def _join(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) -> tuple[Envelope, str]:
+    """Ask the server whether it would let the party in. Raises ValueError with its reason where it would not."""
+    hello.hello.only_asks = True
+    try:
+        answer = asyncio.run(asyncio.wait_for(_ask(config, tls, hello), JOIN_LIMIT_S))
+    except EnvelopeError as error:
+        raise ValueError(f"the server at {config.network.server}: {error}") from None
+    except Exception as error:  # gRPC's own, and a server that is frozen or gone
+        raise ValueError(f"the server at {config.network.server} does not answer ({error_text(error)})") from None
+    if kind_of(answer) == "refusal":
+        raise ValueError(f"refused by the server: {answer.refusal.reason}")
+    if kind_of(answer) != "welcome":
+        raise ValueError(f"the server answered {kind_of(answer)}, not welcome; install the same release on both sides")
+    return answer, f"the server of run {answer.run} would let {hello.hello.party} in"
+
+
+async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) -> Envelope:
+    channel = open_channel(config.network.server, tls, config.network.max_message_mb)
+    try:
+        return await say_hello(open_stream(channel), hello)
+    finally:
+        await channel.close()

@@ -1,0 +1,233 @@
+"""Party processes under a head server in this process, on random data: what benchmarks and the soak measure.
+
+``python -m parties.remote.workbench party CONFIG NAME FOLDER`` and ``... echo CONFIG NAME`` are its child processes.
+"""
+
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+from rich.console import Console
+
+from parties.benchmark import CLASSES, random_data
+from parties.build import TrainingLabels, build_head_server, feature_config
+from parties.remote.dialer import Dialer, Over
+from parties.remote.hub import Hub
+from parties.remote.joining import DataDigests, Expected, agreement, labels_digest
+from parties.remote.link import RemoteLink
+from parties.remote.party_process import run_party
+from parties.remote.security import load_identity
+from parties.remote.together import SERVER, process_configs
+from parties.tls.certificates import Owner
+from parties.tls.folders import issue, make_authority
+from vfl.atomic import write_atomically
+from vfl.benchmarks.shaped_link import Shape, ShapedLink
+from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config
+from vfl.data.files import Labels, PartyData, SharedLabels, write_party_data, write_shared_labels
+from vfl.data.samples import Samples, ids_digest
+from vfl.runtime import start_runtime
+from vfl.vertical.batches import batch_rows
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of
+
+RUN = "workbench"
+JOIN_S = 300.0
+KEY_DAYS = 30
+TEST_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Keys and configurations of a federation, in a folder that goes with it."""
+
+    folder: Path
+    configs: dict[str, ExperimentConfig]
+
+    @classmethod
+    def make(cls, config: ExperimentConfig, folder: Path) -> "Workplace":
+        """Write keys and one configuration per process."""
+        configs = process_configs(config, folder)
+        make_authority(folder / "keys", config.name, KEY_DAYS + 1)
+        issue(folder / "keys", [Owner(name) for name in configs], KEY_DAYS)
+        (folder / "data").mkdir()
+        for name, own in configs.items():
+            write_atomically(folder / f"{name}.yaml", dump_config(own))
+        return cls(folder, configs)
+
+    def hub(self, expected: dict[str, Expected]) -> Hub:
+        """Return a hub that listens as the server does and says nothing."""
+        network = self.configs[SERVER].network
+        tls = load_identity(SERVER, network, "listen", insecure=False)
+        return Hub(RUN, expected, network, tls, log=lambda line: None)
+
+
+class Federation:
+    """Four party processes and their head server, in the middle of a training; a context manager.
+
+    Args:
+        config: the experiment; ``threads`` are those of each party process.
+        shape: of each party's link; None for none.
+    """
+
+    def __init__(self, config: ExperimentConfig, shape: Shape | None = None) -> None:
+        self.config = config
+        self.shape = shape
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.round_index = -1
+        self._at_end = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start everything and wait until all parties have joined."""
+        with ExitStack() as undo:
+            folder = Path(undo.enter_context(tempfile.TemporaryDirectory()))
+            workplace = Workplace.make(self.config, folder)
+            images, labels_N = random_data(self.config)
+            self._write_data(workplace, images, labels_N)
+            names = self.config.data.partition.parties
+            hub = undo.enter_context(workplace.hub(self._expected(labels_N)))
+            undo.callback(self._end_processes)
+            for name in names:
+                self._start_party(workplace, name, undo)
+            connections = hub.wait_for(names, JOIN_S)
+            runtime = start_runtime(self.config)
+            self.server = build_head_server(
+                [RemoteLink(connection, 1) for connection in connections.values()],
+                TrainingLabels(labels_N, CLASSES),
+                labels_N[:TEST_SAMPLES],
+                self.config,
+                runtime,
+            )
+            self._at_end = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End everything."""
+        self._at_end.close()
+
+    def next_round(self) -> None:
+        """Run the next round; its exchanges can then be run again and again."""
+        self.round_index += 1
+        self.server.train_round(self.round_index)
+        self.rows = batch_rows(
+            self.config.seed,
+            self.round_index,
+            self.server.steps,
+            len(self.server.train_labels_N),
+            self.config.training.batch_size,
+        )
+
+    def exchange(self) -> None:
+        """Run an exchange of the present round."""
+        self.server.exchange(self.round_index, 0, self.rows[0])
+
+    def _start_party(self, workplace: Workplace, name: str, undo: ExitStack) -> None:
+        path = workplace.folder / f"{name}.yaml"
+        own = workplace.configs[name]
+        if self.shape is not None:
+            host, _, port = own.network.server.rpartition(":")
+            link = undo.enter_context(ShapedLink((host, int(port)), self.shape))
+            network = own.network.model_copy(update={"server": f"127.0.0.1:{link.port}"})
+            write_atomically(path, dump_config(own.model_copy(update={"network": network})))
+        folder = workplace.folder / name
+        self.processes[name] = _start("party", str(path), name, str(folder))
+
+    def _write_data(self, workplace: Workplace, images: list[torch.Tensor], labels_N: torch.Tensor) -> None:
+        ids = torch.arange(len(labels_N))
+        test_ids = torch.arange(TEST_SAMPLES) + len(labels_N)
+        for name, own in zip(self.config.data.partition.parties, images, strict=True):
+            data = PartyData(name, Samples(ids, own), Samples(test_ids, own[:TEST_SAMPLES]))
+            path = workplace.configs[name].data.file
+            assert path is not None
+            write_party_data(path, data)
+        shared = SharedLabels(tuple(map(str, range(CLASSES))), Labels(ids, labels_N))
+        write_shared_labels(workplace.folder / "data" / "shared_labels.safetensors", shared)
+
+    def _expected(self, labels_N: torch.Tensor) -> dict[str, Expected]:
+        ids, test_ids = torch.arange(len(labels_N)), torch.arange(TEST_SAMPLES) + len(labels_N)
+        labels = TrainingLabels(labels_N, CLASSES) if self.config.training.labels == "shared" else None
+        data = DataDigests(ids_digest(ids), ids_digest(test_ids), labels_digest(labels))
+        return {
+            name: Expected(feature_config(self.config, name).embedding_size, agreement(self.config), data)
+            for name in self.config.data.partition.parties
+        }
+
+    def _end_processes(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+
+class Echo:
+    """One process that sends back what it is sent; a context manager."""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self.config = config
+        self._at_end = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start it and wait until it has joined."""
+        with ExitStack() as undo:
+            workplace = Workplace.make(self.config, Path(undo.enter_context(tempfile.TemporaryDirectory())))
+            name = self.config.data.partition.parties[0]
+            expected = {name: Expected(0, "{}", DataDigests("", "", ""))}
+            hub = undo.enter_context(workplace.hub(expected))
+            process = _start("echo", str(workplace.folder / f"{name}.yaml"), name)
+            undo.callback(process.wait)
+            undo.callback(process.kill)
+            self.connection = hub.wait_for((name,), JOIN_S)[name]
+            self.connection.start_session(1)
+            self._at_end = undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it."""
+        self._at_end.close()
+
+    def send(self, payload: bytes) -> bytes:
+        """Return what came back."""
+        return self.connection.order(Envelope(request=payload), lambda answer: answer.reply).result()
+
+
+def echo(config: ExperimentConfig, name: str) -> None:
+    """Send every request back until this process is ended."""
+    tls = load_identity(name, config.network, "server", insecure=False)
+    hello = Envelope(version=PROTOCOL_VERSION, hello=Hello(party=name, agreement="{}"))
+    network: NetworkConfig = config.network
+    with Dialer(lambda: hello, network, tls, log=lambda line: None) as dialer:
+        while True:
+            event = dialer.inbox.get()
+            if isinstance(event, Over):
+                raise event.error
+            order = event.envelope
+            if kind_of(order) == "request":
+                event.stream.send(
+                    Envelope(
+                        version=PROTOCOL_VERSION,
+                        run=order.run,
+                        session=order.session,
+                        sequence=order.sequence,
+                        reply=order.request,
+                    )
+                )
+
+
+def _start(*arguments: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "parties.remote.workbench", *arguments]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+if __name__ == "__main__":
+    role, config_path, party, *rest = sys.argv[1:]
+    if role == "echo":
+        echo(load_config(Path(config_path)), party)
+    else:
+        run_party(load_config(Path(config_path)), party, Path(rest[0]), insecure=False, console=Console(quiet=True))

@@ -1,0 +1,54 @@
+"""Find out why a party cannot join: python scripts/doctor.py CONFIG --party NAME [key=value ...] [--run-dir DIR].
+
+Run it on the party's machine with the arguments of scripts/party.py. It looks at the configuration, the data, the keys
+and the folder, then dials the server as the party would: it tells a closed port, a refused, expired or wrongly named
+certificate, another version and differing settings or data apart, and says how to mend each. It changes nothing, and
+the server lets nobody in for it: it may be run while a training goes on.
+
+Exit codes: 0 the party would be let in, 2 something is to be mended, 3 the server is not there (yet).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from parties.remote.doctor import examine
+from vfl.cli import BAD_INPUT, DONE, LOST, OneLineParser, ShowConsole, exit_code
+from vfl.config import load_config
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path, help="YAML file of the party, with data.file and network")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as threads=2")
+    parser.add_argument("--party", required=True, metavar="NAME", help="who this is, as party_1")
+    parser.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
+    parser.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
+    return parser.parse_intermixed_args()
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Show every check as it is made."""
+    config = load_config(arguments.config, arguments.overrides)
+    run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
+    code = DONE
+    for check in examine(config, arguments.party, run_dir, insecure=arguments.insecure):
+        state = "ok" if check.good else "waits" if check.may_pass else "WRONG"
+        console.print(f"{check.name:<10}  {state:<5}  {check.text}")
+        if not check.good and code != BAD_INPUT:
+            code = LOST if check.may_pass else BAD_INPUT
+    return code
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    console = ShowConsole()
+    return exit_code(lambda: run(arguments, console), warn=console.print)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

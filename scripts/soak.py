@@ -1,0 +1,70 @@
+"""Soak the transport: python scripts/soak.py [--exchanges N] [--megabytes X] [--json FILE].
+
+A server and two party processes exchange large messages over mutual TLS while memory, threads and file descriptors
+of each are watched. Shown is what they held in the second quarter of the exchanges and in the last.
+
+Exit codes: 0 done (whether flat or not), 2 bad input (one line on stderr), 130 interrupted.
+"""
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from parties.remote.soak import as_json, judge, soak
+from vfl.atomic import write_atomically
+from vfl.benchmarks.report import describe_machine
+from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--exchanges", type=int, default=2000, help="(%(default)s)")
+    parser.add_argument("--megabytes", type=float, default=2.0, help="of one embedding or gradient (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every look at the processes")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Soak, show and save."""
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("exchanges", total=arguments.exchanges)
+        usages = soak(arguments.exchanges, arguments.megabytes, lambda done: progress.update(task, completed=done))
+    table = Table(title=f"{arguments.exchanges} exchanges of {arguments.megabytes:g} MB per party and direction")
+    for heading in ("process", "memory [MB]", "threads", "descriptors", ""):
+        table.add_column(heading, justify="left" if heading in ("process", "") else "right")
+    for verdict in judge(usages):
+        before, after = (size / 1e6 for size in verdict.memory_bytes)
+        table.add_row(
+            verdict.process,
+            f"{before:.1f} -> {after:.1f}",
+            f"{verdict.threads[0]} -> {verdict.threads[1]}",
+            f"{verdict.descriptors[0]} -> {verdict.descriptors[1]}",
+            "flat" if verdict.flat else "GROWS",
+        )
+    console.print(table)
+    if arguments.json is not None:
+        about = {
+            "command": " ".join(["scripts/soak.py", *sys.argv[1:]]),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": describe_machine(),
+        }
+        write_atomically(arguments.json, json.dumps(about | as_json(usages), indent=1) + "\n")
+    return DONE
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    console = ShowConsole()
+    return exit_code(lambda: run(arguments, console), warn=console.print)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Which engine is built, and what cannot be stacked."""
+
+import pytest
+import torch
+from torch import nn
+
+from models.classifiers import build_classifier
+from vfl.config import ConfigError, parse_config
+from vfl.horizontal.engines.batched import BatchedEngine
+from vfl.horizontal.engines.choice import build_engine
+from vfl.horizontal.engines.distributed import share_out
+from vfl.horizontal.engines.sequential import SequentialEngine
+from vfl.horizontal.engines.stacked import stack_model
+from vfl.horizontal.flat import FlatModel
+from vfl.runtime import Runtime
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.two.weight = self.one.weight
+
+
+class Owner(nn.Module):
+    """Has a parameter of its own beside a layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.ones(3))
+        self.layer = layer
+
+
+def build(kind: str, engine: str, precision: str = "float32"):
+    shape = (12,) if kind == "char_lstm" else (1, 16, 16)
+    config = parse_config({"name": "choice", "mode": "horizontal", "horizontal": {"engine": engine}})
+    features, labels = torch.zeros(4, *shape), torch.zeros(4, dtype=torch.int64)
+    runtime = Runtime(torch.device("cpu"), torch.bfloat16 if precision == "bfloat16" else None)
+    model = FlatModel(build_classifier(kind, input_shape=shape, classes=5))
+    return build_engine(config, model, features, labels, runtime, lambda done, total: None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine", "built"),
+    [
+        ("mlp", "auto", BatchedEngine),
+        ("logistic", "auto", BatchedEngine),
+        ("mlp", "sequential", SequentialEngine),
+        ("cnn_mcmahan", "auto", SequentialEngine),
+        ("cnn_mcmahan", "batched", BatchedEngine),
+        ("char_lstm", "auto", SequentialEngine),
+    ],
+)
+def test_the_faster_engine_is_chosen_and_a_named_one_is_built(kind, engine, built):
+    assert type(build(kind, engine)) is built
+
+
+def test_auto_does_not_stack_what_it_cannot():
+    assert type(build("mlp", "auto", "bfloat16")) is SequentialEngine
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "named"), [("char_lstm", "float32", "LSTM"), ("mlp", "bfloat16", "precision=float32")]
+)
+def test_batched_on_what_it_cannot_stack_is_one_line(kind, precision, named):
+    with pytest.raises(ConfigError, match=named) as error:
+        build(kind, "batched", precision)
+    assert str(error.value).startswith("horizontal.engine: ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), "dropout"),
+        (nn.Sequential(nn.LSTM(3, 3)), "LSTM"),
+        (Tied(), "share a parameter"),
+        (nn.Sequential(nn.BatchNorm1d(3, momentum=None)), "momentum=None"),
+        (Owner(nn.Dropout(0.5)), "Dropout within"),
+        (Owner(nn.BatchNorm1d(3)), "buffers"),
+    ],
+)
+def test_layers_that_would_compute_something_else_are_refused(module, reason):
+    with pytest.raises(ConfigError, match=reason):
+        stack_model(FlatModel(module))
+
+
+def test_a_stacked_module_leaves_the_original_as_it_was():
+    module = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), nn.Linear(3, 2)))
+    layers = list(module.modules())
+    stack_model(FlatModel(module))
+    assert all(one is other for one, other in zip(layers, module.modules(), strict=True))
+
+
+def test_work_is_shared_out_largest_first_to_the_least_loaded():
+    assert share_out([5, 1, 9, 4, 4], 2) == [[2, 4], [0, 3, 1]]
+    assert share_out([1, 1], 3) == [[0], [1], []]
+    assert share_out([], 2) == [[], []]

@@ -1,0 +1,93 @@
+"""network.on_party_loss: drop. The others train on, nothing is booked for who is away, and it may return."""
+
+import json
+import signal
+
+import pytest
+import torch
+
+from parties.remote.stand_in import StandIn
+from parties.remote.together import SERVER
+from vfl.vertical.batches import batch_rows
+from vfl.wire.codec import decode, encode
+from vfl.wire.messages import Kind, Message, Part, PartKind, control
+
+EXCHANGES = 2
+"""In a round."""
+DROP = {"lightweighting": {"error_feedback": False}, "network": {"on_party_loss": "drop"}}
+
+
+def rows_of(federation) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (federation.run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_others_train_on(federate):
+    federation = federate(**DROP)
+    for name in federation.names:
+        federation.start(name, *([("embeds", EXCHANGES + 2, "SIGKILL")] if name == "party_2" else []))
+    federation.finish()
+    assert federation.codes == {SERVER: [0], "party_1": [0], "party_2": [-signal.SIGKILL]}, federation.logs()
+    assert "party_2 is lost: " in federation.log(SERVER)
+    assert "; dropped: last embeddings stand in until it is back" in federation.log(SERVER)
+    rows = rows_of(federation)
+    assert [row["round"] for row in rows] == [0, 1, 2]
+    assert [row["uplink_bytes/party_2"] > 0 for row in rows] == [True, True, False]
+    assert rows[2]["downlink_bytes/party_2"] == 0
+    assert rows[2]["uplink_bytes/party_1"] > 0
+    summary = json.loads((federation.run_dir / "summary.json").read_text())
+    assert summary["rounds"] == 3
+
+
+def test_a_dropped_party_returns_at_the_next_round(federate):
+    federation = federate(**DROP | {"training": {"rounds": 5}})
+    federation.start(SERVER)
+    federation.start("party_1", ("embeds", 2 * EXCHANGES + 1, "SIGSTOP"))  # holds round 3 until party_2 is back
+    federation.start("party_2", ("embeds", EXCHANGES + 2, "SIGKILL"))
+    assert federation.wait("party_2") == -signal.SIGKILL
+    federation.wait_until_stopped("party_1")
+    federation.start("party_2")
+    federation.wait_for_line("party_2", "joined run")
+    federation.signal("party_1", signal.SIGCONT)
+    federation.finish()
+    assert federation.codes == {SERVER: [0], "party_1": [0], "party_2": [-signal.SIGKILL, 0]}, federation.logs()
+    rows = rows_of(federation)
+    assert [row["uplink_bytes/party_2"] > 0 for row in rows] == [True, True, False, True, True]
+    assert rows[4]["alpha/party_2"] == 0.5  # it has caught up with the schedule
+
+
+def test_nobody_left_is_waited_for(federate):
+    federation = federate(**DROP)
+    blow = ("embeds", EXCHANGES + 2, "SIGKILL")
+    federation.run({"party_1": [blow], "party_2": [blow]})
+    assert {name: codes[-1] for name, codes in federation.codes.items()} == dict.fromkeys(federation.names, 0)
+    assert [row["round"] for row in rows_of(federation)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stand_in", ["last", "zeros"])
+def test_what_stands_in(configure, stand_in: str):
+    config = configure(network={"on_party_loss": "drop", "stand_in": stand_in})
+    away = StandIn("party_1", config, 48, 40)
+    sent_BD = torch.randn(16, 8, generator=torch.Generator().manual_seed(5))
+    part = Part(PartKind.EMBEDDING, encode(sent_BD))
+    away.remember(Message(Kind.EMBED, 2, 1), Message(Kind.EMBEDDING, 2, 1, (part,)))
+    rows = [batch_rows(config.seed, round_index, 3, 48, 16) for round_index in (2, 3)]
+    known = dict(zip(rows[0][1].tolist(), sent_BD if stand_in == "last" else 0 * sent_BD, strict=True))
+    for exchange in range(3):
+        reply = away.answer(Message(Kind.EMBED, 3, exchange))
+        assert (reply.kind, reply.round_index, reply.exchange) == (Kind.EMBEDDING, 3, exchange)
+        expected = [known.get(row, torch.zeros(8)) for row in rows[1][exchange].tolist()]
+        assert torch.equal(decode(reply.payloads(PartKind.EMBEDDING)[0]), torch.stack(expected))
+    asked = Message(Kind.EVALUATE, parts=(control({"start": 4, "stop": 20}),))
+    away.remember(asked, Message(Kind.EVALUATION, parts=(part,)))
+    seen = decode(away.answer(asked).payloads(PartKind.EMBEDDING)[0])
+    assert torch.equal(seen, sent_BD if stand_in == "last" else 0 * sent_BD)
+
+
+def test_an_absent_party_does_nothing(configure):
+    away = StandIn("party_1", configure(network={"on_party_loss": "drop"}), 48, 40)
+    told = {"alpha": 0.5, "beta": 0.3, "macs_per_sample": 7, "parameters": 9, "train_macs": 11, "omega": 1.0}
+    away.remember(Message(Kind.END_ROUND, 2), Message(Kind.REPORT, 2, parts=(control(told),)))
+    report = away.answer(Message(Kind.END_ROUND, 3)).settings
+    assert (report["alpha"], report["parameters"]) == (0.5, 9)
+    assert (report["train_macs"], report["omega"], report["train_time_s"]) == (0, 0.0, "0")
+    assert away.answer(Message(Kind.UPDATE, 3, 1)).kind == Kind.DONE

@@ -1,0 +1,150 @@
+"""Frozen, slow, gone, sent away: told apart, and none of them changes what is trained."""
+
+import signal
+import socket
+import time
+
+import pytest
+
+from parties.remote.together import SERVER
+
+EXCHANGES = 2
+"""In a round."""
+IN_ROUND_2 = EXCHANGES + 2
+
+
+@pytest.mark.parametrize("frozen", ["party_2", SERVER])
+def test_three_heartbeats_of_silence_are_forgiven(federate, in_process, frozen: str):
+    federation = federate()
+    place = "embeds" if frozen != SERVER else "has the embeddings"
+    for name in federation.names:
+        federation.start(name, *([(place, IN_ROUND_2, "SIGSTOP")] if name == frozen else []))
+    federation.wait_until_stopped(frozen)
+    time.sleep(3 * federation.config.network.heartbeat_s)
+    federation.signal(frozen, signal.SIGCONT)
+    federation.finish()
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    assert "lost" not in federation.log(SERVER)
+    assert federation.log(SERVER).count("joined") == 2
+    assert federation.outcome() == in_process()
+
+
+def test_a_frozen_party_is_lost_and_comes_back(federate, in_process):
+    federation = federate(network={"heartbeat_s": 0.3, "silence_s": 1.5})
+    federation.start(SERVER)
+    federation.start("party_1")
+    federation.start("party_2", ("embeds", IN_ROUND_2, "SIGSTOP"))
+    federation.wait_until_stopped("party_2")
+    federation.wait_for_line(SERVER, "party_2 is lost: silent for 1.5 s: frozen, or the network is cut; waiting up to")
+    federation.signal("party_2", signal.SIGCONT)
+    federation.finish()
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    assert federation.outcome() == in_process()
+
+
+def test_a_dead_party_is_noticed_at_once(federate):
+    federation = federate(network={"silence_s": 60, "on_party_loss": "abort"})
+    for name in federation.names:
+        federation.start(name, *([("embeds", IN_ROUND_2, "SIGKILL")] if name == "party_2" else []))
+    federation.finish()
+    assert federation.codes == {SERVER: [3], "party_1": [3], "party_2": [-signal.SIGKILL]}, federation.logs()
+    error = federation.log(SERVER).splitlines()[-1]
+    assert error.startswith("error: party_2 is lost: ")
+    assert error.endswith("network.on_party_loss is abort")
+    assert "silent" not in error
+    assert federation.saved_rounds(SERVER) == [1]  # which is there to resume from
+
+
+def test_a_busy_party_is_not_lost_however_slow(federate, in_process):
+    federation = federate(network={"heartbeat_s": 0.3, "silence_s": 1.5})
+    federation.run({"party_2": [("embeds", IN_ROUND_2, "busy 3.5")]})  # pure Python: it holds the interpreter's lock
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    log = federation.log(SERVER)
+    assert "party_2 is slow: it lives, but its reply of round 2, exchange 2 takes more than 1.5 s" in log
+    assert "party_2 is lost" not in log
+    assert federation.outcome() == in_process()
+
+
+def test_a_party_that_stays_away_ends_the_server(federate):
+    federation = federate(network={"wait_s": 1})
+    federation.start(SERVER)
+    assert federation.wait(SERVER) == 3
+    assert federation.log(SERVER).splitlines()[-1] == (
+        "error: party_1, party_2 did not join within network.wait_s = 1 s"
+    )
+
+
+def test_a_server_that_stays_away_ends_a_party(federate):
+    federation = federate(network={"wait_s": 1})
+    federation.start("party_1")
+    assert federation.wait("party_1") == 3
+    assert "stayed away for network.wait_s = 1 s" in federation.log("party_1").splitlines()[-1]
+
+
+def test_sigterm_at_the_server_leaves_a_checkpoint_a_free_port_and_no_process(federate, in_process):
+    federation = federate()
+    for name in federation.names:
+        federation.start(name, *([("asks for embeddings", IN_ROUND_2, "SIGTERM")] if name == SERVER else []))
+    federation.finish()
+    assert federation.codes == {name: [130] for name in federation.names}, federation.logs()
+    assert {name: federation.saved_rounds(name) for name in federation.names} == {
+        key: [1, 2] for key in federation.names
+    }
+    host, port = federation.configs[SERVER].network.listen.split(":")
+    with socket.create_server((host, int(port))):
+        pass
+    assert f"interrupted after round 2; go on with --run-dir {federation.run_dir} --resume" in federation.log(SERVER)
+    federation.run()
+    assert federation.outcome() == in_process()
+
+
+def test_sigterm_at_a_party_lets_it_leave_and_come_back(federate, in_process):
+    federation = federate()
+    for name in federation.names:
+        federation.start(name, *([("embeds", IN_ROUND_2, "SIGTERM")] if name == "party_2" else []))
+    assert federation.wait("party_2") == 130
+    assert federation.saved_rounds("party_2") == [1, 2]
+    assert federation.log("party_2").splitlines()[-1] == "left after round 2"
+    federation.start("party_2")
+    federation.finish()
+    assert federation.codes == {SERVER: [0], "party_1": [0], "party_2": [130, 0]}, federation.logs()
+    assert federation.outcome() == in_process()
+
+
+def test_a_party_without_a_server_ends_at_sigterm(federate):
+    federation = federate()
+    federation.start("party_1")
+    federation.wait_for_line("party_1", "dialling again")
+    federation.signal("party_1", signal.SIGTERM)
+    assert federation.wait("party_1") == 130
+
+
+def test_a_party_that_cannot_go_on_ends_all_with_its_reason(federate):
+    federation = federate()
+    for name in federation.names:
+        federation.start(name)
+    federation.wait_for_line(SERVER, "round 1/3")
+    federation.finish()
+    checkpoint = federation.folder / "party_2/checkpoints/round_000003/party.safetensors"
+    checkpoint.write_bytes(b"")
+    (federation.run_dir / "summary.json").unlink()
+    for name in federation.names:
+        federation.start(name)
+    federation.finish()
+    last = {name: codes[-1] for name, codes in federation.codes.items()}
+    assert last == dict.fromkeys(federation.names, 2), federation.logs()
+    assert f"error: party_2: {checkpoint}: 0 bytes instead of" in federation.log(SERVER)
+    assert f"the server ended: party_2: {checkpoint}" in federation.log("party_1")
+
+
+def test_folders_of_another_run_are_refused(federate):
+    first, second = federate(), federate()
+    first.run()
+    (first.folder / "party_2").rename(second.folder / "party_2")
+    (second.folder / "party_2/config.yaml").unlink()
+    second.start(SERVER)
+    second.start("party_2")
+    assert second.wait("party_2") == 2
+    assert "party_2's folder belongs to run" in second.log("party_2")
+    second.signal(SERVER, signal.SIGTERM)
+    assert second.wait(SERVER) == 130

@@ -1,0 +1,327 @@
+"""Who is let in, and what everybody else is told: a listening hub, and clients that speak to it over real TLS."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from parties.remote.channel import error_text, grpc, is_end, open_channel, open_stream
+from parties.remote.hub import Hub
+from parties.remote.joining import DataDigests, Expected, agreement
+from parties.remote.together import free_port
+from parties.tls.certificates import Authority, Owner, key_pem, new_key
+from parties.tls.files import TlsFiles
+from vfl.config import ConfigError, NetworkConfig
+from vfl.vertical.link import PeerLost
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, read_envelope
+
+RUN = "0123456789abcdef"
+DATA = DataDigests("a" * 64, "b" * 64, "c" * 64)
+
+
+def made(authority: Authority, name: str, *, age_days: int = 0, days: int = 100) -> TlsFiles:
+    key = new_key()
+    begin = datetime.now(UTC) - timedelta(days=age_days)
+    certificate = authority.certify(Owner(name), key.public_key(), days, begin)
+    pems = [each.public_bytes(Encoding.PEM) for each in (authority.certificate, certificate)]
+    return TlsFiles(pems[0], pems[1], key_pem(key))
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority.create("tests", 2000, datetime.now(UTC) - timedelta(days=1000))
+
+
+@dataclass
+class Listening:
+    """A hub for party_1 and party_2, and what it said."""
+
+    hub: Hub
+    address: str
+    settings: str
+    said: list[str] = field(default_factory=list[str])
+
+    def hello(self, party: str = "party_1", **changes: Any) -> Envelope:
+        fields: dict[str, Any] = {
+            "party": party,
+            "instance": "one",
+            "embedding_width": 8,
+            "agreement": self.settings,
+            "train_ids": DATA.train_ids,
+            "test_ids": DATA.test_ids,
+            "labels": DATA.labels,
+        }
+        return Envelope(version=PROTOCOL_VERSION, hello=Hello(**fields | changes))
+
+
+@pytest.fixture
+def listening(authority: Authority, configure) -> Iterator[Listening]:
+    with listen(made(authority, "server"), configure) as each:
+        yield each
+
+
+class listen:  # noqa: N801 - reads as a verb: with listen(...)
+    def __init__(self, tls: TlsFiles | None, configure: Callable[..., Any]) -> None:
+        address = f"127.0.0.1:{free_port()}"
+        settings = agreement(configure())
+        said: list[str] = []
+        expected = {name: Expected(8, settings, DATA) for name in ("party_1", "party_2")}
+        network = NetworkConfig(listen=address, server=address, max_message_mb=1)
+        self.listening = Listening(Hub(RUN, expected, network, tls, log=said.append), address, settings, said)
+
+    def __enter__(self) -> Listening:
+        self.listening.hub.__enter__()
+        return self.listening
+
+    def __exit__(self, *error: Any) -> None:
+        self.listening.hub.__exit__(None, None, None)
+
+
+def talk(address: str, tls: TlsFiles | None, *messages: bytes, answers: int = 1) -> list[Envelope | str]:
+    """Send messages on one stream and return so many answers but heartbeats; gRPC's words where there are none."""
+
+    async def converse() -> list[Envelope | str]:
+        channel = open_channel(address, tls, 64)
+        try:
+            call = open_stream(channel)
+            heard: list[Envelope | str] = []
+            try:
+                for message in messages:
+                    await call.write(message)
+                while len(heard) < answers:
+                    data = await asyncio.wait_for(call.read(), 30)
+                    if is_end(data):
+                        return [*heard, "end"]
+                    envelope = read_envelope(data)
+                    if not envelope.HasField("heartbeat"):
+                        heard.append(envelope)
+            except grpc.aio.AioRpcError as error:
+                heard.append(error_text(error))
+            return heard
+        finally:
+            await channel.close()
+
+    return asyncio.run(converse())
+
+
+def refused(answer: Envelope | str) -> str:
+    assert isinstance(answer, Envelope), answer
+    assert answer.HasField("refusal"), answer
+    return answer.refusal.reason
+
+
+def test_a_party_with_its_certificate_is_in(listening: Listening, authority: Authority):
+    (answer,) = talk(listening.address, made(authority, "party_1"), listening.hello().SerializeToString())
+    assert isinstance(answer, Envelope)
+    assert answer.HasField("welcome")
+    assert answer.run == RUN
+    assert "party_1 joined" in listening.said
+
+
+STRANGERS = {
+    "an expired certificate": lambda ours, other: made(ours, "party_1", age_days=200, days=100),
+    "another authority's": lambda ours, other: TlsFiles(
+        made(ours, "party_1").ca, (its := made(other, "party_1")).certificate, its.key
+    ),
+    "its own authority's": lambda ours, other: made(other, "party_1"),
+    "a server's": lambda ours, other: made(ours, "server"),
+    "plaintext": lambda ours, other: None,
+}
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+def test_without_a_good_certificate_nothing_is_heard(listening: Listening, authority: Authority, who: str):
+    tls = STRANGERS[who](authority, Authority.create("other", 200))
+    (answer,) = talk(listening.address, tls, listening.hello().SerializeToString())
+    assert isinstance(answer, str)
+    assert answer.startswith("UNAVAILABLE"), answer
+    assert listening.said == []
+    assert listening.hub.joined() == {}
+
+
+def test_without_any_certificate_nothing_is_heard(listening: Listening, authority: Authority, monkeypatch):
+    ca = made(authority, "party_1").ca
+    monkeypatch.setattr(grpc, "ssl_channel_credentials", lambda *given, real=grpc.ssl_channel_credentials: real(ca))
+    (answer,) = talk(listening.address, made(authority, "party_1"), listening.hello().SerializeToString())
+    assert isinstance(answer, str)
+    assert answer.startswith("UNAVAILABLE"), answer
+    assert listening.said == []
+
+
+def test_tls_1_2_is_not_spoken(listening: Listening, authority: Authority, tmp_path):
+    import socket
+    import ssl
+
+    tls = made(authority, "party_1")
+    for name in ("ca", "certificate", "key"):
+        (tmp_path / name).write_bytes(getattr(tls, name))
+    host, port = listening.address.split(":")
+    versions: dict[str, str | None] = {}
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca"))
+        context.load_cert_chain(tmp_path / "certificate", tmp_path / "key")
+        context.minimum_version = context.maximum_version = version
+        context.set_alpn_protocols(["h2"])
+        with socket.create_connection((host, int(port)), timeout=30) as plain:
+            try:
+                with context.wrap_socket(plain, server_hostname="server") as secure:
+                    versions[version.name] = secure.version()
+            except OSError:  # ssl's errors are of it
+                versions[version.name] = None
+    assert versions == {"TLSv1_2": None, "TLSv1_3": "TLSv1.3"}
+
+
+def test_another_partys_identity(listening: Listening, authority: Authority):
+    (answer,) = talk(listening.address, made(authority, "party_2"), listening.hello("party_1").SerializeToString())
+    assert refused(answer) == ("the certificate is of 'party_2', the hello says 'party_1'; use party_1's certificate")
+    assert listening.hub.joined() == {}
+
+
+def test_a_party_that_nobody_expects(listening: Listening, authority: Authority):
+    (answer,) = talk(listening.address, made(authority, "party_3"), listening.hello("party_3").SerializeToString())
+    assert "the server expects party_1, party_2, not 'party_3'" in refused(answer)
+
+
+def changed(settings: str, key: str, value: Any) -> str:
+    return json.dumps(json.loads(settings) | {key: value})
+
+
+DIFFERENT: dict[str, tuple[Callable[[str], dict[str, Any]], str]] = {
+    "a setting": (
+        lambda s: {"agreement": changed(s, "training.batch_size", 17)},
+        "training.batch_size (server 16, party 17)",
+    ),
+    "settings that one side lacks": (lambda s: {"agreement": changed(s, "new", 1)}, "new (server null, party 1)"),
+    "the embedding": (lambda s: {"embedding_width": 9}, "embedding_size (server 8, party 9)"),
+    "training samples": (
+        lambda s: {"train_ids": "d" * 64},
+        "ids of the training samples (sha256: server aaaaaaaaaaaa, party dddddddddddd)",
+    ),
+    "test samples": (lambda s: {"test_ids": ""}, "ids of the test samples (sha256: server bbbbbbbbbbbb, party none)"),
+    "labels": (lambda s: {"labels": "e" * 64}, "training labels (sha256: server cccccccccccc, party eeeeeeeeeeee)"),
+    "no settings": (lambda s: {"agreement": "{"}, "the party's settings are not JSON"),
+    "settings of another kind": (lambda s: {"agreement": "[" * 100_000}, "the party's settings are not JSON"),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_what_must_agree_and_does_not(listening: Listening, authority: Authority, what: str):
+    changes, message = DIFFERENT[what]
+    hello = listening.hello(**changes(listening.settings))
+    (answer,) = talk(listening.address, made(authority, "party_1"), hello.SerializeToString())
+    assert message in refused(answer)
+    assert listening.hub.joined() == {}
+
+
+def test_another_run(listening: Listening, authority: Authority):
+    hello = listening.hello()
+    hello.run = "fedcba9876543210"
+    (answer,) = talk(listening.address, made(authority, "party_1"), hello.SerializeToString())
+    assert refused(answer).startswith(f"party_1's folder belongs to run fedcba9876543210, the server's to run {RUN};")
+
+
+STRANGE = {
+    "another version": (
+        lambda hello: Envelope(version=2, hello=hello.hello).SerializeToString(),
+        "protocol version 2 came, this side speaks 1; install the same release",
+    ),
+    "no envelope": (lambda hello: b"\xff" * 40, "40 bytes are no envelope of this protocol"),
+    "nothing inside": (lambda hello: Envelope(version=1).SerializeToString(), "an envelope without content"),
+    "no hello": (
+        lambda hello: Envelope(version=1, reply=b"").SerializeToString(),
+        "a stream begins with hello, not with reply",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_a_stream_that_does_not_begin_with_a_hello(listening: Listening, authority: Authority, what: str):
+    first, message = STRANGE[what]
+    (answer,) = talk(listening.address, made(authority, "party_1"), first(listening.hello()))
+    assert refused(answer) == message
+
+
+def test_a_second_party_of_the_same_name_is_refused_while_the_first_is_here(listening: Listening, authority: Authority):
+    tls = made(authority, "party_1")
+    second: list[Envelope | str] = []
+
+    async def while_the_first_is_here() -> None:
+        channel = open_channel(listening.address, tls, 64)
+        call = open_stream(channel)
+        await call.write(listening.hello().SerializeToString())
+        assert read_envelope(await call.read()).HasField("welcome")
+        hello = listening.hello(instance="two").SerializeToString()
+        second.extend(await asyncio.to_thread(talk, listening.address, tls, hello))
+        assert listening.hub.joined().keys() == {"party_1"}
+        # The same process may dial again: its first stream is as good as dead.
+        again = await asyncio.to_thread(talk, listening.address, tls, listening.hello().SerializeToString())
+        assert isinstance(again[0], Envelope)
+        assert again[0].HasField("welcome")
+        await channel.close()
+
+    asyncio.run(while_the_first_is_here())
+    assert refused(second[0]).startswith("party_1 is already here; stop the other process of that name")
+    assert isinstance(second[0], Envelope)
+    assert second[0].refusal.again  # one that died without a word is let go later
+
+
+def test_what_breaks_the_protocol_after_joining_is_told_and_the_party_lost(listening: Listening, authority: Authority):
+    reply = Envelope(version=PROTOCOL_VERSION, run=RUN, session=1, sequence=1, reply=b"")
+    answers = talk(
+        listening.address,
+        made(authority, "party_1"),
+        listening.hello().SerializeToString(),
+        reply.SerializeToString(),
+        answers=2,
+    )
+    assert refused(answers[1]) == "reply of session 1 came, this is session 0"
+    wait_until_gone(listening)
+
+
+def test_a_message_above_the_limit_is_not_taken(listening: Listening, authority: Authority):
+    big = Envelope(version=PROTOCOL_VERSION, run=RUN, reply=bytes(2 << 20))
+    answers = talk(
+        listening.address,
+        made(authority, "party_1"),
+        listening.hello().SerializeToString(),
+        big.SerializeToString(),
+        answers=2,
+    )
+    assert isinstance(answers[1], str)
+    assert answers[1].startswith("RESOURCE_EXHAUSTED"), answers[1]
+    wait_until_gone(listening)
+
+
+def wait_until_gone(listening: Listening) -> None:
+    import time
+
+    until_s = time.monotonic() + 30
+    while listening.hub.joined():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def test_whoever_stays_away_is_named(listening: Listening):
+    with pytest.raises(PeerLost, match=r"party_1, party_2 did not join within network.wait_s = 0.2 s"):
+        listening.hub.wait_for(("party_1", "party_2"), 0.2)
+
+
+def test_a_port_that_is_taken(listening: Listening, configure):
+    network = NetworkConfig(listen=listening.address)
+    with (
+        pytest.raises(ConfigError, match=rf"network.listen: {listening.address} cannot be bound"),
+        Hub(RUN, {}, network, None, log=print),
+    ):
+        pass
+
+
+def test_the_port_is_free_afterwards(authority: Authority, configure):
+    with listen(made(authority, "server"), configure) as first:
+        network = NetworkConfig(listen=first.address)
+    with Hub(RUN, {}, network, None, log=print):
+        pass

@@ -1,0 +1,157 @@
+"""A party carries out what is due and nothing else, and keeps its own checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from parties.build import build_party
+from parties.remote.worker import PartyWorker, open_store
+from vfl.data.samples import Samples
+from vfl.digest import weights_digest
+from vfl.runtime import start_runtime
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Restore, Save, kind_of
+from vfl.wire.messages import Kind, Message, MessageError, PartKind, control, pack, unpack
+
+RUN = "0123456789abcdef"
+RATIOS = control({"alpha": 0.0, "beta": 0.0})
+
+
+class Server:
+    """Sends orders to a worker as a server does."""
+
+    def __init__(self, worker: PartyWorker, session: int = 1) -> None:
+        self.worker = worker
+        self.session = session
+        self.sequence = 0
+
+    def order(self, **fields: Any) -> Envelope:
+        self.sequence += 1
+        header = {"version": PROTOCOL_VERSION, "run": RUN, "session": self.session, "sequence": self.sequence}
+        return Envelope(**header | fields)
+
+    def ask(self, message: Message) -> Message:
+        order = self.order(round=message.round_index, exchange=message.exchange, request=pack(message))
+        return unpack(self.worker.answer(order).reply)
+
+    def restore(self, rounds: int = 0, digest: str = "") -> Envelope:
+        return self.worker.answer(self.order(restore=Restore(round=rounds, digest=digest, as_of=rounds)))
+
+    def round(self, index: int) -> None:
+        self.ask(Message(Kind.START_ROUND, index, parts=(RATIOS,)))
+        reply = self.ask(Message(Kind.EMBED, index, 0))
+        gradient = reply.parts[0].payload  # of the right shape, and that is all that matters
+        parts = (type(reply.parts[0])(PartKind.GRADIENT, gradient),)
+        self.ask(Message(Kind.UPDATE, index, 0, parts))
+        self.ask(Message(Kind.END_ROUND, index))
+
+    def save(self, rounds: int) -> str:
+        return self.worker.answer(self.order(save=Save(round=rounds))).saved.digest
+
+
+@pytest.fixture
+def make_worker(configure, tmp_path: Path):
+    config = configure(
+        data={"train_samples": 16, "test_samples": 8, "partition": {"rows": 1, "columns": 1}},
+        models={"feature": {"kind": "mlp", "embedding_size": 4, "width": 0.1}},
+        training={"labels": "server", "batch_size": 16, "rounds": 9},
+    )
+    runtime = start_runtime(config)
+    features = torch.randn(16, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+    train, test = Samples(torch.arange(16), features), Samples(torch.arange(16, 24), features[:8])
+    return lambda: PartyWorker(
+        RUN, lambda: build_party("party_1", train, test, None, config, runtime), open_store(tmp_path, keep=2)
+    )
+
+
+def weights(worker: PartyWorker) -> str:
+    assert worker.party is not None
+    return weights_digest(worker.party.model.state_dict())
+
+
+def test_a_restored_party_goes_on_with_the_same_bits(make_worker):
+    straight = Server(make_worker())
+    straight.restore()
+    for index in range(3):
+        straight.round(index)
+    server = Server(make_worker())
+    assert kind_of(server.restore()) == "restored"
+    server.round(0)
+    server.round(1)
+    digest = server.save(2)
+    server.round(2)
+    assert weights(server.worker) == weights(straight.worker)
+    again = Server(make_worker(), session=7)  # another process
+    again.restore()
+    again.restore(2, digest)
+    again.round(2)
+    assert weights(again.worker) == weights(straight.worker)
+
+
+def test_it_keeps_one_checkpoint_more_than_the_server(make_worker):
+    server = Server(make_worker())
+    server.restore()
+    for index in range(4):
+        server.round(index)
+        server.save(index + 1)
+    assert server.worker.store.rounds() == [2, 3, 4]
+
+
+def test_a_checkpoint_that_is_another(make_worker):
+    server = Server(make_worker())
+    server.restore()
+    server.round(0)
+    server.save(1)
+    with pytest.raises(ValueError, match=r"round 1 in .* is not the one that the server's checkpoint refers to"):
+        server.restore(1, "0" * 64)
+    with pytest.raises(ValueError, match="no checkpoint of round 5"):
+        server.restore(5, "0" * 64)
+
+
+STRANGE = {
+    "of another run": (
+        {"run": "fedcba9876543210"},
+        f"request of run fedcba9876543210 came, this is run {RUN}",
+    ),
+    "duplicated": ({"sequence": 2}, "request 2 came again: a duplicate or a replay"),
+    "replayed": ({"sequence": 1}, "request 1 came again"),
+    "ahead of another": ({"sequence": 4}, "request 4 came out of order, 3 is due"),
+    "of an earlier session": ({"session": 4}, "request 3 of session 4 came, this party is in session 5"),
+    "of a session not begun": ({"session": 6}, "request 3 of session 6 came, this party is in session 5"),
+    "of another round inside": ({"round": 1}, "the envelope is of round 1, exchange 0, its message of round 0"),
+    "no order": ({"request": None, "reply": b""}, "reply came, which is no order"),
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_an_order_that_is_not_due(make_worker, case: str):
+    changes, message = STRANGE[case]
+    server = Server(make_worker(), session=5)
+    server.restore()
+    server.ask(Message(Kind.START_ROUND, 0, parts=(RATIOS,)))
+    before = weights(server.worker)
+    order = server.order(request=pack(Message(Kind.EMBED, 0, 0)))
+    wrong = Envelope.FromString(order.SerializeToString())
+    for name, value in changes.items():
+        wrong.ClearField(name) if value is None else setattr(wrong, name, value)
+    with pytest.raises(EnvelopeError, match=message):
+        server.worker.answer(wrong)
+    assert weights(server.worker) == before
+    assert kind_of(server.worker.answer(order)) == "reply"  # the one that is due is still due
+
+
+def test_rounds_come_one_after_another(make_worker):
+    server = Server(make_worker())
+    server.restore()
+    with pytest.raises(MessageError, match="round 1 came, party_1 has done 0"):
+        server.ask(Message(Kind.START_ROUND, 1, parts=(RATIOS,)))
+    server.round(0)
+    with pytest.raises(MessageError, match="round 0 came, party_1 has done 1"):
+        server.ask(Message(Kind.START_ROUND, 0, parts=(RATIOS,)))
+    server.ask(Message(Kind.START_ROUND, 1, parts=(RATIOS,)))
+    server.ask(Message(Kind.EMBED, 1, 0))
+    with pytest.raises(MessageError, match="no embedding of round 2, exchange 0 to update"):
+        server.ask(Message(Kind.UPDATE, 2, 0))
+    with pytest.raises(EnvelopeError, match="save of round 5 came, this party has done 2"):
+        server.save(5)

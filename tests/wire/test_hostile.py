@@ -1,0 +1,132 @@
+"""Whatever comes off the wire, there is an answer or a typed error: 100,000 mutated messages, and their memory."""
+
+import ctypes
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from vfl.lightweighting.sparsify import sparsify
+from vfl.vertical.channel import EmbeddingReceiver
+from vfl.wire.codec import CodecError, ValueType, decode, encode
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, check_run, read_envelope
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control, pack, unpack
+
+RUN = "0123456789abcdef"
+ROWS, WIDTH = 6, 5
+MUTATIONS = 100_000
+MIB = 1 << 20
+
+
+def originals() -> list[tuple[bytes, ValueType]]:
+    """Good envelopes of every kind that carries something, frames of every format."""
+    values = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(2))
+    made: list[tuple[bytes, ValueType]] = []
+    types: tuple[ValueType, ...] = ("float32", "float16", "bfloat16")
+    for kind in types:
+        for beta in (0.0, 0.4, 0.9):
+            frame = Part(PartKind.EMBEDDING, encode(sparsify(values, beta), kind))
+            message = Message(Kind.EMBEDDING, 3, 1, (frame, control({"alpha": 0.5, "beta": [1, None]})))
+            envelope = Envelope(version=PROTOCOL_VERSION, run=RUN, session=1, sequence=2, round=3, exchange=1)
+            envelope.reply = pack(message)
+            made.append((envelope.SerializeToString(), kind))
+    for other in (
+        Envelope(version=PROTOCOL_VERSION, hello=Hello(party="party_1", agreement='{"seed": 1}', rounds=[1, 2])),
+        Envelope(version=PROTOCOL_VERSION, run=RUN, goodbye=Goodbye(exit_code=3, reason="over")),
+    ):
+        made.append((other.SerializeToString(), "float32"))
+    return made
+
+
+def mutate(data: bytes, choice: random.Random) -> bytes:
+    """Damage bytes as a bad peer or disk would: flip, overwrite, cut, repeat, insert."""
+    damaged = bytearray(data)
+    for _ in range(choice.choice((1, 1, 2, 5))):
+        at = choice.randrange(len(damaged) + 1)
+        match choice.randrange(5):
+            case 0 if at < len(damaged):
+                damaged[at] ^= 1 << choice.randrange(8)
+            case 1:
+                damaged[at : at + 4] = choice.choice((b"\xff" * 4, bytes(4), choice.randbytes(4)))
+            case 2:
+                del damaged[at:]
+            case 3:
+                damaged[at:at] = damaged[at : at + choice.randrange(1, 40)]
+            case _:
+                damaged[at:at] = choice.randbytes(choice.randrange(1, 8))
+        if not damaged:
+            break
+    return bytes(damaged)
+
+
+def read_all(data: bytes, receiver: EmbeddingReceiver) -> str:
+    """Do what a receiver does with bytes, and return how far it got."""
+    try:
+        envelope = read_envelope(data)
+        check_run(envelope, RUN)
+        message = unpack(envelope.reply)
+        for frame in message.payloads(PartKind.EMBEDDING):
+            receiver.decode(frame, ROWS)
+        _ = message.settings
+    except EnvelopeError:
+        return "envelope"
+    except CodecError:
+        return "codec"
+    except MessageError:
+        return "message"
+    except ValueError as error:
+        return "not finite" if "not finite" in str(error) else repr(error)
+    return "read"
+
+
+def test_mutated_messages_give_typed_errors_only():
+    choice = random.Random(7)
+    sources = originals()
+    receivers = {kind: EmbeddingReceiver("party_1", WIDTH, kind) for _, kind in sources}
+    ends: dict[str, int] = {}
+    for _ in range(MUTATIONS):
+        data, kind = choice.choice(sources)
+        end = read_all(mutate(data, choice), receivers[kind])
+        ends[end] = ends.get(end, 0) + 1
+    # Every layer has had its share: what passes them all is damaged in a value alone.
+    assert ends.keys() == {"envelope", "codec", "message", "not finite", "read"}
+    assert min(ends.values()) > MUTATIONS / 1000, ends
+
+
+def test_an_undamaged_message_is_read():
+    data, kind = originals()[0]
+    assert read_all(data, EmbeddingReceiver("party_1", WIDTH, kind)) == "read"
+
+
+def resident_bytes(field: str) -> int:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status[field].split()[0]) * 1024
+
+
+def trim() -> None:
+    """Give freed memory back to the system, so that what is used again shows."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.99])
+def test_a_large_mutated_frame_takes_less_than_twice_the_limit(beta: float):
+    limit = 32 * MIB
+    rows, width = 1024, limit // 4 // 1024 - 1  # the largest that a message holds
+    frame = encode(sparsify(torch.randn(rows, width, generator=torch.Generator().manual_seed(1)), beta))
+    assert len(frame) < limit
+    choice = random.Random(3)
+    undamaged = 0
+    for place in (0, 2, 4, 5, 9, 13, *(choice.randrange(17, len(frame)) for _ in range(6)), len(frame)):
+        damaged = frame[:place] + choice.randbytes(min(2, len(frame) - place)) + frame[place + 2 :]
+        trim()
+        before = resident_bytes("VmRSS")
+        try:
+            decode(damaged, shape=(rows, width))
+            undamaged += 1  # but for a value
+        except CodecError:
+            pass
+        assert resident_bytes("VmHWM") - before < 2 * limit, place
+    assert undamaged

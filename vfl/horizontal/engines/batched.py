@@ -1,0 +1,231 @@
+"""The batched engine: the clients of a cohort stacked, one pass and one update for all of them.
+
+It computes what the sequential engine does, up to rounding. What it saves is the cost of starting kernels, which
+is most of the time of small models and batches.
+
+Shapes: K clients at work, S steps of the longest, B rows of the largest batch; P and Q as in ``flat.py``.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vfl.config import ConfigError, OptimizerConfig
+from vfl.horizontal.engines.stacked import stack_model
+from vfl.horizontal.flat import FlatModel
+from vfl.horizontal.local import LocalResult, LocalTask, Loss, batch_loss
+from vfl.runtime import Runtime
+
+STACK_BYTES = {"cpu": 2**26, "cuda": 2**31}
+"""Weights of the clients that are stacked at a time, by device: larger cohorts go in parts. On the CPU a stack that
+falls out of the cache is slower than none."""
+
+
+class BatchedEngine:
+    """Trains clients together.
+
+    Args:
+        model: gives sizes, places and the code of the forward pass; its values are neither used nor changed.
+        features, labels, optimizer, runtime, loss, on_client: as for ``SequentialEngine``.
+
+    Raises ConfigError for a model that cannot be stacked (``stacked.py``), or another precision than float32.
+    """
+
+    def __init__(
+        self,
+        model: FlatModel,
+        features: Tensor,
+        labels: Tensor,
+        optimizer: OptimizerConfig,
+        runtime: Runtime,
+        loss: Loss = batch_loss,
+        on_client: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        if runtime.autocast_dtype is not None:
+            raise ConfigError("horizontal.engine: batched computes in float32; set precision=float32 or use sequential")
+        self.model = model
+        self.features = features
+        self.labels = labels
+        self.optimizer = optimizer
+        self.losses = _cross_entropies if loss is batch_loss else _client_by_client(loss)
+        self.on_client = on_client
+        self.module, self.stack = stack_model(model)
+        self.gradients_KP = model.weights_P.new_zeros(0, len(model.weights_P))
+
+    def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
+        """Train the clients in stacks of equal work, as far as that goes: those with most steps first."""
+        size = max(1, STACK_BYTES[self.features.device.type] // max(1, self.model.weights_P.nbytes))
+        order = sorted(range(len(tasks)), key=lambda place: -len(tasks[place].batches))
+        results: dict[int, LocalResult] = {}
+        self.model.module.train()
+        for start in range(0, len(order), size):
+            places = order[start : start + size]
+            results |= zip(places, self._train([tasks[place] for place in places]), strict=True)
+            self.on_client(len(results), len(tasks))
+        return [results[place] for place in range(len(tasks))]
+
+    def _train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
+        """Train one stack; ``tasks`` have ever fewer steps, so that those at work are always the first."""
+        start_gradients = self._start_gradients(tasks)
+        work = _Work(tasks, self.optimizer, self._gradient_rows(len(tasks)))
+        counts = [[len(rows_B) for rows_B in task.batches] for task in tasks]
+        norms_wanted = any(task.gradient_norms for task in tasks)
+        losses_SK: list[Tensor] = []
+        squared_norms_SK: list[Tensor] = []
+        active = 0
+        for step in range(len(counts[0])):
+            if active != (active := sum(len(steps) > step for steps in counts)):
+                self._place(work, active)
+            batches = [task.batches[step] for task in tasks[:active]]
+            losses_SK.append(self._gradients(batches, [steps[step] for steps in counts[:active]]))
+            if norms_wanted:
+                squared_norms_SK.append(work.gradients_KP[:active].square().sum(dim=1))
+            work.update(active)
+        deltas = work.weights_KP.sub_(work.starts_KP).unbind()
+        statistics = work.statistics_KQ.unbind()
+        losses, squared_norms = _by_client(losses_SK, counts), _by_client(squared_norms_SK, counts)
+        return [
+            LocalResult(
+                task.client,
+                deltas[place],
+                statistics[place],
+                task.learning_rate,
+                len(counts[place]),
+                sum(counts[place]),
+                losses[place].mean(),
+                start_gradients[place],
+                squared_norms[place] if task.gradient_norms else None,
+            )
+            for place, task in enumerate(tasks)
+        ]
+
+    def _gradient_rows(self, clients: int) -> Tensor:
+        """Return a matrix [K, P] for gradients, the same memory every time: fresh pages cost as much as a step."""
+        if len(self.gradients_KP) < clients:
+            self.gradients_KP = self.gradients_KP.new_zeros(clients, len(self.model.weights_P))
+        return self.gradients_KP[:clients]
+
+    def _place(self, work: "_Work", active: int) -> None:
+        """Let the stacked layers read and write the first rows of a stack's matrices."""
+        weights = self.model.split(work.weights_KP[:active])
+        self.stack.weights = [weight.detach().requires_grad_() for weight in weights]
+        self.stack.gradients = self.model.split(work.gradients_KP[:active])
+        self.stack.statistics = self.model.split_statistics(work.statistics_KQ[:active])
+
+    def _gradients(self, batches: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+        """Leave the gradients of one batch per client in their places and return the losses [K]."""
+        self.stack.counts = counts
+        rows_KB = _filled_up(batches, counts)
+        outputs = self.module(self.features[rows_KB].flatten(0, 1))
+        losses_K = self.losses(outputs, self.labels[rows_KB], counts)
+        # Clients are independent: the gradient of the sum is every client's own.
+        gradients = torch.autograd.grad(losses_K.sum(), self.stack.weights)
+        for place, gradient in zip(self.stack.gradients, gradients, strict=True):
+            place.copy_(gradient)  # nothing to do where it was computed there
+        return losses_K.detach()
+
+    def _start_gradients(self, tasks: Sequence[LocalTask]) -> list[Tensor | None]:
+        """Return the full gradients of those who want one."""
+        gradients: list[Tensor | None] = [None] * len(tasks)
+        wanted = [place for place, task in enumerate(tasks) if task.start_gradient]
+        if wanted:
+            work = _Work([tasks[place] for place in wanted], self.optimizer, self._gradient_rows(len(wanted)))
+            self._place(work, len(wanted))
+            rows = [tasks[place].rows_N for place in wanted]
+            self._gradients(rows, [len(rows_N) for rows_N in rows])
+            for row, place in enumerate(wanted):
+                gradients[place] = work.gradients_KP[row].clone()  # clients keep theirs, and not the others'
+        return gradients
+
+
+class _Work:
+    """The matrices of a stack, one row per client, and SGD on them: the rule of ``torch.optim.SGD``."""
+
+    def __init__(self, tasks: Sequence[LocalTask], optimizer: OptimizerConfig, gradients_KP: Tensor) -> None:
+        self.optimizer = optimizer
+        self.gradients_KP = gradients_KP
+        self.starts_KP = _rows([task.start_P for task in tasks])
+        self.weights_KP = self.starts_KP.clone(memory_format=torch.contiguous_format)
+        self.statistics_KQ = torch.stack([task.statistics_Q for task in tasks])
+        self.momentum_KP = torch.zeros_like(self.weights_KP) if optimizer.momentum else None
+        column = self.weights_KP.new_tensor([[-task.learning_rate, task.pull] for task in tasks])
+        self.negative_rates_K1, self.pulls_K1 = column[:, :1], column[:, 1:]
+        self.pulled = any(task.pull for task in tasks)
+        self.shifts_KP = _shifts(tasks)
+
+    def update(self, active: int) -> None:
+        """Take one step with the first ``active`` rows of the gradients."""
+        weights_KP, direction_KP = self.weights_KP[:active], self.gradients_KP[:active]
+        if self.shifts_KP is not None:
+            direction_KP.add_(self.shifts_KP[:active])
+        if self.pulled:
+            direction_KP.addcmul_(weights_KP - self.starts_KP[:active], self.pulls_K1[:active])
+        if self.optimizer.weight_decay:
+            direction_KP.add_(weights_KP, alpha=self.optimizer.weight_decay)
+        if self.momentum_KP is not None:
+            momentum_KP = self.momentum_KP[:active].mul_(self.optimizer.momentum).add_(direction_KP)
+            nesterov = self.optimizer.nesterov
+            direction_KP = direction_KP.add_(momentum_KP, alpha=self.optimizer.momentum) if nesterov else momentum_KP
+        weights_KP.addcmul_(direction_KP, self.negative_rates_K1[:active])
+
+
+def _rows(vectors: Sequence[Tensor]) -> Tensor:
+    """Return vectors [P] as [K, P]; no copy where all are one and the same, as the start of a round is."""
+    if all(vector is vectors[0] for vector in vectors):
+        return vectors[0].expand(len(vectors), -1)
+    return torch.stack(list(vectors))
+
+
+def _shifts(tasks: Sequence[LocalTask]) -> Tensor | None:
+    if all(task.shift_P is None for task in tasks):
+        return None
+    return torch.stack([torch.zeros_like(task.start_P) if task.shift_P is None else task.shift_P for task in tasks])
+
+
+def _filled_up(batches: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    """Return the batches as int64 [K, B], short ones filled up with their last row."""
+    longest = max(counts)
+    if min(counts) < longest:
+        batches = [
+            torch.cat([rows_B, rows_B[-1:].expand(longest - count)])
+            for rows_B, count in zip(batches, counts, strict=True)
+        ]
+    return torch.stack(list(batches))
+
+
+def _by_client(values_SK: Sequence[Tensor], counts: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Return every client's values of its own steps; later steps have ever fewer clients, the first ones."""
+    if not values_SK:
+        return []
+    clients = len(counts)
+    matrix_KS = torch.stack([F.pad(values_K, [0, clients - len(values_K)]) for values_K in values_SK], dim=1)
+    return [values_S[: len(steps)] for values_S, steps in zip(matrix_KS, counts, strict=True)]
+
+
+Losses = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
+"""(outputs [K * B, ...], labels [K, B, ...], samples that count [K]) -> mean losses [K]."""
+
+
+def _cross_entropies(outputs: Tensor, labels_KB: Tensor, counts: Sequence[int]) -> Tensor:
+    """Return ``batch_loss`` of every client."""
+    clients, size = labels_KB.shape[:2]
+    losses_KBT = F.cross_entropy(outputs, labels_KB.flatten(0, 1), reduction="none").reshape(clients, size, -1)
+    if min(counts) == size:
+        return losses_KBT.mean(dim=(1, 2))
+    counts_K1 = torch.tensor(counts, dtype=outputs.dtype, device=outputs.device)[:, None]
+    shares_KB = (torch.arange(size, device=outputs.device) < counts_K1) / counts_K1
+    return (losses_KBT.mean(dim=2) * shares_KB).sum(dim=1)
+
+
+def _client_by_client(loss: Loss) -> Losses:
+    """Return the same for any loss of one batch."""
+
+    def losses(outputs: Tensor, labels_KB: Tensor, counts: Sequence[int]) -> Tensor:
+        outputs_KB = outputs.reshape(*labels_KB.shape[:2], *outputs.shape[1:])
+        return torch.stack(
+            [loss(outputs_KB[client, :count], labels_KB[client, :count]) for client, count in enumerate(counts)]
+        )
+
+    return losses

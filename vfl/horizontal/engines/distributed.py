@@ -1,0 +1,114 @@
+"""The distributed engine: every worker trains some clients of a cohort, one all-reduce makes all results known to all.
+
+A worker fills in the rows of its own clients of a table that is zero elsewhere. The sum of the tables holds every
+result as its worker computed it, so that all workers go on from the same bits, whatever their number.
+
+Shapes: K clients of the cohort, R columns of the table; P, Q and S as in ``local.py``.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vfl.horizontal.engines.sequential import Engine
+from vfl.horizontal.flat import ALIGNMENT, FlatModel
+from vfl.horizontal.local import LocalResult, LocalTask
+from vfl.workers import Workers
+
+
+class DistributedEngine:
+    """Trains clients on all workers.
+
+    Args:
+        inner: trains this worker's clients one by one, so that no result depends on who else is in its share.
+        model: gives the sizes.
+        workers: the process group.
+    """
+
+    def __init__(self, inner: Engine, model: FlatModel, workers: Workers) -> None:
+        self.inner = inner
+        self.model = model
+        self.workers = workers
+
+    def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
+        """Train this worker's share and return the results of all. Raises PeerLost."""
+        own = share_out([_work(task) for task in tasks], self.workers.size)[self.workers.rank]
+        table = _Table(tasks, self.model)
+        results = self.inner.train([tasks[place] for place in own])
+        for place, result in zip(own, results, strict=True):
+            table.fill_in(place, result)
+        table.values = self.workers.add_up(table.values, _fingerprint(tasks))
+        return [table.read(place, task) for place, task in enumerate(tasks)]
+
+
+def share_out(work: Sequence[int], workers: int) -> list[list[int]]:
+    """Return which places every worker gets: the largest first, each to the worker with the least work so far."""
+    shares: list[list[int]] = [[] for _ in range(workers)]
+    loads = [0] * workers
+    for place in sorted(range(len(work)), key=lambda place: -work[place]):
+        least = loads.index(min(loads))
+        shares[least].append(place)
+        loads[least] += work[place]
+    return shares
+
+
+def _work(task: LocalTask) -> int:
+    """Return the samples that go forward and backward."""
+    return sum(len(rows_B) for rows_B in task.batches) + (len(task.rows_N) if task.start_gradient else 0)
+
+
+def _fingerprint(tasks: Sequence[LocalTask]) -> list[int]:
+    """Return numbers in which workers differ as soon as their weights or draws do."""
+    starts = {id(task.start_P): task.start_P for task in tasks}.values()
+    bits = [int(start_P.view(torch.int32).sum()) for start_P in starts]
+    return [*bits, *(task.client for task in tasks), *(int(task.batches[0].sum()) for task in tasks)]
+
+
+class _Table:
+    """Results as rows of one vector."""
+
+    def __init__(self, tasks: Sequence[LocalTask], model: FlatModel) -> None:
+        weights, statistics = len(model.weights_P), len(model.statistics_Q)
+        self.clients = len(tasks)
+        self.columns = {
+            "delta": weights,
+            "statistics": statistics,
+            "start_gradient": weights if any(task.start_gradient for task in tasks) else 0,
+            "squared_norms": max((len(task.batches) for task in tasks if task.gradient_norms), default=0),
+            "loss": 1,
+        }
+        # Vectors begin where they would as tensors of their own, so that no kernel takes another path for them.
+        self.columns = {name: -(-size // ALIGNMENT) * ALIGNMENT for name, size in self.columns.items()}
+        self.values = model.weights_P.new_zeros(self.clients * sum(self.columns.values()))
+
+    def fill_in(self, place: int, result: LocalResult) -> None:
+        """Write a result of this worker."""
+        row = self._row(place)
+        row["delta"].copy_(result.delta_P)
+        row["statistics"].copy_(result.statistics_Q)
+        row["loss"][0] = result.loss
+        if result.start_gradient_P is not None:
+            row["start_gradient"].copy_(result.start_gradient_P)
+        if result.squared_norms_S is not None:
+            row["squared_norms"][: result.steps].copy_(result.squared_norms_S)
+
+    def read(self, place: int, task: LocalTask) -> LocalResult:
+        """Return the result of a task, as its worker wrote it."""
+        row = {name: values.clone() for name, values in self._row(place).items()}  # no result keeps the others alive
+        steps = len(task.batches)
+        return LocalResult(
+            task.client,
+            row["delta"],
+            row["statistics"],
+            task.learning_rate,
+            steps,
+            sum(len(rows_B) for rows_B in task.batches),
+            row["loss"][0],
+            row["start_gradient"] if task.start_gradient else None,
+            row["squared_norms"][:steps] if task.gradient_norms else None,
+        )
+
+    def _row(self, place: int) -> dict[str, Tensor]:
+        parts = torch.split(self.values.view(self.clients, -1)[place], list(self.columns.values()))
+        return dict(zip(self.columns, parts, strict=True))

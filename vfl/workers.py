@@ -1,0 +1,169 @@
+"""The processes of one run under torchrun: who they are, and the one way in which they exchange anything.
+
+Every worker holds the whole experiment and does the same to it, except that each trains other clients. Only the
+first one (rank 0) writes.
+"""
+
+import os
+import signal
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.vertical.link import PeerLost
+
+PATH_BYTES = 4096
+"""Longest path of Linux."""
+
+
+class Alone:
+    """The only process of a run: stands for a group of one."""
+
+    rank = 0
+    size = 1
+
+    def __init__(self) -> None:
+        self._on_stop: Callable[[str], None] = lambda name: None
+
+    def from_first(self, text: str) -> str:
+        """Return what the first worker gave."""
+        return text
+
+    def on_stop(self, stop: Callable[[str], None]) -> None:
+        """Let ``stop`` be called, with a signal's name, when all workers are to end after the present round."""
+        self._on_stop = stop
+
+    def ask_to_stop(self, signal_name: str) -> None:
+        """Ask all workers to end after the present round."""
+        self._on_stop(signal_name)
+
+    def must_agree_in(self, digest: str) -> None:
+        """Let workers whose digest is another be found out when they next exchange something."""
+
+    def wait_for_all(self) -> None:
+        """Return when all workers have come here."""
+
+    def leave(self) -> None:
+        """Take this process out of the group."""
+
+
+class Workers(Alone):
+    """A process group that torchrun has set up in the environment.
+
+    Args:
+        device: "cpu" (gloo) or "cuda" (nccl).
+        timeout_s: seconds after which a worker that others wait for counts as lost.
+    """
+
+    def __init__(self, device: str, timeout_s: float) -> None:
+        super().__init__()
+        self.device = device
+        backend = "nccl" if device == "cuda" else "gloo"
+        self._together(lambda: dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s)))
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._asked = 0
+        self._digest = ""
+
+    def from_first(self, text: str) -> str:
+        """Return what the first worker gave, at most a path. Raises PeerLost."""
+        letters = torch.zeros(PATH_BYTES, dtype=torch.uint8, device=self.device)
+        own = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        letters[: len(own)] = own
+        self._together(lambda: dist.broadcast(letters, src=0))
+        return letters.cpu().numpy().tobytes().rstrip(b"\0").decode()
+
+    def ask_to_stop(self, signal_name: str) -> None:
+        """Ask all workers to end after the round in which ``add_up`` has told them."""
+        self._asked = signal.Signals[signal_name].value
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # torchrun and a cluster's manager may both pass it on
+
+    def must_agree_in(self, digest: str) -> None:
+        """Let workers whose digest is another be found out by the next ``add_up``."""
+        self._digest = digest
+
+    def add_up(self, values: Tensor, state: Sequence[int]) -> Tensor:
+        """Return the sum of all workers' ``values`` (float32 [M]), of which all but one are zero in every place.
+
+        The bits are added as integers, so that the sum is that one's bits, -0.0 included. ``state`` is what the
+        workers must agree in besides. Raises PeerLost, and ValueError where they do not agree.
+        """
+        notes = values.new_zeros(2 * self.size).view(torch.int32)
+        notes[2 * self.rank] = self._asked
+        notes[2 * self.rank + 1] = zlib.crc32(f"{self._digest}{state}".encode()) >> 1
+        bits = torch.cat([values.view(torch.int32), notes])
+        self._together(lambda: dist.all_reduce(bits))
+        told = [int(note) for note in bits[len(values) :].cpu()]
+        asked, states = max(told[0::2]), set(told[1::2])
+        if len(states) > 1:
+            raise ValueError("torchrun: the workers disagree; give all the same files, run folder and software")
+        if asked:
+            self._on_stop(signal.Signals(asked).name)
+        return bits[: len(values)].view(values.dtype)
+
+    def wait_for_all(self) -> None:
+        """Return when all workers have come here. Raises PeerLost."""
+        self._together(dist.barrier)
+
+    def leave(self) -> None:
+        """Take this process out of the group."""
+        dist.destroy_process_group()
+
+    def _together(self, exchange: Callable[[], object]) -> None:
+        try:
+            exchange()
+        except RuntimeError as error:
+            raise PeerLost(
+                "torchrun: another worker is gone or hangs; its own message says why; go on with --resume"
+            ) from error
+
+
+def join_workers(config: ExperimentConfig) -> Alone:
+    """Join the other workers where torchrun has started this process, else be alone.
+
+    Raises ConfigError, before anything is waited for, for a run that cannot be shared.
+    """
+    if not _under_torchrun():
+        return Alone()
+    size, horizontal = int(os.environ["WORLD_SIZE"]), config.horizontal
+    if config.mode != "horizontal":
+        raise ConfigError("mode: torchrun shares the clients of mode horizontal; for vertical use --processes")
+    if size > horizontal.clients_per_round:
+        raise ConfigError(
+            f"horizontal.clients_per_round: {horizontal.clients_per_round} clients are too few for {size} workers; "
+            "raise it or lower torchrun's --nproc-per-node"
+        )
+    if horizontal.engine == "batched":
+        raise ConfigError("horizontal.engine: workers under torchrun train their clients sequentially; use auto")
+    if horizontal.client_state == "disk":
+        raise ConfigError("horizontal.client_state: disk is for one process; use memory, or run without torchrun")
+    _take_share_of_machine(config)
+    return Workers(torch.device(config.device).type, horizontal.worker_timeout_s)
+
+
+def speaks() -> bool:
+    """Return whether this process is the one of its machine that tells the user what all of them find."""
+    return not _under_torchrun() or os.environ["LOCAL_RANK"] == "0"
+
+
+def _under_torchrun() -> bool:
+    return {"WORLD_SIZE", "RANK", "LOCAL_RANK"} <= os.environ.keys()
+
+
+def _take_share_of_machine(config: ExperimentConfig) -> None:
+    """Choose the GPU of this worker, and one thread where nobody has said how many."""
+    if config.device.startswith("cuda"):
+        if config.device != "cuda":
+            raise ConfigError(f"device: {config.device} is one GPU for all workers; use device=cuda")
+        place, there = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if place >= there:
+            raise ConfigError(f"device: this machine has {there} GPUs, too few for its workers; start as many")
+        torch.cuda.set_device(place)
+    if "OMP_NUM_THREADS" not in os.environ:
+        # torchrun sets this to 1 for two workers but not for one, which would then compute other bits.
+        torch.set_num_threads(1)
