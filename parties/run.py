@@ -82,8 +82,7 @@ def run_experiment(
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
     store = CheckpointStore(run_dir / "checkpoints", keep=config.checkpoint.keep)
     with only_process_in(run_dir):
-        callbacks = [*own_callbacks, *extra_callbacks]
-        return train(algorithm, config, run_dir, store, progress, callbacks, workers, hparams)
+        return train(algorithm, config, run_dir, store, progress, [*own_callbacks, *extra_callbacks], workers, hparams)
 
 
 def _follow(config: ExperimentConfig, run_dir: Path, console: Console, workers: Alone) -> Outcome:
@@ -110,12 +109,10 @@ def train(
     """
     workers = workers or Alone()
     first = workers.rank == 0
-    callbacks: list[Callback] = []
-    if first:
-        tensorboard = TensorBoard(run_dir, dump_config(config), dotted_settings(config) if hparams is None else hparams)
-        callbacks = [tensorboard, JsonLines(run_dir / "metrics.jsonl"), progress]
-        if isinstance(algorithm, HeadServer):
-            callbacks.append(ShowWidths(algorithm, tensorboard))
+    tensorboard = TensorBoard(run_dir, dump_config(config), dotted_settings(config) if hparams is None else hparams)
+    callbacks: list[Callback] = [tensorboard, JsonLines(run_dir / "metrics.jsonl"), progress] if first else []
+    if first and isinstance(algorithm, HeadServer):
+        callbacks.append(ShowWidths(algorithm, tensorboard))
     if config.training.patience is not None:
         callbacks.append(EarlyStop(config.training.patience))
     loop = TrainingLoop(

@@ -1,10 +1,6 @@
-<<<<<<< HEAD
-"""Measure: python scripts/benchmark.py {vertical,pruning,processes,codec,horizontal,export} [--pairs N] [--json FILE].
-=======
-"""Measure: python scripts/benchmark.py BENCHMARK [--pairs N] [--json FILE].
+"""Measure LVFL: python scripts/benchmark.py BENCHMARK [--pairs N] [--json FILE].
 
-vertical, pruning, processes, codec, horizontal or scheduling (FLARE's).
->>>>>>> flare
+BENCHMARK is vertical, pruning, processes, codec, horizontal, export or scheduling (FLARE's).
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -72,25 +68,23 @@ BENCHMARKS = {
         50,
         ("batch_size", "embedding_size"),
     ),
-    "horizontal": Benchmark(
-        benchmark_horizontal,
-        "a round of federated averaging against a loop written by hand: throughput; memory of many clients",
-        4,
-        (),
-    ),
-<<<<<<< HEAD
     "export": Benchmark(
         benchmark_export,
         "a pruned feature model in onnxruntime against the unpruned one: time and size per multiply-accumulate saved",
         30,
         ("width", "embedding_size"),
-=======
+    ),
     "scheduling": Benchmark(
         benchmark_scheduling,
         "FLARE's scheduling of a round: optimal bands for 1,000 devices, selection out of 40",
         20,
         (),
->>>>>>> flare
+    ),
+    "horizontal": Benchmark(
+        benchmark_horizontal,
+        "a round of federated averaging against a loop written by hand: throughput; memory of many clients",
+        4,
+        (),
     ),
 }
 

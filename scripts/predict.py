@@ -24,10 +24,8 @@ from parties.predict import (
 )
 from parties.trained import load_trained
 from vfl.atomic import write_atomically
-from vfl.cli import DONE, OneLineParser, exit_code
+from vfl.cli import DONE, LOST, OneLineParser, exit_code
 from vfl.data.split import split_data
-
-LOST = 3
 
 
 def parse_arguments() -> argparse.Namespace:
