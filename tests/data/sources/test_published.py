@@ -282,8 +282,8 @@ def test_a_download_is_announced_and_offline_says_where_to_put_what(
             pytest.raises(ValueError, match=r"^data\.dataset\.root: no intact .*no route to host") as raised,
         ):
             load(kind, tmp_path)
-    message = str(raised.value)
-    assert f"put {place} there, or use data.dataset.kind=digits" in message
-    assert "\n" not in message
+        message = str(raised.value)
+        assert f"put {place} there, or use data.dataset.kind=digits" in message
+        assert "\n" not in message
     assert set(offline) == {published.DOWNLOAD_TIMEOUT_S}
     assert capfd.readouterr() == ("", "")
