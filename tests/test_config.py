@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from vfl.config import ConfigError, changed_keys, dump_config, load_config, parse_config
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+FOLDER = Path(__file__).parents[1] / "configs"
+CONFIGS = [path for path in sorted(FOLDER.rglob("*.yaml")) if not path.stem.startswith("sweep_")]
 DIGITS = {"name": "small", "data": {"train_samples": 100}, "training": {"batch_size": 10}}
 
 ratios = st.floats(0, 1, exclude_max=True)

@@ -51,19 +51,19 @@ def test_the_page_has_the_configuration_and_the_hyperparameters(trained: Path):
     (text,) = {event.tensor_proto.string_val[0] for event in events.Tensors("config/text_summary")}
     assert text == b"```yaml\nname: small\n```"
     content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-    hparams = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    hparams = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams  # pyright: ignore[reportAttributeAccessIssue]  # generated without a stub
     assert hparams["lightweighting.beta"].number_value == 0.1
     assert hparams["labels"].string_value == "shared"
     assert hparams["odd"].string_value == "(1,)"
     content = events.summary_metadata["_hparams_/experiment"].plugin_data.content
-    columns = plugin_data_pb2.HParamsPluginData.FromString(content).experiment.metric_infos
+    columns = plugin_data_pb2.HParamsPluginData.FromString(content).experiment.metric_infos  # pyright: ignore[reportAttributeAccessIssue]  # generated without a stub
     shown = {column.name.tag for column in columns}
     assert {"accuracy/test", "savings/compute", "savings/communication"} <= shown <= set(events.Tags()["scalars"])
 
 
 def test_the_page_opens_on_the_savings(trained: Path):
     (event,) = events_of(trained).Tensors("custom_scalars__config__")[:1]
-    categories = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0]).category
+    categories = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0]).category  # pyright: ignore[reportAttributeAccessIssue]  # generated without a stub
     first = min(categories, key=lambda category: category.title)
     assert [chart.title for chart in first.chart] == [
         *("test accuracy", "compute saved", "communication saved"),

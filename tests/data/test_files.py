@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from vfl.data.datasets import load_dataset
 from vfl.data.files import (
     LabelData,
     Labels,
@@ -91,6 +92,17 @@ def test_files_hold_what_the_parties_of_one_process_hold(labels, configure, buil
     if labels == "shared":
         shared = load_shared_labels(tmp_path / "shared_labels.safetensors")
         assert equal(shared.train.values, server.links[0].party.protocol.labels_N)
+
+
+def test_every_party_gets_its_own_block_in_row_major_order(configure):
+    config = configure(data={"partition": {"rows": 2, "columns": 1}})
+    data = load_dataset("digits", None, train_samples=48, test_samples=40, seed=config.seed)
+    top, bottom = split_data(config).parties
+    assert (top.party, bottom.party) == ("party_1", "party_2")
+    for whole, parts in ((data.train, (top.train, bottom.train)), (data.test, (top.test, bottom.test))):
+        assert equal(parts[0].features, whole.features[:, :, :16])
+        assert equal(parts[1].features, whole.features[:, :, 16:])
+        assert equal(parts[0].ids, whole.ids)
 
 
 def test_a_file_holds_nothing_of_another_owner(configure, tmp_path):

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from models.registry import build_feature_model
 from models.small_map import SmallMapConv2d
+from parties.local import LocalLink
 from parties.predict import predict
 from parties.run import run_experiment
 from parties.trained import load_trained
@@ -108,7 +109,8 @@ def test_the_files_together_predict_as_the_run_does(exported: tuple[Path, int]):
     assert code == 0
     server = load_trained(run_dir)
     folder = run_dir / "export"
-    embeddings = [run_onnx(folder / f"{link.name}.onnx", link.party.test.features) for link in server.links]
+    links = [link for link in server.links if isinstance(link, LocalLink)]
+    embeddings = [run_onnx(folder / f"{link.name}.onnx", link.party.test.features) for link in links]
     logits_NC = run_onnx(folder / "head.onnx", torch.cat(embeddings, dim=1))
     torch.testing.assert_close(logits_NC.softmax(dim=1), predict(server), atol=1e-4, rtol=1e-4)
 

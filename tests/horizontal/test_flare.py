@@ -11,6 +11,7 @@ from rich.console import Console
 from parties.run import run_experiment
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.horizontal.build import build_horizontal
+from vfl.horizontal.flare import Flare
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.runtime import start_runtime
 
@@ -160,11 +161,15 @@ def test_a_client_that_is_away_is_not_scheduled(tmp_path: Path):
 
 def test_what_is_sent_is_the_upload_unless_settings_say_otherwise(tmp_path: Path):
     trainer = build(uneven("mas", wireless={"policy": "greedy"}), tmp_path)
+    assert isinstance(trainer.algorithm, Flare)
+    assert trainer.algorithm.scheduler is not None
     real = trainer.algorithm.scheduler.network.update_bits
     metrics = trainer.train_round(0)
     sent = 8 * metrics["uplink_bytes/clients"] / metrics["clients/selected"]
     assert real == pytest.approx(sent, rel=1e-2)  # settings of the message are left out
     fixed = build(uneven("mas", wireless={"policy": "greedy", "update_bits": 1e7}), tmp_path)
+    assert isinstance(fixed.algorithm, Flare)
+    assert fixed.algorithm.scheduler is not None
     assert fixed.algorithm.scheduler.network.update_bits == 1e7
 
 

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from vfl.config import dump_config
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.paper import flare_output
@@ -40,7 +42,8 @@ def test_rounds_end_with_the_simulated_time():
     devices = Devices(config.horizontal, [1] * 40, 40, config.seed, (0, 0))
     scheduler = Scheduler(config, 1.0)
     lengths_s = [scheduler.select(number, devices.plan(number)).seconds for number in range(config.training.rounds)]
-    assert sum(lengths_s[:-1]) < 1.5 <= sum(lengths_s)
+    ends_s = np.cumsum([length_s or 0.0 for length_s in lengths_s])
+    assert ends_s[-2] < 1.5 <= ends_s[-1]
     assert rounds_within(config, 1e-9) == 1
     devices_per_round, steps = participation(config, 3)
     assert 1 <= devices_per_round <= 40

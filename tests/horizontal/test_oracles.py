@@ -77,23 +77,25 @@ def test_fednova_is_the_mean_normalised_change_times_the_mean_amount(algorithm, 
 
 
 @pytest.mark.parametrize("scope", ["global", "layer"])
-@pytest.mark.parametrize("complete", [(True, False, False), (False, False, False)], ids=["some", "none complete"])
+@pytest.mark.parametrize(
+    "complete", [(True, True, False, False), (False, False, False, False)], ids=["some", "none complete"]
+)
 def test_fedlgas_correction_is_that_of_the_whole_outer_product(configure, report, scope, complete):
     settings = {"algorithm": "fedlga", "fedlga": {"scale": 0.05, "scope": scope}, "server_learning_rate": 0.7}
     blocks = [slice(0, 4), slice(4, P)] if scope == "layer" else [slice(0, P)]
     fedlga = FedLGA(configure(horizontal=settings), SAMPLES, lambda vector_P: [vector_P[block] for block in blocks])
-    deltas, steps, epochs, rate = vectors(3), (12, 4, 8), (3.0, 1.0, 2.0), 0.1
+    deltas, steps, epochs, rate = vectors(4), (12, 15, 4, 8), (3.0, 3.0, 1.0, 2.0), 0.1
     epochs = tuple(3.0 if done else min(own, 2.0) for done, own in zip(complete, epochs, strict=True))
     start_P = vectors(1, seed=7)[0]
     reports = [
         report(client, deltas[client], steps=steps[client], epochs=epochs[client], asked_epochs=3.0, start_P=start_P)
-        for client in range(3)
+        for client in range(4)
     ]
     ends = [start_P + delta_P for delta_P in deltas]
     if any(complete):
-        ahead_P = start_P + deltas[0]
+        ahead_P = start_P + (deltas[0] + deltas[1]) / 2
     else:
-        ahead_P = start_P + sum(delta_P * 3.0 / done for delta_P, done in zip(deltas, epochs, strict=True)) / 3
+        ahead_P = start_P + sum(delta_P * 3.0 / done for delta_P, done in zip(deltas, epochs, strict=True)) / 4
     corrected = []
     for client, done in enumerate(complete):
         g_P = -deltas[client] / (rate * steps[client])
@@ -103,7 +105,9 @@ def test_fedlgas_correction_is_that_of_the_whole_outer_product(configure, report
         correction_P = torch.zeros(P) if done else 0.05 * product_PP @ (ahead_P - ends[client])
         corrected.append(deltas[client] + correction_P)
     aggregate = fedlga.aggregate({"weights": start_P}, reports)
-    torch.testing.assert_close(aggregate.vectors["delta"], 0.7 * sum(corrected) / 3, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        aggregate.vectors["delta"], 0.7 * torch.stack(corrected).mean(dim=0), rtol=1e-4, atol=1e-5
+    )
     ratios = [float((new - old).norm() / old.norm()) for new, old in zip(corrected, deltas, strict=True)]
     assert aggregate.metrics["fedlga/correction"] == pytest.approx(max(ratios), rel=1e-4)
 

@@ -15,7 +15,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from parties.predict import PartyAbsent, accuracy, image_shape, mean_embedding, predict, read_samples, use_samples
+from parties.predict import (
+    PartyAbsent,
+    WhenAbsent,
+    accuracy,
+    image_shape,
+    mean_embedding,
+    predict,
+    read_samples,
+    use_samples,
+)
 from parties.run import run_experiment
 from parties.trained import load_trained, parties_of
 from vfl.checkpoint import CheckpointStore, CorruptCheckpoint
@@ -76,7 +85,8 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
     with torch.inference_mode():
         train_ND = parties[1].model(parties[1].train.features)
     torch.testing.assert_close(mean_embedding(parties[1]), train_ND.mean(dim=0))
-    for choice, value_D in (("zeros", torch.zeros(8)), ("mean", train_ND.mean(dim=0))):
+    choices: list[tuple[WhenAbsent, torch.Tensor]] = [("zeros", torch.zeros(8)), ("mean", train_ND.mean(dim=0))]
+    for choice, value_D in choices:
         expected_NC = server.logits(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)
         torch.testing.assert_close(predict(server, "party_2", choice), expected_NC)
     with pytest.raises(PartyAbsent, match="party_2 is absent"):

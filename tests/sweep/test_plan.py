@@ -95,3 +95,9 @@ def test_a_search_has_no_runs_of_its_own(write):
     assert sweep.runs(1) == []
     assert sweep.search is not None
     assert sweep.search.trials == 3
+
+
+@pytest.mark.parametrize("name", ["sweep_quickstart", "sweep_cifar10"])
+def test_the_repositorys_sweeps_can_be_planned(name: str):
+    sweep = load_sweep(Path(__file__).parents[2] / "configs" / f"{name}.yaml")
+    assert len(sweep.points) >= 16

@@ -31,14 +31,17 @@ class SamplePartitionConfig(Section):
     kind: Literal["iid", "classes", "shards", "dirichlet", "gaussian", "natural"] = "iid"
     """iid: shuffled, equal; classes: P classes per client; shards: sorted by label and cut; dirichlet: class shares by
     Dirichlet; gaussian: sizes in fifths (T-SFL, Case 3); natural: the data's own users or roles."""
-    classes_per_client: Positive = 2
-    """P of ``classes``."""
-    shards_per_client: Positive = 2
-    dirichlet_alpha: AboveZero = 0.5
-    min_samples: Positive = 1
-    """Smallest client that ``dirichlet`` may draw."""
+    classes_per_client: Positive | None = None
+    """P of ``classes``; null is 2."""
+    shards_per_client: Positive | None = None
+    """Of ``shards``; null is 2."""
+    dirichlet_alpha: AboveZero | None = None
+    """Of ``dirichlet``; null is 0.5."""
+    min_samples: Positive | None = None
+    """Smallest client that ``dirichlet`` may draw, null is 1; owners of ``natural`` with fewer are left out, null
+    leaves out none."""
     samples_per_client: Positive | None = None
-    """Equal size of every client; null spreads all samples."""
+    """Of ``iid`` and ``classes``, null deals all samples; the mean of ``gaussian``, null is 1024."""
 
 
 class SpeedConfig(Section):
@@ -309,7 +312,8 @@ def unused_settings(horizontal: HorizontalConfig, *, channels_last: bool) -> lis
     ]
     if horizontal.algorithm == "flare":
         lines += _unused_by_flare(horizontal)
-    if horizontal.weights != "reporting" and horizontal.algorithm not in ("fedsgd", "fedavg", "fedprox", "fednova"):
+    weighted = ("fedsgd", "fedavg", "fedprox", "fednova")
+    if horizontal.weights == "all" and horizontal.algorithm not in weighted:
         lines.append(f"horizontal.weights: ignored, {horizontal.algorithm} has weights of its own")
     if horizontal.algorithm == "fedsgd":
         fields = ("local_epochs", "local_steps", "work")

@@ -69,7 +69,7 @@ def load_data(config: ExperimentConfig) -> Dataset:
 def split_samples(data: Dataset, config: ExperimentConfig) -> SamplePartition:
     """Divide the training samples over the clients, as ``horizontal.partition`` says."""
     settings = config.horizontal.partition
-    parameters = Parameters(**{name: getattr(settings, name) for name in settings.model_fields_set if name != "kind"})
+    parameters = Parameters(**settings.model_dump(exclude={"kind"}))
     return partition_samples(settings.kind, data.train, data.owners, config.horizontal.clients, config.seed, parameters)
 
 

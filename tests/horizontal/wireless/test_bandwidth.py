@@ -114,7 +114,7 @@ def test_one_search_finds_the_candidate_of_the_shortest_round(cell: Cell):
     if len(cell) < 3:
         return
     candidates = np.arange(1, len(cell))
-    rounds_s = [allocate(cell, [0, candidate]).seconds for candidate in candidates]
+    rounds_s = [allocate(cell, [0, int(candidate)]).seconds for candidate in candidates]
     patient = Cell(
         cell.steps_K, cell.compute_s_K, cell.snr_hz_K, cell.update_bits, cell.bandwidth_hz, 2 * max(rounds_s)
     )

@@ -149,7 +149,8 @@ def _figure_8(results: Sequence[Result], folder: Path) -> str:
 
 
 def _against_deadline(by_deadline: dict[float, Values]) -> dict[str, list[Curve]]:
-    seeds = sorted(set.intersection(*(set(values["SP"]) & set(values["SPF"]) for values in by_deadline.values())))
+    everywhere = [set(values["SP"]) & set(values["SPF"]) for values in by_deadline.values()]
+    seeds = sorted(everywhere[0].intersection(*everywhere[1:]))
     return {
         name: [(list(by_deadline), [100 * by_deadline[each][name][seed] for each in by_deadline]) for seed in seeds]
         for name in ("SPF", "SP")
