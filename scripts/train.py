@@ -14,7 +14,7 @@ from rich.console import Console
 from parties.remote.together import run_together
 from parties.run import run_experiment, show_outcome
 from vfl.cli import OneLineParser, ShowConsole, exit_code
-from vfl.config import ConfigError, load_config
+from vfl.config import load_config
 from vfl.run_folder import choose_run_dir
 from vfl.workers import join_workers, speaks
 
@@ -43,8 +43,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.resume and not (run_dir / "config.yaml").exists():
         console.print(f"warning: --resume: nothing is saved in {run_dir}; a new run begins")
     if arguments.processes:
-        if config.mode == "horizontal":
-            raise ConfigError("--processes: for mode vertical; clients of mode horizontal are simulated in one process")
         return run_together(config, run_dir, Path(__file__).parent, resume=arguments.resume, console=console)
     outcome = run_experiment(config, run_dir, resume=arguments.resume, console=console, workers=workers)
     workers.leave()

@@ -127,7 +127,8 @@ def test_a_round_that_nobody_finishes_moves_nothing(trainer, name, monkeypatch):
     before = copies(server.state)
     metrics = server.train_round(0)
     assert metrics["clients/reporting"] == 0
-    assert same(server.state, before)
+    kept = {entry: server.state[entry] for entry in before}  # FLARE adds what clients told before they trained
+    assert same(kept, before)
     assert metrics["uplink_bytes/clients"] == 0
     assert metrics["downlink_bytes/clients"] > 0
     assert metrics["simulated_time_s/round"] > 0

@@ -10,7 +10,11 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-SMALL = {"name": "small", "data": {"train_samples": 48, "test_samples": 40, "partition": {"rows": 1, "columns": 2}}}
+SMALL = {
+    "name": "small",
+    "data": {"train_samples": 48, "test_samples": 40, "partition": {"rows": 1, "columns": 2}},
+    "training": {"batch_size": 16},
+}
 
 REFUSED = {
     "a party that does not exist": (
