@@ -57,14 +57,15 @@ function overlaps(elements) {
   return found;
 }
 addEventListener('load', () => {
-  const blocks = [...document.querySelectorAll('h1, h2, p, li, figcaption, figure svg, .scroll, summary')];
+  const blocks = [...document.querySelectorAll('h1, h2, p, li, figcaption, figure svg, .scroll, summary')]
+    .filter(block => block.checkVisibility());  // what a closed <details> hides keeps a place of its own
   const pictures = [...document.querySelectorAll('figure svg')];
   const texts = picture => [...picture.querySelectorAll('text')];
   const outside = pictures.flatMap(picture => texts(picture).filter(text => {
     const [inner, outer] = [text.getBoundingClientRect(), picture.getBoundingClientRect()];
     return inner.left < outer.left - 2 || inner.right > outer.right + 2 || inner.bottom > outer.bottom + 2;
   }).map(named));
-  document.body.dataset.check = JSON.stringify({
+  parent.postMessage(JSON.stringify({
     width: innerWidth,
     scrolled: document.documentElement.scrollWidth,
     errors,
@@ -73,18 +74,25 @@ addEventListener('load', () => {
     overlaps: [...overlaps(blocks), ...pictures.flatMap(picture => overlaps(texts(picture)))],
     outside,
     smallest: Math.min(...pictures.flatMap(texts).map(text => text.getBoundingClientRect().height)),
-  });
+  }), '*');
 });
 </script>
 """
+
+FRAME = """<!doctype html><body style="margin: 0"><script>
+addEventListener('message', event => { document.body.dataset.check = event.data; });
+</script><iframe src="%s" style="border: 0; width: %dpx; height: 900px"></iframe></body>"""
+"""A window is at least 500 pixels wide, a frame in it as narrow as a phone."""
+LOADING_MS = 5000
 
 
 def check_layout(browse: Browse, page: Path, folder: Path, width: int) -> dict[str, Any]:
     """Return what the browser measures of a report's page in a window of some width."""
     text = page.read_text(encoding="utf-8")
-    checked = folder / f"checked-{width}.html"
+    checked, frame = folder / f"checked-{width}.html", folder / f"frame-{width}.html"
     checked.write_text(text.replace("<head>", f"<head>{CHECK}", 1), encoding="utf-8")
-    dom = browse(checked.as_uri(), width, 900).dom
+    frame.write_text(FRAME % (checked.as_uri(), width), encoding="utf-8")
+    dom = browse(frame.as_uri(), max(width, 600), 1000, wait_ms=LOADING_MS).dom
     found = re.search(r'data-check="([^"]*)"', dom)
     assert found, dom[:2000]
     return json.loads(html.unescape(found[1]))
