@@ -15,7 +15,6 @@ from vfl.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.cli import DONE, INTERRUPTED
 from vfl.config import ExperimentConfig, dotted_settings, dump_config
 from vfl.horizontal import table as horizontal_table
-from vfl.horizontal.build import build_horizontal
 from vfl.loop import Algorithm, Callback, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, write_summary
 from vfl.runtime import Runtime, start_runtime
@@ -51,6 +50,8 @@ def build_algorithm(
     Raises ValueError for data that is not there or does not fit.
     """
     if config.mode == "horizontal":
+        from vfl.horizontal.build import build_horizontal  # scipy and matplotlib: over a second of everybody's start
+
         trainer, show_split = build_horizontal(config, runtime, run_dir, console, on_step, workers)
         return trainer, [show_split]
     return build_in_process(config, runtime, on_step), []

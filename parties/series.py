@@ -2,11 +2,14 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from parties.run import Outcome, run_experiment
+from vfl.atomic import write_atomically
 from vfl.config import ExperimentConfig
 from vfl.run_folder import is_finished
 
@@ -31,3 +34,31 @@ def train_series(
         if outcome.signal_name:
             return outcome.signal_name
     return None
+
+
+def train_for_page(
+    runs: Mapping[str, ExperimentConfig],
+    out: Path,
+    console: Console,
+    tell: Callable[[str], None],
+    *,
+    command: str,
+    data_note: str,
+) -> str | None:
+    """Train a series below ``out`` and note there, for its page of results, by which command; return as above.
+
+    ``tell`` shows a line for every run that ends, ``console`` what happens within one.
+    """
+    tell(f"{len(runs)} runs")
+
+    def show(folder: str, outcome: Outcome) -> None:
+        accuracy, seconds = outcome.summary["test_accuracy"], outcome.summary["wall_time_s"]
+        tell(f"{folder}: test accuracy {accuracy:.2%}, {seconds:.0f} s")
+
+    signal_name = train_series(runs, out / "runs", console, show)
+    if signal_name:
+        tell(f"{signal_name}: the same command goes on")
+    else:
+        when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}"
+        write_atomically(out / "command.txt", f"{command}\n{when}\n{data_note}\n")
+    return signal_name

@@ -11,15 +11,10 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a ch
 import argparse
 import shlex
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
-
-from parties.run import Outcome
-from parties.series import train_series
-from vfl.atomic import write_atomically
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
+from parties.series import train_for_page
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.config import ConfigError
 from vfl.horizontal.paper.flare_output import write_results
 from vfl.horizontal.paper.flare_studies import DATA_SETS, FIGURES, Planner, Scale, make_runs
@@ -48,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def planners(arguments: argparse.Namespace) -> list[Planner]:
     """Return a planner per seed. Raises ConfigError for what cannot be planned."""
-    seeds = _whole_numbers("--seeds", arguments.seeds)
+    seeds = whole_numbers("--seeds", arguments.seeds)
     if arguments.rounds < 1:
         raise ConfigError(f"--rounds: must be at least 1 (got {arguments.rounds})")
     if not 0 < arguments.seconds < float("inf"):
@@ -57,36 +52,25 @@ def planners(arguments: argparse.Namespace) -> list[Planner]:
     return [Planner(CONFIGS, arguments.data, seed, scale, tuple(arguments.overrides)) for seed in seeds]
 
 
-def _whole_numbers(option: str, text: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{option}: {text!r} is not a list of whole numbers, as 0,1,2") from None
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Train what is missing and write the results."""
     plans = planners(arguments)
-    figures = _whole_numbers("--figures", arguments.figures)
+    figures = whole_numbers("--figures", arguments.figures)
     if unknown := sorted(set(figures) - FIGURES.keys()):
         raise ConfigError(f"--figures: {unknown[0]} is not one that is trained for; choose from 3,4,5,6,8")
     runs = [run for planner in plans for run in make_runs(planner, figures)]
 
-    def show(folder: str, outcome: Outcome) -> None:
-        accuracy, seconds = outcome.summary["test_accuracy"], outcome.summary["wall_time_s"]
-        print(f"{folder}: test accuracy {accuracy:.2%}, {seconds:.0f} s", flush=True)
-
     if not arguments.plots_only:
-        print(f"{len(runs)} runs", flush=True)
-        console = ShowConsole(stderr=True, quiet=not sys.stderr.isatty())
-        runs_dir = arguments.out / "runs"
-        signal_name = train_series({each.folder: each.config for each in runs}, runs_dir, console, show)
+        signal_name = train_for_page(
+            {each.folder: each.config for each in runs},
+            arguments.out,
+            ShowConsole(stderr=True, quiet=not sys.stderr.isatty()),
+            lambda line: print(line, flush=True),
+            command=shlex.join(["python", "scripts/paper_flare.py", *sys.argv[1:]]),
+            data_note=arguments.data_note,
+        )
         if signal_name:
-            print(f"{signal_name}: the same command goes on")
             return INTERRUPTED
-        command = shlex.join(["python", "scripts/paper_flare.py", *sys.argv[1:]])
-        when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}"
-        write_atomically(arguments.out / "command.txt", f"{command}\n{when}\n{arguments.data_note}\n")
     written = write_results(plans, runs, arguments.out)
     print(f"{written} finished runs: {arguments.out / 'README.md'}")
     return DONE

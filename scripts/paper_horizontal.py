@@ -10,16 +10,10 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a ch
 import argparse
 import shlex
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
-
-from parties.run import Outcome
-from parties.series import train_series
-from vfl.atomic import write_atomically
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
-from vfl.config import ConfigError
+from parties.series import train_for_page
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.horizontal.paper.output import write_results
 from vfl.horizontal.paper.studies import STUDIES, make_runs
 
@@ -42,27 +36,20 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train what is missing and write the results."""
-    try:
-        seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    except ValueError:
-        raise ConfigError(f"--seeds: {arguments.seeds!r} is not a list of whole numbers, as 0,1,2") from None
+    seeds = whole_numbers("--seeds", arguments.seeds)
     runs = make_runs(CONFIGS, arguments.studies.split(","), seeds, arguments.overrides, arguments.rounds)
-    runs_dir = arguments.out / "runs"
-
-    def show(folder: str, outcome: Outcome) -> None:
-        accuracy, seconds = outcome.summary["test_accuracy"], outcome.summary["wall_time_s"]
-        print(f"{folder}: test accuracy {accuracy:.2%}, {seconds:.0f} s", flush=True)
 
     if not arguments.plots_only:
-        print(f"{len(runs)} runs", flush=True)
-        console = ShowConsole(stderr=True, quiet=not sys.stderr.isatty())
-        signal_name = train_series({run.folder: run.config for run in runs}, runs_dir, console, show)
+        signal_name = train_for_page(
+            {each.folder: each.config for each in runs},
+            arguments.out,
+            ShowConsole(stderr=True, quiet=not sys.stderr.isatty()),
+            lambda line: print(line, flush=True),
+            command=shlex.join(["python", "scripts/paper_horizontal.py", *sys.argv[1:]]),
+            data_note=arguments.data_note,
+        )
         if signal_name:
-            print(f"{signal_name}: the same command goes on")
             return INTERRUPTED
-        command = shlex.join(["python", "scripts/paper_horizontal.py", *sys.argv[1:]])
-        when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}"
-        write_atomically(arguments.out / "command.txt", f"{command}\n{when}\n{arguments.data_note}\n")
     written = write_results(runs, arguments.out, arguments.title)
     print(f"{written} finished runs: {arguments.out / 'README.md'}")
     return DONE

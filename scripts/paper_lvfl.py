@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 from parties.paper import run_all
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.config import ConfigError, load_config
 from vfl.vertical.paper.output import Output
-from vfl.vertical.paper.plan import make_plan, parse_figures, parse_seeds, scale_rounds
+from vfl.vertical.paper.plan import make_plan, parse_figures, scale_rounds
 from vfl.vertical.paper.report import describe_schedules
 from vfl.vertical.paper.results import Result
 
@@ -44,7 +44,7 @@ def plots_only(arguments: argparse.Namespace) -> int:
         raise ConfigError("--plots-only: takes its settings and rounds from --out; leave them out")
     output = Output(arguments.out)
     base, about = output.read()
-    seeds = parse_seeds(arguments.seeds) if arguments.seeds else about.seeds
+    seeds = whole_numbers("--seeds", arguments.seeds) if arguments.seeds else about.seeds
     figures = parse_figures(arguments.figures) if arguments.figures else about.figures
     note = about.data_note if arguments.data_note is None else arguments.data_note
     written = output.write_results(make_plan(base, figures, seeds), about.with_note(note))
@@ -64,7 +64,9 @@ def train(arguments: argparse.Namespace) -> int:
     scaled_from = None
     if arguments.rounds is not None:
         scaled_from, base = base.training.rounds, scale_rounds(base, arguments.rounds)
-    plan = make_plan(base, parse_figures(arguments.figures or "2,3a,3b"), parse_seeds(arguments.seeds or "0"))
+    plan = make_plan(
+        base, parse_figures(arguments.figures or "2,3a,3b"), whole_numbers("--seeds", arguments.seeds or "0")
+    )
     output = Output(arguments.out)
     command = shlex.join(["python", "scripts/paper_lvfl.py", *sys.argv[1:]])
     about = output.start_session(plan, command, arguments.data_note, scaled_from)

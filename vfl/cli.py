@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
+from vfl.config import ConfigError
 from vfl.vertical.link import PeerLost
 from vfl.workers import speaks
 
@@ -81,6 +82,14 @@ def _say(line: str) -> None:
         except KeyboardInterrupt:
             return
     print(line, file=sys.stderr)
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Read an option's ``0,1,2``. Raises ConfigError, naming it."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise ConfigError(f"{option}: {text!r} is not a list of different whole numbers, as 0,1,2")
+    return tuple(int(part) for part in parts)
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from vfl.cli import whole_numbers
 from vfl.config import ConfigError, parse_config
 from vfl.lightweighting.schedule import value_at
 from vfl.vertical.paper.plan import (
@@ -11,7 +12,6 @@ from vfl.vertical.paper.plan import (
     Run,
     make_plan,
     parse_figures,
-    parse_seeds,
     pruning_round,
     scale_round,
     scale_rounds,
@@ -143,10 +143,10 @@ def test_what_cannot_be_drawn_is_refused(settings: dict[str, object], field: str
 
 
 def test_lists_are_read():
-    assert parse_seeds("2, 0,11") == (2, 0, 11)
+    assert whole_numbers("--seeds", "2, 0,11") == (2, 0, 11)
     assert parse_figures("3b,2") == ("2", "3b")
     for text in ("", "1,", "a", "-1", "0,0", "1.5"):
         with pytest.raises(ConfigError, match="--seeds"):
-            parse_seeds(text)
+            whole_numbers("--seeds", text)
     with pytest.raises(ConfigError, match="no figure '4'"):
         parse_figures("2,4")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vfl.horizontal.paper.flare_gap import measure_gaps, random_cell
@@ -72,7 +72,15 @@ def test_greedy_never_beats_the_best_set_and_always_improves_on_its_first_device
     assert value <= (1 + gamma) / cell.steps_K[reachable].max() * (1 + 1e-12)
 
 
+def test_a_device_that_leaves_the_objective_as_it_is_is_not_selected():
+    """0.2 for 10 steps alone and for 10 with 6, at gamma 1: a tie, whatever the sums round to."""
+    assert objective(np.array([10, 6]), 1.0) == pytest.approx(objective(np.array([10]), 1.0), rel=1e-15)
+    assert not lowers_objective(np.array([6]), np.array([10]), 1.0)[0]
+    assert lowers_objective(np.array([7]), np.array([10]), 1.0)[0]
+
+
 @settings(deadline=None)
+@example(134217729, 1.0)
 @given(seeds, gammas)
 def test_greedy_is_algorithm_1_step_by_step(seed: int, gamma: float):
     """Against the paper's text: a bisection per candidate, the objective computed instead of (24)."""

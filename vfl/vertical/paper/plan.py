@@ -118,14 +118,6 @@ def pruning_round(base: ExperimentConfig) -> int:
     return scale_round(PRUNING_PERCENT, 100, base.training.rounds)
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read ``0,1,2``. Raises ConfigError."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts) or len(set(map(int, parts))) < len(parts):
-        raise ConfigError(f"--seeds: {text!r} is not a list of different whole numbers, as 0,1,2")
-    return tuple(int(part) for part in parts)
-
-
 def parse_figures(text: str) -> tuple[str, ...]:
     """Read ``2,3a,3b``, in any order. Raises ConfigError."""
     wanted = [part.strip() for part in text.split(",")]
