@@ -149,14 +149,17 @@ def test_many_clients_are_shown_as_statistics_only(tmp_path: Path):
     assert not [tag for tag in metrics if "/client_" in tag]
 
 
-def test_a_client_that_is_away_is_not_scheduled(tmp_path: Path):
-    wireless = {"policy": "channel_proportion", "deadline_s": 1e3}
-    devices = EXPONENTIAL | {"availability": 0.5}
-    trainer = build(flare_config(local_steps=None, devices=devices, work=INTERVAL, wireless=wireless), tmp_path)
+def test_a_client_that_is_away_or_too_slow_is_not_scheduled(tmp_path: Path):
+    settings = {
+        "wireless": {"policy": "channel_proportion", "deadline_s": 1e3},
+        "devices": EXPONENTIAL | {"availability": 0.8},
+        "selection": {"min_steps": 2},
+    }
+    trainer = build(flare_config(local_steps=None, work=INTERVAL, **settings), tmp_path)
     plan = trainer.devices.plan(0)
-    there = plan.available_N.nonzero().flatten().tolist()
-    assert 0 < len(there) < 8
-    assert list(trainer.algorithm.select(trainer.state, 0, plan).clients) == there
+    there, able = plan.available_N, plan.available_N & (plan.steps_N >= 2)
+    assert 0 < able.sum() < there.sum() < 8
+    assert list(trainer.algorithm.select(trainer.state, 0, plan).clients) == able.nonzero().flatten().tolist()
 
 
 def test_what_is_sent_is_the_upload_unless_settings_say_otherwise(tmp_path: Path):
