@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -12,7 +13,10 @@ from parties.run import run_experiment
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.horizontal.build import build_horizontal
 from vfl.horizontal.flare import Flare
+from vfl.horizontal.paper.flare_gap import random_cell
 from vfl.horizontal.trainer import SynchronousTrainer
+from vfl.horizontal.wireless.greedy import greedy
+from vfl.horizontal.wireless.scheduling import build_policy
 from vfl.runtime import start_runtime
 
 QUIET = Console(quiet=True)
@@ -140,6 +144,19 @@ def test_a_round_lasts_as_long_as_its_schedule_and_shows_it(policy: str, tmp_pat
         assert metrics["simulated_time_s/round"] == pytest.approx(slowest)
         for name in ("bandwidth_share", "compute_s", "transmission_s"):
             assert metrics[f"{name}/min"] <= metrics[f"{name}/mean"] <= metrics[f"{name}/max"]
+
+
+def test_gamma_is_the_servers_rate_over_l():
+    policy = build_policy(
+        flare_config(server_learning_rate=0.5, flare={"lipschitz": 0.1}, wireless={"policy": "greedy"})
+    )
+    differ = 0
+    for seed in range(10):
+        cell = random_cell(np.random.default_rng(seed))
+        selected = policy(cell, torch.Generator()).devices_M.tolist()
+        assert selected == greedy(cell, 5.0).devices_M.tolist()
+        differ += selected != greedy(cell, 0.2).devices_M.tolist()
+    assert differ > 3
 
 
 def test_many_clients_are_shown_as_statistics_only(tmp_path: Path):
