@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch.nn.functional as F
 from rich.console import Console
 
 from parties.predict import Prediction, WhenAbsent, predict_in_process
@@ -91,6 +92,9 @@ def test_five_processes_predict_the_bits_of_one(trained_with, labels: str):
     assert rows == as_text(expected)
     summary = json.loads((federation.run_dir / "summary.json").read_text())
     assert expected.accuracies == {"accuracy": summary["test_accuracy"]}
+    assert expected.labels_N is not None
+    loss = F.nll_loss(expected.probabilities_NC.log(), expected.labels_N)
+    assert float(loss) == pytest.approx(summary["test_loss"], rel=1e-5)  # as it was evaluated, sparsified or not
     assert f"accuracy {summary['test_accuracy']:.2%}" in federation.log(SERVER)
     assert "40 samples are predicted" in federation.log("party_1")
 
