@@ -92,6 +92,7 @@ def train_in_processes(
                     run = left.pop(0)
                     pipe, process = _start(context, run, runs_dir / run.folder)
                     running[pipe] = (run, process)
+                    on_event(run, Progress(0, None))
                 for pipe in wait(list(running)):
                     assert isinstance(pipe, Connection)
                     run, process = running[pipe]
