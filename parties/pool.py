@@ -93,6 +93,8 @@ def train_in_processes(
                     pipe, process = _start(context, run, runs_dir / run.folder)
                     running[pipe] = (run, process)
                     on_event(run, Progress(0, None))
+                    if signals:  # came while it started, too early for `interrupt` to know it
+                        process.terminate()
                 for pipe in wait(list(running)):
                     assert isinstance(pipe, Connection)
                     run, process = running[pipe]
