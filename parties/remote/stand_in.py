@@ -21,7 +21,7 @@ from vfl.config import ExperimentConfig
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.channel import encode_as
 from vfl.vertical.link import PeerLost
-from vfl.wire.messages import Kind, Message, Part, PartKind, control, pack, unpack
+from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind, control, pack, unpack
 
 NOTHING_DONE: dict[str, Any] = {
     "alpha": 0.0,
@@ -112,18 +112,17 @@ class DroppableLink:
         self.absent = link is None
         self._rounds_done = 0
 
-    def send(self, request: bytes) -> Future[bytes]:
-        """Send a packed message; the future holds the reply, the party's or its stand-in's."""
-        message = unpack(request)
-        if message.kind == Kind.END_ROUND:
-            self._rounds_done = message.round_index + 1
+    def send(self, request: Message) -> Future[Buffer]:
+        """Send a message; the future holds the packed reply, the party's or its stand-in's."""
+        if request.kind == Kind.END_ROUND:
+            self._rounds_done = request.round_index + 1
 
-        def keep(reply: bytes) -> bytes:
-            self.stand_in.remember(message, unpack(reply))
+        def keep(reply: Buffer) -> Buffer:
+            self.stand_in.remember(request, unpack(reply))
             return reply
 
         sent = self.link.send(request) if self.link is not None and not self.absent else None
-        return self._or_instead(sent, keep, lambda: pack(self.stand_in.answer(message)))
+        return self._or_instead(sent, keep, lambda: pack(self.stand_in.answer(request)))
 
     def save(self) -> Future[State]:
         """Return a reference to the party's last state on its disk."""
