@@ -4,13 +4,12 @@ import asyncio
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
-from parties.remote.channel import grpc, is_end, open_channel, open_stream
+from parties.remote.channel import is_end, open_channel, open_stream
 from parties.remote.hub import Hub
 from parties.remote.joining import DataDigests, Expected
 from parties.remote.link import RemoteLink
@@ -52,11 +51,7 @@ class Party:
     def __init__(self, address: str) -> None:
         self.address = address
         self.answer: list[Buffer] = []
-        self.thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        with suppress(grpc.aio.AioRpcError):  # the server ends
-            asyncio.run(self._serve())
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     async def _serve(self) -> None:
         channel = open_channel(self.address, None)
@@ -95,7 +90,8 @@ def joined() -> Iterator[tuple[Party, RemoteLink]]:
         party.answer = [bytes(LIMIT_MB * MIB)]
         link.send(Message(Kind.EMBED)).result(60)
         yield party, link
-    party.thread.join()
+        link.connection.stream.end("over")
+        party.thread.join()
 
 
 def ask(link: RemoteLink, *parts: Part) -> Message:
