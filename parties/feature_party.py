@@ -24,7 +24,7 @@ from vfl.runtime import Runtime
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.channel import EmbeddingSender, encode_as
 from vfl.vertical.labels import PartyProtocol
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control, pack, unpack
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control
 
 R = TypeVar("R")
 
@@ -106,12 +106,10 @@ class FeatureParty:
         self.pending: PendingExchange | None = None
         self.report = RoundReport()
 
-    def handle(self, request: bytes) -> bytes:
-        """Answer a packed message. Raises MessageError for one that does not belong here."""
-        message = unpack(request)
-        parts = self._answer(message)
-        kind = REPLIES[message.kind]
-        return pack(Message(kind, message.round_index, message.exchange, parts))
+    def handle(self, request: Message) -> Message:
+        """Answer a message. Raises MessageError for one that does not belong here."""
+        parts = self._answer(request)
+        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 
     def _answer(self, message: Message) -> tuple[Part, ...]:
         match message.kind:

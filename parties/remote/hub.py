@@ -112,7 +112,7 @@ class Hub:
 
     async def _listen(self) -> Server:
         streams = len(self.expected) + SPARE_STREAMS
-        server = make_server(self.network.listen, self.tls, self.network.max_message_mb, streams, self._serve)
+        server = make_server(self.network.listen, self.tls, streams, self._serve)
         await server.start()
         return server
 
@@ -163,6 +163,7 @@ class Hub:
         connection.stream = Stream(
             pipe,
             connection.receive,
+            max_message_mb=self.network.max_message_mb,
             heartbeat_s=self.network.heartbeat_s,
             silence_s=self.network.silence_s,
             on_beat=connection.check_pace,

@@ -151,15 +151,15 @@ def follow_orders(
                 continue
             if isinstance(event, Over):
                 raise event.error
-            match kind_of(event.envelope):
+            match kind_of(event.parcel.envelope):
                 case "welcome":
                     welcome = event
-                    worker = PartyWorker(_enter_run(run_dir, event.envelope.run), restore, store)
+                    worker = PartyWorker(_enter_run(run_dir, event.parcel.envelope.run), restore, store)
                     console.print(f"joined run {worker.run}")
                     if leaving:
                         _send_leaving(dialer, worker.run)
                 case "goodbye":
-                    return event.envelope.goodbye
+                    return event.parcel.envelope.goodbye
                 case _ if worker is not None and welcome is not None and event.stream is welcome.stream:
                     _carry_out(worker, event, dialer)
                 case _:  # of a stream that has ended: nobody waits for the answer
@@ -168,11 +168,10 @@ def follow_orders(
 
 def _carry_out(worker: PartyWorker, order: Order, dialer: Dialer) -> None:
     try:
-        answer = worker.answer(order.envelope)
+        order.stream.send(*worker.answer(order.parcel))
     except (ValueError, OSError) as error:
         dialer.refuse(" ".join(str(error).split()))
         raise
-    order.stream.send(answer)
 
 
 def _send_leaving(dialer: Dialer, run: str) -> None:

@@ -38,6 +38,7 @@ from vfl.data.samples import ids_digest
 from vfl.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
 from vfl.vertical.link import PeerLost
+from vfl.wire.messages import Buffer, Message
 
 MEANS = "mean_embeddings"
 """In the server's folder: every party's mean embedding, for when it is absent."""
@@ -51,7 +52,7 @@ class AbsentLink:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def send(self, request: bytes) -> Future[bytes]:
+    def send(self, request: Message) -> Future[Buffer]:
         """Refuse."""
         raise PeerLost(f"{self.name} is absent")
 

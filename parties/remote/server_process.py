@@ -14,7 +14,7 @@ from parties.remote.hub import Hub
 from parties.remote.joining import DataDigests, Expected, agreement, check_mode, labels_digest
 from parties.remote.link import RemoteLink
 from parties.remote.security import load_identity
-from parties.remote.stand_in import DroppableLink, StandIn
+from parties.remote.stand_in import ABSENT, DroppableLink, StandIn
 from parties.run import Outcome, train
 from vfl.callbacks import Callback, ShowProgress
 from vfl.checkpoint import CheckpointStore
@@ -91,7 +91,7 @@ class ServerProcess:
             for name in self.names
             if config.network.on_party_loss == "drop"
         }
-        self.away: set[str] = set()
+        self.away = self._away_at_checkpoint()
         """Parties that were dropped and are not back."""
 
     def serve(self, hub: Hub, console: Console) -> Outcome:
@@ -135,6 +135,11 @@ class ServerProcess:
             progress.on_step,
         )
         return train(algorithm, self.config, self.run_dir, store, progress, [self.breaks])
+
+    def _away_at_checkpoint(self) -> set[str]:
+        """Return whom an earlier server had dropped: this one does not wait for them either."""
+        loaded = CheckpointStore(self.run_dir / "checkpoints").load_latest() if self.stand_ins else None
+        return {name for name in self.names if loaded is not None and loaded[1][name].get(ABSENT)}
 
     def _gather(self, hub: Hub) -> dict[str, PartyConnection]:
         """Return the parties' connections; those that are away and dropped are not waited for."""

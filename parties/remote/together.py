@@ -9,6 +9,7 @@ RUN_DIR/                  the server's, as of any run
         PARTY.log         what a party said
 """
 
+import os
 import signal
 import socket
 import subprocess
@@ -134,7 +135,10 @@ def prepare(config: ExperimentConfig, folder: Path, configs: dict[str, Experimen
 
 
 class Supervisor:
-    """Starts the processes, in sessions of their own so that Ctrl-C reaches them through here only."""
+    """Starts the processes, in sessions of their own so that Ctrl-C reaches them through here only.
+
+    They hold one end of a pipe and this process the other: when it is killed, they end as well (``lifeline``).
+    """
 
     def __init__(self, serve: Sequence[str], parties: dict[str, list[str]], folder: Path, console: Console) -> None:
         self.serve = serve
@@ -142,12 +146,13 @@ class Supervisor:
         self.folder = folder
         self.console = console
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.lifeline, self._held = os.pipe()
 
     def run(self) -> int:
         """Run all to the server's end and return its exit code; no process is left."""
         try:
             with stop_on_signal(self._stop):
-                server = self.running[SERVER] = _start(self.serve, log=None)
+                server = self.running[SERVER] = _start(self.serve, self.lifeline, log=None)
                 for name in self.parties:
                     self._start_party(name)
                 while (code := server.poll()) is None:
@@ -158,9 +163,11 @@ class Supervisor:
                 return code
         finally:
             self._end_all()
+            os.close(self.lifeline)
+            os.close(self._held)
 
     def _start_party(self, name: str) -> None:
-        self.running[name] = _start(self.parties[name], log=self.folder / f"{name}.log")
+        self.running[name] = _start(self.parties[name], self.lifeline, log=self.folder / f"{name}.log")
 
     def _failed_party(self) -> int:
         """Start parties again that were killed; return the exit code of one that gave up, 0 for none."""
@@ -199,17 +206,12 @@ class Supervisor:
             until_s += FAREWELL_S
 
 
-def _start(command: Sequence[str], log: Path | None) -> "subprocess.Popen[bytes]":
+def _start(command: Sequence[str], lifeline: int, log: Path | None) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "parties.remote.lifeline", *command]
     if log is None:
-        return subprocess.Popen([sys.executable, *command], stdin=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(command, stdin=lifeline, start_new_session=True)
     with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, *command],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        return subprocess.Popen(command, stdin=lifeline, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
 
 
 def free_port() -> int:

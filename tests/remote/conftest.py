@@ -16,11 +16,12 @@ import yaml
 from parties.remote.together import SERVER, prepare, process_configs
 from parties.trained import PROCESSES
 from vfl.checkpoint import CheckpointStore
-from vfl.config import ExperimentConfig, parse_config
+from vfl.config import ExperimentConfig, dump_config, parse_config
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 100.0
 """For a whole federation on a machine that does much else."""
+TOGETHER = "together"
 Strike = tuple[str, int, str]
 """At which place (see zygote.PLACES), at which time of passing it, which signal."""
 
@@ -112,6 +113,15 @@ class Federation:
         order = {"argv": list(argv), "strikes": strikes, "log": str(self.folder / f"{name}.log")}
         self.running[name] = self.zygote.ask(start=order)
 
+    def start_together(self, *options: str) -> None:
+        """Start ``train.py --processes``, which starts new processes of its own, under the name TOGETHER."""
+        config = self.folder / "experiment.yaml"
+        config.write_text(dump_config(self.config))
+        argv = [str(ROOT / "scripts/train.py"), str(config), "--processes", "--run-dir", str(self.run_dir), *options]
+        self.codes.setdefault(TOGETHER, [])
+        order = {"argv": argv, "strikes": [], "log": str(self.folder / f"{TOGETHER}.log")}
+        self.running[TOGETHER] = self.zygote.ask(start=order)
+
     def poll(self, name: str) -> int | str | None:
         """Return a process's exit code, noted once; "stopped" once it is; None while it runs."""
         state = self.zygote.ask(poll=self.running[name])
@@ -147,10 +157,10 @@ class Federation:
             assert time.monotonic() < until_s, self.logs()
             time.sleep(0.02)
 
-    def wait_for_line(self, name: str, text: str) -> None:
-        """Wait until a process has said something."""
+    def wait_for_line(self, name: str, text: str, times: int = 1) -> None:
+        """Wait until a process has said something, so many times in all its lives."""
         until_s = time.monotonic() + PATIENCE_S
-        while text not in self.log(name):
+        while self.log(name).count(text) < times:
             assert time.monotonic() < until_s, f"{name} does not say {text!r}:\n{self.logs()}"
             assert name not in self.running or not isinstance(self.poll(name), int), self.logs()
             time.sleep(0.02)

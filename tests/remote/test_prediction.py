@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,6 +157,8 @@ def test_images_of_a_file_by_the_processes_of_this_machine(
     console = Console(quiet=True)
     predict_together(federation.run_dir, tmp_path / "some.npz", ["party_1"], "zeros", out, SCRIPTS, console)
     (supervisor,) = started
+    os.close(supervisor.lifeline)
+    os.close(supervisor._held)
     commands = {SERVER: supervisor.serve} | supervisor.parties
     assert list(commands) == [SERVER, "party_2", "party_3", "party_4"]
     for name in commands:

@@ -77,7 +77,13 @@ def time_table(subject: Subject) -> TableData:
             continue
         seconds = f"{spent.seconds:.1f} s"
         rows.append(
-            (variant.label, f"{round(spent.rounds, 1):g}", f"{amount(spent.bytes)}B", amount(spent.macs).strip(), seconds)
+            (
+                variant.label,
+                f"{round(spent.rounds, 1):g}",
+                f"{amount(spent.bytes)}B",
+                amount(spent.macs).strip(),
+                seconds,
+            )
         )
     clock = "are simulated" if subject.horizontal else "are those of the slowest party's own work, as measured"
     caption = (
