@@ -42,12 +42,18 @@ class SweepState:
         return self.folder / "runs"
 
     def add(self, runs: Sequence[SweepRun]) -> None:
-        """Take runs in, with the results that are there. Raises ConfigError for a folder with other settings."""
+        """Take in runs that are new, with the results that are there: a search may choose a pair twice, at once even.
+
+        Raises ConfigError for a folder with other settings.
+        """
         known = {run.folder for run in self.runs}
         for run in runs:
-            if run.folder not in known and is_finished(self.runs_dir / run.folder, run.config):
+            if run.folder in known:
+                continue
+            known.add(run.folder)
+            self.runs.append(run)
+            if is_finished(self.runs_dir / run.folder, run.config):
                 self.read(run)
-        self.runs += [run for run in runs if run.folder not in known]
 
     def read(self, run: SweepRun) -> None:
         """Read a finished run's summary."""
