@@ -88,7 +88,7 @@ class SweepView:
         if not ended:
             return counts
         minutes = (time.monotonic() - self.started_s) / ended * (left + len(self.running)) / 60
-        return f"{counts}; about {minutes:.0f} min to go"
+        return f"{counts}; about {max(1.0, minutes):.0f} min to go"
 
 
 def result_line(summary: Mapping[str, Any]) -> str:
