@@ -108,6 +108,7 @@ class Stream:
                     self.receive(parcel)
             except EnvelopeError as error:
                 return Ended(str(error), violation=True)
+            del parcel  # or it stays in memory while the next one comes
 
     async def _write(self) -> Ended:
         while True:
@@ -119,6 +120,7 @@ class Stream:
                     await self.pipe.write(piece)
             except Exception as error:
                 return Ended(error_text(error), violation=is_oversize(error))
+            del message  # or it stays in memory until the next one goes
 
     async def _beat(self) -> Ended:
         while True:

@@ -104,7 +104,7 @@ def carrying(frame: Buffer) -> Message:
 
 CASES: list[tuple[ValueType, float]] = [
     ("float32", 0.0),
-    ("float32", 0.4),
+    ("float32", 0.5),
     ("float32", 0.8),
     ("float32", 0.95),
     ("float16", 0.0),
