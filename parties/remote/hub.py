@@ -140,8 +140,6 @@ class Hub:
             ended = Ended(error_text(error))
         finally:  # a peer that hangs up cancels this very task
             self._drop(connection, ended.reason)
-        if ended.violation:
-            await pipe.write(refusal(ended.reason).SerializeToString())
 
     def _admit(self, first: Envelope, identity: str | None, pipe: Pipe) -> PartyConnection | None:
         """Return the new party's connection; None for one that only asks and would be let in. Raises JoinRefused."""

@@ -163,7 +163,8 @@ def follow_orders(
                 case _ if worker is not None and welcome is not None and event.stream is welcome.stream:
                     _carry_out(worker, event, dialer)
                 case _:  # of a stream that has ended: nobody waits for the answer
-                    continue
+                    pass
+            del event  # or its message stays in memory while the next one comes
 
 
 def _carry_out(worker: PartyWorker, order: Order, dialer: Dialer) -> None:

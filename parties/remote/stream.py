@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from parties.remote.channel import Pipe, error_text, is_end, is_oversize
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, kind_of
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, kind_of, refusal
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Assembler, Parcel, check_size, cut
 
+LAST_WORD_S = 5.0
+"""How long telling the peer what was wrong may take."""
 BEAT = Envelope(version=PROTOCOL_VERSION, heartbeat=Heartbeat())
 
 
@@ -75,10 +77,16 @@ class Stream:
 
     async def run(self) -> Ended:
         """Serve the stream to its end and return the reason."""
-        tasks = [asyncio.create_task(work()) for work in (self._read, self._write, self._beat)]
+        reading, writing, beating = (asyncio.create_task(work()) for work in (self._read, self._write, self._beat))
+        tasks = (reading, writing, beating)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next(task.result() for task in tasks if task in done)
+            ended = next(task.result() for task in tasks if task in done)
+            if ended.violation:  # said by the writer: it may be in the middle of a message
+                self._outbox.put_nowait(_Outgoing(refusal(ended.reason), ()))
+                self._outbox.put_nowait(ended)
+                await asyncio.wait((writing,), timeout=LAST_WORD_S)
+            return ended
         finally:
             for task in tasks:
                 task.cancel()
@@ -100,6 +108,7 @@ class Stream:
                     self.receive(parcel)
             except EnvelopeError as error:
                 return Ended(str(error), violation=True)
+            del parcel  # or it stays in memory while the next one comes
 
     async def _write(self) -> Ended:
         while True:
@@ -111,6 +120,7 @@ class Stream:
                     await self.pipe.write(piece)
             except Exception as error:
                 return Ended(error_text(error), violation=is_oversize(error))
+            del message  # or it stays in memory until the next one goes
 
     async def _beat(self) -> Ended:
         while True:

@@ -19,8 +19,8 @@ from parties.tls.certificates import Authority, Owner, key_pem, new_key
 from parties.tls.files import TlsFiles
 from vfl.config import ConfigError, NetworkConfig
 from vfl.vertical.link import PeerLost
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, read_envelope
-from vfl.wire.parcel import PIECE_BYTES, cut
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of, read_envelope
+from vfl.wire.parcel import PIECE_BYTES, Assembler, Parcel, cut
 
 RUN = "0123456789abcdef"
 DATA = DataDigests("a" * 64, "b" * 64, "c" * 64)
@@ -295,6 +295,29 @@ def test_what_breaks_the_protocol_after_joining_is_told_and_the_party_lost(liste
     )
     assert refused(answers[1]) == "reply of session 1 came, this is session 0"
     wait_until_gone(listening)
+
+
+def test_what_was_wrong_is_told_in_the_middle_of_a_message_too(listening: Listening, authority: Authority):
+    heard: list[Parcel] = []
+
+    async def converse() -> None:
+        opened = open_channel(listening.address, made(authority, "party_1"))
+        call = open_stream(opened)
+        await call.write(listening.hello().SerializeToString())
+        await call.read()
+        connection = listening.hub.joined()["party_1"]
+        connection.order(Envelope(request=b""), lambda answer: answer, [bytes(1 << 20)])
+        await call.write(b"\xff" * 40)
+        await asyncio.sleep(0.3)  # more is on its way than the network holds
+        assembler = Assembler(1)
+        while not heard or kind_of(heard[-1].envelope) != "refusal":
+            parcel = assembler.add(await asyncio.wait_for(call.read(), 30))
+            heard.extend([parcel] if parcel is not None else [])
+        await opened.close()
+
+    asyncio.run(converse())
+    assert [len(each.content) for each in heard if kind_of(each.envelope) == "request"] == [1 << 20]
+    assert heard[-1].envelope.refusal.reason == "40 bytes are no envelope of this protocol"
 
 
 def test_a_message_above_the_limit_is_not_taken(listening: Listening, authority: Authority):

@@ -1,6 +1,7 @@
 """Envelopes are cut and put together again, and what is no parcel is refused by what is wrong with it."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,8 +24,8 @@ def small_pieces() -> Iterator[None]:
         yield
 
 
-def header(**changes: object) -> Envelope:
-    fields: dict[str, object] = {"version": PROTOCOL_VERSION, "run": "r", "sequence": 3, "round": 1000, "request": b""}
+def header(**changes: Any) -> Envelope:
+    fields: dict[str, Any] = {"version": PROTOCOL_VERSION, "run": "r", "sequence": 3, "round": 1000, "request": b""}
     return Envelope(**fields | changes)
 
 

@@ -7,8 +7,8 @@ content) comes first:
 
 Protobuf reads that as any Envelope, in whatever order its fields are; nobody has to copy the content, as protobuf does
 several times. Where the content ends beyond PIECE_BYTES, the same bytes are cut into several gRPC messages: of
-PIECE_BYTES each, but for the last, which holds what is left of the content and all other fields. gRPC itself has three
-copies of what it receives: so they are three of a piece.
+PIECE_BYTES each, but for the last, which holds what is left of the content and all other fields. gRPC for Python holds
+several copies of what it receives: so they are copies of a piece.
 """
 
 from collections.abc import Iterator, Sequence
