@@ -24,7 +24,7 @@ from vfl.runtime import Runtime
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.channel import EmbeddingSender, encode_as
 from vfl.vertical.labels import PartyProtocol
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control, pack, unpack
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control
 
 R = TypeVar("R")
 
@@ -106,12 +106,10 @@ class FeatureParty:
         self.pending: PendingExchange | None = None
         self.report = RoundReport()
 
-    def handle(self, request: bytes) -> bytes:
-        """Answer a packed message. Raises MessageError for one that does not belong here."""
-        message = unpack(request)
-        parts = self._answer(message)
-        kind = REPLIES[message.kind]
-        return pack(Message(kind, message.round_index, message.exchange, parts))
+    def handle(self, request: Message) -> Message:
+        """Answer a message. Raises MessageError for one that does not belong here."""
+        parts = self._answer(request)
+        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 
     def _answer(self, message: Message) -> tuple[Part, ...]:
         match message.kind:
@@ -127,6 +125,8 @@ class FeatureParty:
                 return (control(self.end_round()),)
             case Kind.EVALUATE:
                 return (Part(PartKind.EMBEDDING, self.evaluate(message.settings)),)
+            case Kind.MEAN:
+                return (Part(PartKind.EMBEDDING, self.mean_embedding()),)
             case Kind.DESCRIBE:
                 return (control(self.describe()),)
             case _:
@@ -235,6 +235,17 @@ class FeatureParty:
             embedding_BD = sparsify(embedding_BD, self.beta)
         return encode_as(self.config.wire.values, embedding_BD, f"{self.name}'s embedding")
 
+    def mean_embedding(self) -> bytes:
+        """Return the frame of the mean [1, D] of the embeddings of the training samples, in evaluation mode."""
+        samples, size = len(self.train), self.config.evaluation.batch_size
+        total_D = torch.zeros(self.sender.receiver.width, dtype=torch.float64)
+        for start in range(0, samples, size):
+            rows_B = torch.arange(start, min(start + size, samples))
+            embedding_BD = self._embed_still(self.runtime.batch(self.train.features, rows_B))
+            total_D += embedding_BD.double().sum(dim=0).cpu()
+        mean_1D = (total_D / samples).float().unsqueeze(0)
+        return encode_as(self.config.wire.values, mean_1D, f"{self.name}'s mean embedding")
+
     def describe(self) -> dict[str, Any]:
         """Return the digest of the weights, and the widths of the prunable layers, now and as built."""
         return {
@@ -253,12 +264,14 @@ class FeatureParty:
             "protocol": self.protocol.state_dict(),
             "data_digest": self._data_digest,
             "round": self.round_index,
+            "beta": self.beta,
         }
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
         check_same_data(f"{self.name}'s features", state["data_digest"], self._data_digest)
         self.round_index = int(state["round"])
+        self.beta = float(state.get("beta", 0.0))  # checkpoints from before it was saved have none
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
         self.runtime.place(self.model)
         self.model.load_state_dict(state["model"])
@@ -298,6 +311,7 @@ REPLIES = {
     Kind.UPDATE: Kind.DONE,
     Kind.END_ROUND: Kind.REPORT,
     Kind.EVALUATE: Kind.EVALUATION,
+    Kind.MEAN: Kind.EVALUATION,
     Kind.DESCRIBE: Kind.DESCRIPTION,
 }
 """What answers what."""

@@ -27,11 +27,11 @@ from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import ServerProtocol
 from vfl.vertical.link import PartyLink
 from vfl.wire.codec import dense_frame_size, frame_info
-from vfl.wire.messages import Kind, Message, MessageError, PartKind, control, pack, unpack
+from vfl.wire.messages import Buffer, Kind, Message, MessageError, PartKind, control, unpack
 
 OWNER = "server"
 """The server's name among the owners of state and weights."""
-MEASURING = (Kind.EVALUATE, Kind.EVALUATION, Kind.DESCRIBE, Kind.DESCRIPTION)
+MEASURING = (Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION)
 """Messages that look at the model and do not train it."""
 PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
 """What a party is now, by its last report."""
@@ -95,7 +95,7 @@ class HeadServer:
     def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> Tensor:
         """Run one exchange (lines 3-18) and return the loss at its start."""
         device = self.trainer.runtime.device
-        frames: list[bytes] = []
+        frames: list[Buffer] = []
         embeddings: list[Tensor] = []
         # One at a time: what is here is decoded while the other parties still compute.
         replies = self._ask_all(Message(Kind.EMBED, round_index, exchange))
@@ -131,12 +131,12 @@ class HeadServer:
     def test_embeddings(self, start: int, stop: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
         """Ask parties for their embeddings [B, D] of the test samples ``start`` to ``stop``; return them by name."""
         message = Message(Kind.EVALUATE, parts=(control({"start": start, "stop": stop}),))
-        replies = self._replies([self._send(link, message) for link in links], Kind.EVALUATION, links)
-        receivers = {receiver.sender: receiver for receiver in self.receivers}
-        return {
-            link.name: receivers[link.name].decode(self._frame(link.name, reply), stop - start)
-            for link, reply in zip(links, replies, strict=True)
-        }
+        return self._embeddings(message, stop - start, links)
+
+    def mean_embeddings(self, links: Sequence[PartyLink]) -> dict[str, Tensor]:
+        """Ask parties for the mean [D] of their embeddings of all training samples; return them by name."""
+        means = self._embeddings(Message(Kind.MEAN), 1, links)
+        return {name: mean_1D[0] for name, mean_1D in means.items()}
 
     def logits(self, embeddings: Mapping[str, Tensor]) -> Tensor:
         """Return the head's scores [B, C] of all parties' embeddings [B, D]."""
@@ -204,7 +204,7 @@ class HeadServer:
         self.trainer.start_round(round_index)
         parts, settings = self.protocol.start_round(self.trainer)
         ratios = self.config.lightweighting
-        pending: list[Future[bytes]] = []
+        pending: list[Future[Buffer]] = []
         for link in self.links:
             assigned = {
                 "alpha": value_at(schedule_of(ratios.alpha, link.name), round_index),
@@ -236,34 +236,41 @@ class HeadServer:
         # Corollary 1: the convergence bound grows with both sums over rounds and parties.
         return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
 
+    def _embeddings(self, message: Message, rows: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
+        """Send one message that is answered by embeddings [rows, D]; return them by party."""
+        replies = self._replies([self._send(link, message) for link in links], Kind.EVALUATION, links)
+        receivers = {receiver.sender: receiver for receiver in self.receivers}
+        return {
+            link.name: receivers[link.name].decode(self._frame(link.name, reply), rows)
+            for link, reply in zip(links, replies, strict=True)
+        }
+
     def _ask_all(self, message: Message) -> Iterator[Message]:
         """Send one message to all parties; their replies follow as they come, in the parties' order."""
         return self._replies([self._send(link, message) for link in self.links], _ANSWERS[message.kind], self.links)
 
-    def _send(self, link: PartyLink, message: Message) -> Future[bytes]:
-        request = pack(message)
-        reply = link.send(request)
+    def _send(self, link: PartyLink, message: Message) -> Future[Buffer]:
+        reply = link.send(message)
         if not link.absent:
-            self._book(link.name, "downlink", message, len(request))
+            self._book(link.name, "downlink", message)
         return reply
 
     def _replies(
-        self, pending: Sequence[Future[bytes]], expected: Kind, links: Sequence[PartyLink]
+        self, pending: Sequence[Future[Buffer]], expected: Kind, links: Sequence[PartyLink]
     ) -> Iterator[Message]:
         for link, future in zip(links, pending, strict=True):
-            data = future.result()
-            reply = unpack(data)
+            reply = unpack(future.result())
             if reply.kind != expected:
                 raise MessageError(f"{link.name} answered {reply.kind.name} instead of {expected.name}")
             if not link.absent:
-                self._book(link.name, "uplink", reply, len(data))
+                self._book(link.name, "uplink", reply)
             yield reply
 
-    def _await_done(self, pending: Sequence[Future[bytes]]) -> None:
+    def _await_done(self, pending: Sequence[Future[Buffer]]) -> None:
         for _ in self._replies(pending, Kind.DONE, self.links):
             pass
 
-    def _book(self, name: str, direction: Direction, message: Message, size: int) -> None:
+    def _book(self, name: str, direction: Direction, message: Message) -> None:
         costs = self.costs[name]
         measuring = message.kind in MEASURING
         for part in message.parts:
@@ -273,10 +280,10 @@ class HeadServer:
                 info = frame_info(part.payload)
                 dense += dense_frame_size(info.shape, info.values) - len(part.payload)
             costs.book_bytes(direction, kind, part.size, dense)
-        envelope = size - sum(part.size for part in message.parts)
+        envelope = message.size - sum(part.size for part in message.parts)
         costs.book_bytes(direction, EVALUATION if measuring else "control", envelope, envelope)
 
-    def _frame(self, sender: str, reply: Message) -> bytes:
+    def _frame(self, sender: str, reply: Message) -> Buffer:
         frames = reply.payloads(PartKind.EMBEDDING)
         if len(frames) != 1:
             raise MessageError(f"{sender}: {reply.kind.name} with {len(frames)} embeddings instead of 1")

@@ -11,6 +11,7 @@ from vfl.config import ExperimentConfig
 from vfl.data.split import split_data
 from vfl.data.vertical import check_aligned, standardise
 from vfl.runtime import Runtime
+from vfl.wire.messages import Buffer, Message, pack, unpack
 
 
 class LocalLink:
@@ -22,10 +23,10 @@ class LocalLink:
         self.party = party
         self.name = party.name
 
-    def send(self, request: bytes) -> Future[bytes]:
+    def send(self, request: Message) -> Future[Buffer]:
         """Let the party answer; an error of the party is raised here."""
-        reply = Future[bytes]()
-        reply.set_result(self.party.handle(request))
+        reply = Future[Buffer]()
+        reply.set_result(pack(self.party.handle(unpack(pack(request)))))
         return reply
 
     def save(self) -> Future[State]:

@@ -18,12 +18,27 @@ import grpc.aio
 from parties.tls.certificates import identity
 from parties.tls.files import TlsFiles
 from vfl.config import ConfigError
+from vfl.wire.parcel import PIECE_BYTES
 
 SERVER = "server"
 """The server's name in its certificate."""
 _SERVICE = "lvfl.Federation"
 _METHOD = "Join"
-_MIB = 1 << 20
+_LARGEST = 2 * PIECE_BYTES
+"""Bytes of one gRPC message: a piece of a packed message and an envelope around it, or a hello."""
+_OPTIONS: list[tuple[str, int | str]] = [
+    ("grpc.max_receive_message_length", _LARGEST),
+    ("grpc.max_send_message_length", _LARGEST),
+    ("grpc.so_reuseport", 0),  # or a second server would quietly share the port
+    # Heartbeats tell whether a peer lives; these only clear away connections that are cut without a word.
+    # A client that pings faster than the server allows is thrown out: no strikes.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.enable_retries", 0),
+]
 
 
 class Pipe(Protocol):
@@ -69,7 +84,7 @@ def is_oversize(error: BaseException) -> bool:
     return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def make_server(address: str, tls: TlsFiles | None, max_message_mb: int, streams: int, serve: Serve) -> Server:
+def make_server(address: str, tls: TlsFiles | None, streams: int, serve: Serve) -> Server:
     """Return a server bound to ``address``, not yet started, that hands every stream to ``serve``.
 
     Raises ConfigError where the address cannot be bound, as when another process listens there.
@@ -85,7 +100,7 @@ def make_server(address: str, tls: TlsFiles | None, max_message_mb: int, streams
         await serve(context, peer)
 
     method = grpc.stream_stream_rpc_method_handler(handle)
-    server = grpc.aio.server(options=_options(max_message_mb), maximum_concurrent_rpcs=streams)
+    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=streams)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: method}),))
     try:
         if tls is None:
@@ -100,33 +115,15 @@ def make_server(address: str, tls: TlsFiles | None, max_message_mb: int, streams
     return server
 
 
-def open_channel(address: str, tls: TlsFiles | None, max_message_mb: int) -> Channel:
+def open_channel(address: str, tls: TlsFiles | None) -> Channel:
     """Return a channel to the server; it connects when a stream is opened."""
-    options = _options(max_message_mb)
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
     credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
     # The certificate must name the server, wherever it was found.
-    return grpc.aio.secure_channel(address, credentials, options=[*options, ("grpc.ssl_target_name_override", SERVER)])
+    return grpc.aio.secure_channel(address, credentials, options=[*_OPTIONS, ("grpc.ssl_target_name_override", SERVER)])
 
 
 def open_stream(channel: Channel) -> Call:
     """Open the stream; whether anybody is there shows when it is read."""
     return cast(Call, channel.stream_stream(f"/{_SERVICE}/{_METHOD}")())
-
-
-def _options(max_message_mb: int) -> list[tuple[str, int | str]]:
-    limit = max_message_mb * _MIB
-    return [
-        ("grpc.max_receive_message_length", limit),
-        ("grpc.max_send_message_length", limit),
-        ("grpc.so_reuseport", 0),  # or a second server would quietly share the port
-        # Heartbeats tell whether a peer lives; these only clear away connections that are cut without a word.
-        # A client that pings faster than the server allows is thrown out: no strikes.
-        ("grpc.keepalive_time_ms", 30_000),
-        ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.ping_timeout_ms", 20_000),
-        ("grpc.http2.max_ping_strikes", 0),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-        ("grpc.enable_retries", 0),
-    ]

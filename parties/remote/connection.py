@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from parties.remote.stream import Stream
 from vfl.vertical.link import PeerLost
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Hello, check_run, kind_of
+from vfl.wire.messages import Buffer
+from vfl.wire.parcel import Parcel
 
 T = TypeVar("T")
 ANSWERS = {"request": "reply", "restore": "restored", "save": "saved"}
@@ -21,9 +23,9 @@ class _Pending:
     """An order on its way."""
 
     order: Envelope
-    """Without its payload."""
+    """Its sequence, round and exchange."""
     answer: str
-    read: Callable[[Envelope], Any]
+    read: Callable[[Parcel], Any]
     future: "Future[Any]"
     sent_s: float
     slow: bool = False
@@ -75,10 +77,11 @@ class PartyConnection:
             self.session, self._sequence = session, 0
             self._pending.clear()
 
-    def order(self, content: Envelope, read: Callable[[Envelope], T]) -> "Future[T]":
+    def order(self, order: Envelope, read: Callable[[Parcel], T], content: Sequence[Buffer] = ()) -> "Future[T]":
         """Send an order; the future holds what ``read`` makes of its answer.
 
-        ``content`` has its kind and, for a request, round and exchange; the rest is filled in here.
+        ``order`` has its kind and, for a request, round and exchange; the rest is filled in here. ``content``: the
+        packed message of a request. Raises ConfigError for one above network.max_message_mb.
         """
         future = Future[T]()
         with self._lock:
@@ -86,16 +89,17 @@ class PartyConnection:
                 future.set_exception(self._lost)
                 return future
             self._sequence += 1
-            content.version, content.run = PROTOCOL_VERSION, self.run
-            content.session, content.sequence = self.session, self._sequence
-            answer = ANSWERS[kind_of(content)]
-            header = Envelope(sequence=self._sequence, round=content.round, exchange=content.exchange)
+            order.version, order.run = PROTOCOL_VERSION, self.run
+            order.session, order.sequence = self.session, self._sequence
+            answer = ANSWERS[kind_of(order)]
+            header = Envelope(sequence=self._sequence, round=order.round, exchange=order.exchange)
             self._pending.append(_Pending(header, answer, read, future, time.monotonic()))
-        self.stream.send(content)
+        self.stream.send(order, content)
         return future
 
-    def receive(self, envelope: Envelope) -> None:
+    def receive(self, parcel: Parcel) -> None:
         """Take what the party sent. Raises EnvelopeError for what does not answer the oldest open order."""
+        envelope = parcel.envelope
         kind = kind_of(envelope)
         if kind == "refusal":  # of whatever run
             self.fail(ValueError(f"{self.name}: {envelope.refusal.reason}"))
@@ -105,7 +109,7 @@ class PartyConnection:
         if kind == "leaving":
             self.on_leaving(self.name)
         elif kind in ANSWERS.values():
-            self._answer(envelope, kind)
+            self._answer(parcel, kind)
         else:
             raise EnvelopeError(f"{kind} came, which only a server sends or only a stream begins with")
 
@@ -134,7 +138,8 @@ class PartyConnection:
             oldest.slow = True
             self.log(f"{self.name} is slow: it lives, but its {where} takes more than {self.slow_s:g} s")
 
-    def _answer(self, envelope: Envelope, kind: str) -> None:
+    def _answer(self, parcel: Parcel, kind: str) -> None:
+        envelope = parcel.envelope
         with self._lock:
             if envelope.session < self.session:
                 return  # asked for before the training went back to a checkpoint
@@ -156,4 +161,4 @@ class PartyConnection:
                     f"{kind} of round {came[0]}, exchange {came[1]} came where round {due[0]}, exchange {due[1]} is due"
                 )
             self._pending.popleft()
-        oldest.future.set_result(oldest.read(envelope))
+        oldest.future.set_result(oldest.read(parcel))

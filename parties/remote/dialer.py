@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from parties.remote.channel import Call, error_text, is_end, is_oversize, open_channel, open_stream
+from parties.remote.channel import Call, error_text, is_end, open_channel, open_stream
 from parties.remote.stream import Ended, Stream
 from parties.tls.files import TlsFiles
 from vfl.config import NetworkConfig
 from vfl.vertical.link import PeerLost
 from vfl.wire.envelope import Envelope, EnvelopeError, kind_of, read_envelope, refusal
+from vfl.wire.parcel import Parcel
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 """Between dialling and dialling again; doubles each time."""
@@ -29,7 +30,7 @@ JOIN_LIMIT_S = 20.0
 class Order:
     """What the server wants done, and the stream on which it waits for the answer."""
 
-    envelope: Envelope
+    parcel: Parcel
     stream: Stream
 
 
@@ -131,7 +132,7 @@ class Dialer:
 
         Raises ValueError for what dialling again would not mend. ``connected_s``: when a stream last was there.
         """
-        channel = open_channel(self.network.server, self.tls, self.network.max_message_mb)
+        channel = open_channel(self.network.server, self.tls)
         try:
             call = open_stream(channel)
             try:
@@ -141,8 +142,6 @@ class Dialer:
             except EnvelopeError as error:
                 raise ValueError(f"the server: {error}") from None
             except Exception as error:
-                if is_oversize(error):
-                    raise ValueError(f"{error_text(error)}; raise network.max_message_mb") from None
                 if explained := await asyncio.to_thread(self.explain):
                     raise ValueError(explained) from None
                 return False, error_text(error)
@@ -160,14 +159,20 @@ class Dialer:
             await channel.close()
 
     async def _serve(self, call: Call, first: Envelope) -> Ended:
-        def receive(envelope: Envelope) -> None:
-            if kind_of(envelope) == "refusal":
-                raise EnvelopeError(envelope.refusal.reason)
-            self.inbox.put(Order(envelope, stream))
+        def receive(parcel: Parcel) -> None:
+            if kind_of(parcel.envelope) == "refusal":
+                raise EnvelopeError(parcel.envelope.refusal.reason)
+            self.inbox.put(Order(parcel, stream))
 
         welcome = first.welcome
-        stream = Stream(call, receive, heartbeat_s=welcome.heartbeat_s, silence_s=welcome.silence_s)
-        self.inbox.put(Order(first, stream))
+        stream = Stream(
+            call,
+            receive,
+            max_message_mb=self.network.max_message_mb,
+            heartbeat_s=welcome.heartbeat_s,
+            silence_s=welcome.silence_s,
+        )
+        self.inbox.put(Order(Parcel(first), stream))
         self.stream = stream
         try:
             return await stream.run()

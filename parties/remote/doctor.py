@@ -105,7 +105,7 @@ def _join(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) -> tu
 
 
 async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) -> Envelope:
-    channel = open_channel(config.network.server, tls, config.network.max_message_mb)
+    channel = open_channel(config.network.server, tls)
     try:
         return await say_hello(open_stream(channel), hello)
     finally:

@@ -99,16 +99,20 @@ class Hub:
 
     def dismiss(self, names: tuple[str, ...], *, exit_code: int, reason: str) -> None:
         """Tell parties that the training is over for them, and wait until they have hung up."""
+        self.say_goodbye(names, exit_code=exit_code, reason=reason)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._connections.keys() & set(names), FAREWELL_S)
+
+    def say_goodbye(self, names: tuple[str, ...], *, exit_code: int, reason: str) -> None:
+        """Tell parties that it is over for them, and go on; from any thread."""
         for name, connection in self.joined().items():
             if name in names:
                 goodbye = Goodbye(exit_code=exit_code, reason=reason)
                 connection.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, goodbye=goodbye))
-        with self._changed:
-            self._changed.wait_for(lambda: not self._connections.keys() & set(names), FAREWELL_S)
 
     async def _listen(self) -> Server:
         streams = len(self.expected) + SPARE_STREAMS
-        server = make_server(self.network.listen, self.tls, self.network.max_message_mb, streams, self._serve)
+        server = make_server(self.network.listen, self.tls, streams, self._serve)
         await server.start()
         return server
 
@@ -136,8 +140,6 @@ class Hub:
             ended = Ended(error_text(error))
         finally:  # a peer that hangs up cancels this very task
             self._drop(connection, ended.reason)
-        if ended.violation:
-            await pipe.write(refusal(ended.reason).SerializeToString())
 
     def _admit(self, first: Envelope, identity: str | None, pipe: Pipe) -> PartyConnection | None:
         """Return the new party's connection; None for one that only asks and would be let in. Raises JoinRefused."""
@@ -159,6 +161,7 @@ class Hub:
         connection.stream = Stream(
             pipe,
             connection.receive,
+            max_message_mb=self.network.max_message_mb,
             heartbeat_s=self.network.heartbeat_s,
             silence_s=self.network.silence_s,
             on_beat=connection.check_pace,

@@ -5,7 +5,8 @@ from concurrent.futures import Future
 from parties.remote.connection import PartyConnection
 from vfl.checkpoint import State
 from vfl.wire.envelope import Envelope, Restore, Save
-from vfl.wire.messages import Kind, read_header
+from vfl.wire.messages import Buffer, Kind, Message, pieces
+from vfl.wire.parcel import Parcel
 
 
 class RemoteLink:
@@ -24,27 +25,26 @@ class RemoteLink:
         connection.start_session(session)
         self._restore(reference(0, ""))
 
-    def send(self, request: bytes) -> Future[bytes]:
-        """Send a packed message; the future holds the packed reply, or PeerLost."""
-        kind, round_index, exchange = read_header(request)
-        if kind == Kind.END_ROUND:
-            self.rounds_done = round_index + 1
-        order = Envelope(round=round_index, exchange=exchange, request=request)
-        return self.connection.order(order, lambda answer: answer.reply)
+    def send(self, request: Message) -> Future[Buffer]:
+        """Send a message; the future holds the packed reply, or PeerLost."""
+        if request.kind == Kind.END_ROUND:
+            self.rounds_done = request.round_index + 1
+        order = Envelope(round=request.round_index, exchange=request.exchange, request=b"")
+        return self.connection.order(order, lambda answer: answer.content, pieces(request))
 
     def save(self) -> Future[State]:
         """Have the party write its state; the future holds a reference to it."""
         rounds = self.rounds_done
 
-        def refer(answer: Envelope) -> State:
+        def refer(answer: Parcel) -> State:
             self.connection.rounds.add(rounds)
-            return reference(rounds, answer.saved.digest)
+            return reference(rounds, answer.envelope.saved.digest)
 
         return self.connection.order(Envelope(save=Save(round=rounds)), refer)
 
     def load(self, state: State) -> Future[None]:
         """Have the party go back to the state of a reference. Raises ValueError for a state that is none."""
-        if state.keys() != reference(0, "").keys():
+        if not state.keys() >= reference(0, "").keys():
             raise ValueError(
                 f"--resume: the saved run trained {self.name} in the server's process; resume with train.py alone"
             )

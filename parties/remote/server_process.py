@@ -14,13 +14,13 @@ from parties.remote.hub import Hub
 from parties.remote.joining import DataDigests, Expected, agreement, check_mode, labels_digest
 from parties.remote.link import RemoteLink
 from parties.remote.security import load_identity
-from parties.remote.stand_in import DroppableLink, StandIn
+from parties.remote.stand_in import ABSENT, DroppableLink, StandIn
 from parties.run import Outcome, train
 from vfl.callbacks import Callback, ShowProgress
 from vfl.checkpoint import CheckpointStore
 from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.files import load_label_data
+from vfl.data.files import LabelData, load_label_data
 from vfl.loop import TrainingLoop
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, write_run_id
 from vfl.runtime import Runtime, start_runtime
@@ -91,7 +91,7 @@ class ServerProcess:
             for name in self.names
             if config.network.on_party_loss == "drop"
         }
-        self.away: set[str] = set()
+        self.away = self._away_at_checkpoint()
         """Parties that were dropped and are not back."""
 
     def serve(self, hub: Hub, console: Console) -> Outcome:
@@ -135,6 +135,11 @@ class ServerProcess:
             progress.on_step,
         )
         return train(algorithm, self.config, self.run_dir, store, progress, [self.breaks])
+
+    def _away_at_checkpoint(self) -> set[str]:
+        """Return whom an earlier server had dropped: this one does not wait for them either."""
+        loaded = CheckpointStore(self.run_dir / "checkpoints").load_latest() if self.stand_ins else None
+        return {name for name in self.names if loaded is not None and loaded[1][name].get(ABSENT)}
 
     def _gather(self, hub: Hub) -> dict[str, PartyConnection]:
         """Return the parties' connections; those that are away and dropped are not waited for."""
@@ -229,9 +234,18 @@ def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecur
 
 def load_labels(config: ExperimentConfig) -> ServerLabels:
     """Read what the server holds. Raises ValueError for a file that cannot be used."""
+    return server_labels(config, load_label_data(server_file(config)))
+
+
+def server_file(config: ExperimentConfig) -> Path:
+    """Return the path of the server's labels. Raises ConfigError where none is named."""
     if config.data.file is None:
         raise ConfigError("data.file: is missing; name the server's labels, as scripts/split_data.py writes them")
-    data = load_label_data(config.data.file)
+    return config.data.file
+
+
+def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:
+    """Return the server's labels and the digests by which parties are compared with it."""
     train = TrainingLabels(data.train.values, len(data.classes))
     ids = data.ids_digests()
     shared = train if config.training.labels == "shared" else None

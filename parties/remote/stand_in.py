@@ -21,8 +21,10 @@ from vfl.config import ExperimentConfig
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.channel import encode_as
 from vfl.vertical.link import PeerLost
-from vfl.wire.messages import Kind, Message, Part, PartKind, control, pack, unpack
+from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind, control, pack, unpack
 
+ABSENT, STAND_IN = "absent", "stand_in"
+"""What a checkpoint of the server holds of a party beside the reference: whether it was away, and its stand-in."""
 NOTHING_DONE: dict[str, Any] = {
     "alpha": 0.0,
     "beta": 0.0,
@@ -83,6 +85,14 @@ class StandIn:
                 pass
         return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 
+    def state_dict(self) -> State:
+        """Return what a server that is started again needs to answer alike: the answers kept so far."""
+        return {"train_ND": self.train_ND, "test_MD": self.test_MD, "report": self.report}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+        self.train_ND, self.test_MD, self.report = state["train_ND"], state["test_MD"], state["report"]
+
     def _place(self, request: Message) -> tuple[Tensor, Tensor | slice]:
         """Return where the embeddings of a request's samples are kept: the store and its rows."""
         if request.kind == Kind.EVALUATE:
@@ -112,33 +122,38 @@ class DroppableLink:
         self.absent = link is None
         self._rounds_done = 0
 
-    def send(self, request: bytes) -> Future[bytes]:
-        """Send a packed message; the future holds the reply, the party's or its stand-in's."""
-        message = unpack(request)
-        if message.kind == Kind.END_ROUND:
-            self._rounds_done = message.round_index + 1
+    def send(self, request: Message) -> Future[Buffer]:
+        """Send a message; the future holds the packed reply, the party's or its stand-in's."""
+        if request.kind == Kind.END_ROUND:
+            self._rounds_done = request.round_index + 1
 
-        def keep(reply: bytes) -> bytes:
-            self.stand_in.remember(message, unpack(reply))
+        def keep(reply: Buffer) -> Buffer:
+            self.stand_in.remember(request, unpack(reply))
             return reply
 
         sent = self.link.send(request) if self.link is not None and not self.absent else None
-        return self._or_instead(sent, keep, lambda: pack(self.stand_in.answer(message)))
+        return self._or_instead(sent, keep, lambda: pack(self.stand_in.answer(request)))
 
     def save(self) -> Future[State]:
-        """Return a reference to the party's last state on its disk."""
+        """Return a reference to the party's last state on its disk, and what is kept of its answers."""
 
-        def keep(state: State) -> State:
-            self.stand_in.saved = state
-            return state
+        def keep(saved: State) -> State:
+            self.stand_in.saved = saved
+            return saved | {ABSENT: False, STAND_IN: self.stand_in.state_dict()}
+
+        def instead() -> State:
+            saved = self.stand_in.saved | {"as_of": self._rounds_done}
+            return saved | {ABSENT: True, STAND_IN: self.stand_in.state_dict()}
 
         saving = self.link.save() if self.link is not None and not self.absent else None
-        return self._or_instead(saving, keep, lambda: self.stand_in.saved | {"as_of": self._rounds_done})
+        return self._or_instead(saving, keep, instead)
 
     def load(self, state: State) -> Future[None]:
         """Have the party go back to the state of a reference."""
         self._rounds_done = state["as_of"]
-        self.stand_in.saved = state
+        self.stand_in.saved = {key: state[key] for key in self.stand_in.saved}
+        if STAND_IN in state:  # not where the run has waited for parties so far
+            self.stand_in.load_state_dict(state[STAND_IN])
         loading = self.link.load(state) if self.link is not None and not self.absent else None
         return self._or_instead(loading, lambda done: done, lambda: None)
 

@@ -1,11 +1,17 @@
 """A stream with heartbeats, as both sides run it in a thread of its own, so that no computation delays one."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from parties.remote.channel import Pipe, error_text, is_end, is_oversize
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, read_envelope
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, kind_of, refusal
+from vfl.wire.messages import Buffer
+from vfl.wire.parcel import Assembler, Parcel, check_size, cut
+
+LAST_WORD_S = 5.0
+"""How long telling the peer what was wrong may take."""
+BEAT = Envelope(version=PROTOCOL_VERSION, heartbeat=Heartbeat())
 
 
 class Ended(NamedTuple):
@@ -16,6 +22,13 @@ class Ended(NamedTuple):
     """The peer sent what does not belong there: it is told so, and dialling again would not help."""
 
 
+class _Outgoing(NamedTuple):
+    """What ``cut`` serializes, piece by piece as they are written."""
+
+    envelope: Envelope
+    content: Sequence[Buffer]
+
+
 class Stream:
     """Reads, writes and beats until the peer hangs up, falls silent or breaks the protocol.
 
@@ -23,7 +36,8 @@ class Stream:
 
     Args:
         pipe: the open gRPC stream.
-        receive: takes every envelope but heartbeats; may raise EnvelopeError.
+        receive: takes every parcel but heartbeats; may raise EnvelopeError.
+        max_message_mb: largest message to send and to take, in MiB.
         heartbeat_s: seconds between heartbeats.
         silence_s: seconds without a sign of life after which the peer is taken for lost.
         on_beat: called at every heartbeat.
@@ -32,24 +46,30 @@ class Stream:
     def __init__(
         self,
         pipe: Pipe,
-        receive: Callable[[Envelope], None],
+        receive: Callable[[Parcel], None],
         *,
+        max_message_mb: int,
         heartbeat_s: float,
         silence_s: float,
         on_beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.pipe = pipe
         self.receive = receive
+        self.max_message_mb = max_message_mb
         self.heartbeat_s = heartbeat_s
         self.silence_s = silence_s
         self.on_beat = on_beat
         self._loop = asyncio.get_running_loop()
-        self._outbox = asyncio.Queue[bytes | Ended]()
+        self._outbox = asyncio.Queue[_Outgoing | Ended]()
         self._heard_s = self._loop.time()
 
-    def send(self, envelope: Envelope) -> None:
-        """Queue an envelope; it is serialized here, in the caller's thread."""
-        self._put(envelope.SerializeToString())
+    def send(self, envelope: Envelope, content: Sequence[Buffer] = ()) -> None:
+        """Queue an envelope and the packed message in it, which nobody may change any more.
+
+        Raises ConfigError for a message above the limit.
+        """
+        check_size(kind_of(envelope), sum(map(len, content)), self.max_message_mb)
+        self._put(_Outgoing(envelope, content))
 
     def end(self, reason: str, *, violation: bool = False) -> None:
         """End the stream from this side once what was queued is written."""
@@ -57,16 +77,23 @@ class Stream:
 
     async def run(self) -> Ended:
         """Serve the stream to its end and return the reason."""
-        tasks = [asyncio.create_task(work()) for work in (self._read, self._write, self._beat)]
+        reading, writing, beating = (asyncio.create_task(work()) for work in (self._read, self._write, self._beat))
+        tasks = (reading, writing, beating)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next(task.result() for task in tasks if task in done)
+            ended = next(task.result() for task in tasks if task in done)
+            if ended.violation:  # said by the writer: it may be in the middle of a message
+                self._outbox.put_nowait(_Outgoing(refusal(ended.reason), ()))
+                self._outbox.put_nowait(ended)
+                await asyncio.wait((writing,), timeout=LAST_WORD_S)
+            return ended
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self) -> Ended:
+        assembler = Assembler(self.max_message_mb)
         while True:
             try:
                 data = await self.pipe.read()
@@ -76,11 +103,12 @@ class Stream:
                 return Ended("the connection ended")
             self._heard_s = self._loop.time()
             try:
-                envelope = read_envelope(data)
-                if not envelope.HasField("heartbeat"):
-                    self.receive(envelope)
+                parcel = assembler.add(data)
+                if parcel is not None and not parcel.envelope.HasField("heartbeat"):
+                    self.receive(parcel)
             except EnvelopeError as error:
                 return Ended(str(error), violation=True)
+            del parcel  # or it stays in memory while the next one comes
 
     async def _write(self) -> Ended:
         while True:
@@ -88,14 +116,15 @@ class Stream:
             if isinstance(message, Ended):
                 return message
             try:
-                await self.pipe.write(message)
+                for piece in cut(*message):
+                    await self.pipe.write(piece)
             except Exception as error:
                 return Ended(error_text(error), violation=is_oversize(error))
+            del message  # or it stays in memory until the next one goes
 
     async def _beat(self) -> Ended:
-        beat = Envelope(version=PROTOCOL_VERSION, heartbeat=Heartbeat()).SerializeToString()
         while True:
-            self._outbox.put_nowait(beat)
+            self._outbox.put_nowait(_Outgoing(BEAT, ()))
             slept_s = self._loop.time()
             await asyncio.sleep(self.heartbeat_s)
             now_s = self._loop.time()
@@ -105,7 +134,7 @@ class Stream:
                 return Ended(f"silent for {self.silence_s:g} s: frozen, or the network is cut")
             self.on_beat()
 
-    def _put(self, message: bytes | Ended) -> None:
+    def _put(self, message: _Outgoing | Ended) -> None:
         try:
             self._loop.call_soon_threadsafe(self._outbox.put_nowait, message)
         except RuntimeError:  # the loop is closed: nobody listens any more

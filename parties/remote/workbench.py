@@ -34,6 +34,7 @@ from vfl.data.samples import Samples, ids_digest
 from vfl.runtime import start_runtime
 from vfl.vertical.batches import batch_rows
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of
+from vfl.wire.messages import Buffer
 
 RUN = "workbench"
 JOIN_S = 300.0
@@ -192,9 +193,9 @@ class Echo:
         """End it."""
         self._at_end.close()
 
-    def send(self, payload: bytes) -> bytes:
+    def send(self, content: bytes) -> Buffer:
         """Return what came back."""
-        return self.connection.order(Envelope(request=payload), lambda answer: answer.reply).result()
+        return self.connection.order(Envelope(request=b""), lambda answer: answer.content, [content]).result()
 
 
 def echo(config: ExperimentConfig, name: str) -> None:
@@ -207,17 +208,11 @@ def echo(config: ExperimentConfig, name: str) -> None:
             event = dialer.inbox.get()
             if isinstance(event, Over):
                 raise event.error
-            order = event.envelope
+            order = event.parcel.envelope
             if kind_of(order) == "request":
-                event.stream.send(
-                    Envelope(
-                        version=PROTOCOL_VERSION,
-                        run=order.run,
-                        session=order.session,
-                        sequence=order.sequence,
-                        reply=order.request,
-                    )
-                )
+                answer = Envelope(version=PROTOCOL_VERSION, run=order.run, reply=b"")
+                answer.session, answer.sequence = order.session, order.sequence
+                event.stream.send(answer, [event.parcel.content])
 
 
 def _start(*arguments: str) -> "subprocess.Popen[bytes]":

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from parties.feature_party import FeatureParty
-from vfl.checkpoint import CheckpointStore
+from vfl.checkpoint import CheckpointStore, State
 from vfl.wire.envelope import (
     PROTOCOL_VERSION,
     Envelope,
@@ -14,7 +14,8 @@ from vfl.wire.envelope import (
     check_run,
     kind_of,
 )
-from vfl.wire.messages import read_header
+from vfl.wire.messages import Buffer, pieces, read_header, unpack
+from vfl.wire.parcel import Parcel
 
 SECTION = "party"
 """Of a party's checkpoint."""
@@ -28,24 +29,25 @@ class PartyWorker:
 
     Args:
         run: id of the run.
-        build: makes the party as it is before the first round.
+        restore: makes the party as of a saved state, or as it is before the first round.
         store: the party's own checkpoints.
     """
 
-    def __init__(self, run: str, build: Callable[[], FeatureParty], store: CheckpointStore) -> None:
+    def __init__(self, run: str, restore: Callable[[State | None], FeatureParty], store: CheckpointStore) -> None:
         self.run = run
-        self.build = build
+        self.restore = restore
         self.store = store
         self.party: FeatureParty | None = None
         self.session = 0
         self.sequence = 0
 
-    def answer(self, order: Envelope) -> Envelope:
-        """Carry out an order and return its answer.
+    def answer(self, parcel: Parcel) -> tuple[Envelope, list[Buffer]]:
+        """Carry out an order and return its answer, with the packed message in it.
 
         Raises EnvelopeError for one that is not due, ValueError for one that cannot be carried out.
         """
-        self._check_due(order)
+        self._check_due(parcel)
+        order, content = parcel.envelope, list[Buffer]()
         self.sequence = order.sequence
         answer = Envelope(
             version=PROTOCOL_VERSION,
@@ -65,10 +67,12 @@ class PartyWorker:
                 answer.saved.CopyFrom(Saved(digest=self._save(order.save.round)))
             case _:
                 assert self.party is not None, "a session begins with restore"
-                answer.reply = self.party.handle(order.request)
-        return answer
+                answer.reply = b""
+                content = pieces(self.party.handle(unpack(parcel.content)))
+        return answer, content
 
-    def _check_due(self, order: Envelope) -> None:
+    def _check_due(self, parcel: Parcel) -> None:
+        order = parcel.envelope
         check_run(order, self.run)
         kind = kind_of(order)
         if kind not in ("request", "restore", "save"):
@@ -85,7 +89,7 @@ class PartyWorker:
         if order.sequence > self.sequence + 1:
             raise EnvelopeError(f"{kind} {order.sequence} came out of order, {self.sequence + 1} is due")
         if kind == "request":
-            _kind, round_index, exchange = read_header(order.request)
+            _kind, round_index, exchange = read_header(parcel.content)
             if (round_index, exchange) != (order.round, order.exchange):
                 raise EnvelopeError(
                     f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
@@ -94,17 +98,15 @@ class PartyWorker:
 
     def _restore(self, rounds: int, digest: str) -> FeatureParty:
         """Return the party as it was after so many rounds."""
-        party = self.build()
         if not rounds:
-            return party
+            return self.restore(None)
         state = self.store.load(rounds)[SECTION]
         if self.store.digest(rounds) != digest:
             raise ValueError(
                 f"the checkpoint of round {rounds} in {self.store.directory} is not the one that the server's "
                 "checkpoint refers to; restore the party's folder"
             )
-        party.load_state_dict(state)
-        return party
+        return self.restore(state)
 
     def _save(self, rounds: int) -> str:
         assert self.party is not None, "a session begins with restore"

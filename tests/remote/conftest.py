@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ import pytest
 import yaml
 
 from parties.remote.together import SERVER, prepare, process_configs
+from parties.trained import PROCESSES
 from vfl.checkpoint import CheckpointStore
-from vfl.config import ExperimentConfig, parse_config
+from vfl.config import ExperimentConfig, dump_config, parse_config
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 100.0
 """For a whole federation on a machine that does much else."""
+TOGETHER = "together"
 Strike = tuple[str, int, str]
 """At which place (see zygote.PLACES), at which time of passing it, which signal."""
 
@@ -104,8 +106,21 @@ class Federation:
             argv += ["--resume"] if (self.run_dir / "config.yaml").exists() else []
         else:
             argv = [str(ROOT / "scripts/party.py"), config, "--party", name, "--run-dir", str(self.folder / name)]
-        order = {"argv": [*argv, *extra], "strikes": strikes, "log": str(self.folder / f"{name}.log")}
+        self.launch(name, [*argv, *extra], *strikes)
+
+    def launch(self, name: str, argv: Sequence[str], *strikes: Strike) -> None:
+        """Start a process by its command."""
+        order = {"argv": list(argv), "strikes": strikes, "log": str(self.folder / f"{name}.log")}
         self.running[name] = self.zygote.ask(start=order)
+
+    def start_together(self, *options: str) -> None:
+        """Start ``train.py --processes``, which starts new processes of its own, under the name TOGETHER."""
+        config = self.folder / "experiment.yaml"
+        config.write_text(dump_config(self.config))
+        argv = [str(ROOT / "scripts/train.py"), str(config), "--processes", "--run-dir", str(self.run_dir), *options]
+        self.codes.setdefault(TOGETHER, [])
+        order = {"argv": argv, "strikes": [], "log": str(self.folder / f"{TOGETHER}.log")}
+        self.running[TOGETHER] = self.zygote.ask(start=order)
 
     def poll(self, name: str) -> int | str | None:
         """Return a process's exit code, noted once; "stopped" once it is; None while it runs."""
@@ -142,10 +157,10 @@ class Federation:
             assert time.monotonic() < until_s, self.logs()
             time.sleep(0.02)
 
-    def wait_for_line(self, name: str, text: str) -> None:
-        """Wait until a process has said something."""
+    def wait_for_line(self, name: str, text: str, times: int = 1) -> None:
+        """Wait until a process has said something, so many times in all its lives."""
         until_s = time.monotonic() + PATIENCE_S
-        while text not in self.log(name):
+        while self.log(name).count(text) < times:
             assert time.monotonic() < until_s, f"{name} does not say {text!r}:\n{self.logs()}"
             assert name not in self.running or not isinstance(self.poll(name), int), self.logs()
             time.sleep(0.02)
@@ -216,6 +231,29 @@ def federate(zygote: Zygote, tmp_path: Path) -> Iterator[Federate]:
 
     yield make
     for federation in made:
+        federation.close()
+
+
+@pytest.fixture(scope="module")
+def trained_with(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federate]:
+    """Return the federation of some sections that has trained, in the folders that ``train.py --processes`` makes.
+
+    Each trains once.
+    """
+    known: dict[str, Federation] = {}
+
+    def trained(**sections: Any) -> Federation:
+        key = json.dumps(sections, sort_keys=True)
+        if key not in known:
+            run_dir = tmp_path_factory.mktemp("trained") / "run"
+            federation = known[key] = Federation(zygote, run_dir / PROCESSES, sections)
+            federation.run_dir = run_dir
+            federation.run()
+            assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+        return known[key]
+
+    yield trained
+    for federation in known.values():
         federation.close()
 
 

@@ -1,5 +1,6 @@
 """What answers an order, and what does not belong on the stream: the server's end, without a network."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -19,7 +20,8 @@ from vfl.wire.envelope import (
     Welcome,
     refusal,
 )
-from vfl.wire.messages import Kind, Message, pack
+from vfl.wire.messages import Buffer, Kind, Message, unpack
+from vfl.wire.parcel import Parcel, cut
 
 RUN = "0123456789abcdef"
 
@@ -31,8 +33,8 @@ class Wire:
         self.sent: list[Envelope] = []
         self.ended: list[str] = []
 
-    def send(self, envelope: Envelope) -> None:
-        self.sent.append(Envelope.FromString(envelope.SerializeToString()))
+    def send(self, envelope: Envelope, content: Sequence[Buffer] = ()) -> None:
+        self.sent.append(Envelope.FromString(b"".join(cut(envelope, content))))
 
     def end(self, reason: str, *, violation: bool = False) -> None:
         self.ended.append(reason)
@@ -49,7 +51,7 @@ def connect(**limits: float) -> tuple[PartyConnection, Wire, list[str]]:
     return connection, wire, said
 
 
-def reply_to(order: Envelope, **changes: Any) -> Envelope:
+def reply_to(order: Envelope, content: bytes = b"", **changes: Any) -> Parcel:
     """The right answer to a request, but for the changes."""
     fields: dict[str, Any] = {
         "version": PROTOCOL_VERSION,
@@ -58,18 +60,18 @@ def reply_to(order: Envelope, **changes: Any) -> Envelope:
         "sequence": order.sequence,
         "round": order.round,
         "exchange": order.exchange,
-        "reply": b"answer",
+        "reply": b"",
     }
-    return Envelope(**fields | changes)
+    return Parcel(Envelope(**fields | changes), content)
 
 
-def two_requests() -> tuple[PartyConnection, list[Envelope], list[Future[bytes]]]:
+def two_requests() -> tuple[PartyConnection, list[Envelope], list[Future[Buffer]]]:
     """A link in its second session with restore answered and two requests on their way."""
     connection, wire, _ = connect()
     RemoteLink(connection, 1)
     link = RemoteLink(connection, 2)
     connection.receive(reply_to(wire.sent[-1], reply=None, restored=Restored()))
-    futures = [link.send(pack(Message(Kind.EMBED, 4, exchange))) for exchange in (0, 1)]
+    futures = [link.send(Message(Kind.EMBED, 4, exchange)) for exchange in (0, 1)]
     return connection, wire.sent[-2:], futures
 
 
@@ -77,10 +79,11 @@ def test_orders_are_numbered_and_answers_reach_their_futures():
     connection, (first, second), futures = two_requests()
     header = [(e.version, e.run, e.session, e.sequence, e.round, e.exchange) for e in (first, second)]
     assert header == [(PROTOCOL_VERSION, RUN, 2, 2, 4, 0), (PROTOCOL_VERSION, RUN, 2, 3, 4, 1)]
-    connection.receive(reply_to(first, reply=b"one"))
+    assert [unpack(e.request) for e in (first, second)] == [Message(Kind.EMBED, 4, exchange) for exchange in (0, 1)]
+    connection.receive(reply_to(first, b"one"))
     assert futures[0].result(0) == b"one"
     assert not futures[1].done()
-    connection.receive(reply_to(second, reply=b"two"))
+    connection.receive(reply_to(second, b"two"))
     assert futures[1].result(0) == b"two"
 
 
@@ -127,14 +130,14 @@ def test_a_lost_party_fails_what_is_under_way_and_what_follows():
     connection, _, futures = two_requests()
     connection.fail(PeerLost("party_1 is lost: silent"))
     connection.fail(ValueError("later"))
-    for future in [*futures, RemoteLink(connection, 3).send(pack(Message(Kind.EMBED)))]:
+    for future in [*futures, RemoteLink(connection, 3).send(Message(Kind.EMBED))]:
         with pytest.raises(PeerLost, match="party_1 is lost: silent"):
             future.result(0)
 
 
 def test_a_party_that_cannot_go_on_says_why():
     connection, _, futures = two_requests()
-    connection.receive(refusal("disk full"))
+    connection.receive(Parcel(refusal("disk full")))
     with pytest.raises(ValueError, match="party_1: disk full"):
         futures[0].result(0)
 
@@ -143,7 +146,7 @@ def test_a_save_is_a_reference_and_the_round_is_on_the_partys_disk():
     connection, wire, _ = connect()
     link = RemoteLink(connection, 1)
     connection.receive(reply_to(wire.sent[-1], reply=None, restored=Restored()))
-    link.send(pack(Message(Kind.END_ROUND, 6)))
+    link.send(Message(Kind.END_ROUND, 6))
     connection.receive(reply_to(wire.sent[-1]))
     future = link.save()
     assert wire.sent[-1].save.round == 7
@@ -169,7 +172,7 @@ def test_a_slow_party_is_told_once_and_stays():
 
 def test_a_party_beyond_the_limit_is_lost():
     connection, wire, _ = connect(reply_limit_s=0.0)
-    future = RemoteLink(connection, 1).send(pack(Message(Kind.EMBED)))
+    future = RemoteLink(connection, 1).send(Message(Kind.EMBED))
     connection.check_pace()
     with pytest.raises(PeerLost, match=r"party_1 lives but gave no restored .* within network.reply_limit_s = 0"):
         future.result(0)
@@ -180,11 +183,11 @@ def test_leaving_is_passed_on():
     connection, _, said = connect()
     leaving = Envelope(version=PROTOCOL_VERSION, run=RUN)
     leaving.leaving.SetInParent()
-    connection.receive(leaving)
+    connection.receive(Parcel(leaving))
     assert said == ["party_1 leaves"]
 
 
 def test_heartbeats_are_not_for_the_connection():
     connection, _, _ = connect()
     with pytest.raises(EnvelopeError, match="heartbeat came"):
-        connection.receive(Envelope(version=PROTOCOL_VERSION, run=RUN, heartbeat=Heartbeat()))
+        connection.receive(Parcel(Envelope(version=PROTOCOL_VERSION, run=RUN, heartbeat=Heartbeat())))

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from typing import Any
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ def test_a_dropped_party_returns_at_the_next_round(federate):
     assert federation.wait("party_2") == -signal.SIGKILL
     federation.wait_until_stopped("party_1")
     federation.start("party_2")
-    federation.wait_for_line("party_2", "joined run")
+    federation.wait_for_line(SERVER, "party_2 joined", times=2)
     federation.signal("party_1", signal.SIGCONT)
     federation.finish()
     assert federation.codes == {SERVER: [0], "party_1": [0], "party_2": [-signal.SIGKILL, 0]}, federation.logs()
@@ -61,6 +62,59 @@ def test_nobody_left_is_waited_for(federate):
     federation.run({"party_1": [blow], "party_2": [blow]})
     assert {name: codes[-1] for name, codes in federation.codes.items()} == dict.fromkeys(federation.names, 0)
     assert [row["round"] for row in rows_of(federation)] == [0, 1, 2]
+
+
+IN_ROUND_3 = 2 * EXCHANGES + 1
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, Any]:
+    """Room for what a training without party_2 from round 2 on reaches."""
+    return {}
+
+
+@pytest.mark.parametrize("blow", ["SIGTERM", "SIGKILL"])
+def test_a_server_goes_on_while_a_dropped_party_is_away(federate, undisturbed, blow: str):
+    settings = DROP | {"training": {"rounds": 4}}
+    lose_party_2 = ("embeds", EXCHANGES + 2, "SIGKILL")
+    if not undisturbed:
+        through = federate(**settings)
+        for name in through.names:
+            through.start(name, *([lose_party_2] if name == "party_2" else []))
+        through.finish()
+        undisturbed |= through.outcome()
+    federation = federate(**settings)
+    federation.start(SERVER, ("asks for embeddings", IN_ROUND_3, blow))
+    federation.start("party_1")
+    federation.start("party_2", lose_party_2)
+    assert federation.wait("party_2") == -signal.SIGKILL
+    assert federation.wait(SERVER) == (130 if blow == "SIGTERM" else -signal.SIGKILL)
+    if blow == "SIGTERM":
+        assert federation.wait("party_1") == 130
+        federation.start("party_1")
+    federation.start(SERVER)
+    federation.finish()
+    assert {federation.codes[name][-1] for name in (SERVER, "party_1")} == {0}, federation.logs()
+    assert federation.outcome() == undisturbed
+
+
+def test_a_dropped_party_returns_to_a_server_that_was_started_again(federate):
+    federation = federate(**DROP | {"training": {"rounds": 5}})
+    federation.start(SERVER, ("asks for embeddings", IN_ROUND_3, "SIGTERM"))
+    federation.start("party_1")
+    federation.start("party_2", ("embeds", EXCHANGES + 2, "SIGKILL"))
+    federation.finish()
+    federation.start(SERVER)
+    federation.start("party_1", ("embeds", 1, "SIGSTOP"))  # holds round 4 until party_2 is back
+    federation.wait_until_stopped("party_1")
+    federation.start("party_2")
+    federation.wait_for_line(SERVER, "party_2 joined", times=2)
+    federation.signal("party_1", signal.SIGCONT)
+    federation.finish()
+    assert {codes[-1] for codes in federation.codes.values()} == {0}, federation.logs()
+    rows = rows_of(federation)
+    assert [row["uplink_bytes/party_2"] > 0 for row in rows] == [True, True, False, False, True]
+    assert rows[4]["alpha/party_2"] == 0.5
 
 
 @pytest.mark.parametrize("stand_in", ["last", "zeros"])

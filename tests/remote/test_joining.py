@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from parties.remote import channel
 from parties.remote.channel import error_text, grpc, is_end, open_channel, open_stream
 from parties.remote.hub import Hub
 from parties.remote.joining import DataDigests, Expected, agreement
@@ -18,7 +19,8 @@ from parties.tls.certificates import Authority, Owner, key_pem, new_key
 from parties.tls.files import TlsFiles
 from vfl.config import ConfigError, NetworkConfig
 from vfl.vertical.link import PeerLost
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, read_envelope
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of, read_envelope
+from vfl.wire.parcel import PIECE_BYTES, Assembler, Parcel, cut
 
 RUN = "0123456789abcdef"
 DATA = DataDigests("a" * 64, "b" * 64, "c" * 64)
@@ -86,9 +88,9 @@ def talk(address: str, tls: TlsFiles | None, *messages: bytes, answers: int = 1)
     """Send messages on one stream and return so many answers but heartbeats; gRPC's words where there are none."""
 
     async def converse() -> list[Envelope | str]:
-        channel = open_channel(address, tls, 64)
+        opened = open_channel(address, tls)
         try:
-            call = open_stream(channel)
+            call = open_stream(opened)
             heard: list[Envelope | str] = []
             try:
                 for message in messages:
@@ -104,7 +106,7 @@ def talk(address: str, tls: TlsFiles | None, *messages: bytes, answers: int = 1)
                 heard.append(error_text(error))
             return heard
         finally:
-            await channel.close()
+            await opened.close()
 
     return asyncio.run(converse())
 
@@ -225,6 +227,10 @@ def test_another_run(listening: Listening, authority: Authority):
     assert refused(answer).startswith(f"party_1's folder belongs to run fedcba9876543210, the server's to run {RUN};")
 
 
+ROUND_AS_TEXT = bytes([5 << 3 | 2, 1]) + b"3"
+"""The field ``round``, a number, as protobuf writes a text."""
+WIDTH_AS_TEXT = bytes([3 << 3 | 2, 1]) + b"8"
+"""And ``embedding_width`` of a hello."""
 STRANGE = {
     "another version": (
         lambda hello: Envelope(version=2, hello=hello.hello).SerializeToString(),
@@ -232,6 +238,14 @@ STRANGE = {
     ),
     "no envelope": (lambda hello: b"\xff" * 40, "40 bytes are no envelope of this protocol"),
     "nothing inside": (lambda hello: Envelope(version=1).SerializeToString(), "an envelope without content"),
+    "a field of another type": (
+        lambda hello: hello.SerializeToString() + ROUND_AS_TEXT,
+        "an envelope with fields that version 1 does not have, or of another type",
+    ),
+    "a field of the hello of another type": (
+        lambda hello: Envelope(version=1, hello=Hello.FromString(WIDTH_AS_TEXT)).SerializeToString(),
+        "an envelope with fields that version 1 does not have, or of another type",
+    ),
     "no hello": (
         lambda hello: Envelope(version=1, reply=b"").SerializeToString(),
         "a stream begins with hello, not with reply",
@@ -251,8 +265,8 @@ def test_a_second_party_of_the_same_name_is_refused_while_the_first_is_here(list
     second: list[Envelope | str] = []
 
     async def while_the_first_is_here() -> None:
-        channel = open_channel(listening.address, tls, 64)
-        call = open_stream(channel)
+        opened = open_channel(listening.address, tls)
+        call = open_stream(opened)
         await call.write(listening.hello().SerializeToString())
         assert read_envelope(await call.read()).HasField("welcome")
         hello = listening.hello(instance="two").SerializeToString()
@@ -262,7 +276,7 @@ def test_a_second_party_of_the_same_name_is_refused_while_the_first_is_here(list
         again = await asyncio.to_thread(talk, listening.address, tls, listening.hello().SerializeToString())
         assert isinstance(again[0], Envelope)
         assert again[0].HasField("welcome")
-        await channel.close()
+        await opened.close()
 
     asyncio.run(while_the_first_is_here())
     assert refused(second[0]).startswith("party_1 is already here; stop the other process of that name")
@@ -276,25 +290,57 @@ def test_what_breaks_the_protocol_after_joining_is_told_and_the_party_lost(liste
         listening.address,
         made(authority, "party_1"),
         listening.hello().SerializeToString(),
-        reply.SerializeToString(),
+        *cut(reply),
         answers=2,
     )
     assert refused(answers[1]) == "reply of session 1 came, this is session 0"
     wait_until_gone(listening)
 
 
+def test_what_was_wrong_is_told_in_the_middle_of_a_message_too(listening: Listening, authority: Authority):
+    heard: list[Parcel] = []
+
+    async def converse() -> None:
+        opened = open_channel(listening.address, made(authority, "party_1"))
+        call = open_stream(opened)
+        await call.write(listening.hello().SerializeToString())
+        await call.read()
+        connection = listening.hub.joined()["party_1"]
+        connection.order(Envelope(request=b""), lambda answer: answer, [bytes(1 << 20)])
+        await call.write(b"\xff" * 40)
+        await asyncio.sleep(0.3)  # more is on its way than the network holds
+        assembler = Assembler(1)
+        while not heard or kind_of(heard[-1].envelope) != "refusal":
+            parcel = assembler.add(await asyncio.wait_for(call.read(), 30))
+            heard.extend([parcel] if parcel is not None else [])
+        await opened.close()
+
+    asyncio.run(converse())
+    assert [len(each.content) for each in heard if kind_of(each.envelope) == "request"] == [1 << 20]
+    assert heard[-1].envelope.refusal.reason == "40 bytes are no envelope of this protocol"
+
+
 def test_a_message_above_the_limit_is_not_taken(listening: Listening, authority: Authority):
-    big = Envelope(version=PROTOCOL_VERSION, run=RUN, reply=bytes(2 << 20))
     answers = talk(
         listening.address,
         made(authority, "party_1"),
         listening.hello().SerializeToString(),
-        big.SerializeToString(),
+        next(cut(Envelope(version=PROTOCOL_VERSION, run=RUN, reply=b""), [bytes((1 << 20) + 1)])),
         answers=2,
     )
-    assert isinstance(answers[1], str)
-    assert answers[1].startswith("RESOURCE_EXHAUSTED"), answers[1]
+    assert refused(answers[1]) == (
+        "a reply of 1048577 bytes came, network.max_message_mb allows 1 MiB here; raise it on both sides"
+    )
     wait_until_gone(listening)
+
+
+def test_a_piece_above_the_limit_of_pieces_is_not_taken(listening: Listening, authority: Authority, monkeypatch):
+    monkeypatch.setattr(channel, "_OPTIONS", [])  # of the sender
+    hello = listening.hello(agreement=" " * (2 * PIECE_BYTES))
+    (answer,) = talk(listening.address, made(authority, "party_1"), hello.SerializeToString())
+    assert isinstance(answer, str)
+    assert answer.startswith("RESOURCE_EXHAUSTED"), answer
+    assert listening.hub.joined() == {}
 
 
 def wait_until_gone(listening: Listening) -> None:

@@ -7,12 +7,15 @@ import pytest
 import torch
 
 from parties.build import build_party
+from parties.feature_party import FeatureParty
 from parties.remote.worker import PartyWorker, open_store
+from vfl.checkpoint import State
 from vfl.data.samples import Samples
 from vfl.digest import weights_digest
 from vfl.runtime import start_runtime
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Restore, Save, kind_of
 from vfl.wire.messages import Kind, Message, MessageError, PartKind, control, pack, unpack
+from vfl.wire.parcel import Parcel
 
 RUN = "0123456789abcdef"
 RATIOS = control({"alpha": 0.0, "beta": 0.0})
@@ -32,11 +35,13 @@ class Server:
         return Envelope(**header | fields)
 
     def ask(self, message: Message) -> Message:
-        order = self.order(round=message.round_index, exchange=message.exchange, request=pack(message))
-        return unpack(self.worker.answer(order).reply)
+        order = self.order(round=message.round_index, exchange=message.exchange, request=b"")
+        _, content = self.worker.answer(Parcel(order, pack(message)))
+        return unpack(b"".join(content))
 
     def restore(self, rounds: int = 0, digest: str = "") -> Envelope:
-        return self.worker.answer(self.order(restore=Restore(round=rounds, digest=digest, as_of=rounds)))
+        restore = Restore(round=rounds, digest=digest, as_of=rounds)
+        return self.worker.answer(Parcel(self.order(restore=restore)))[0]
 
     def round(self, index: int) -> None:
         self.ask(Message(Kind.START_ROUND, index, parts=(RATIOS,)))
@@ -47,7 +52,7 @@ class Server:
         self.ask(Message(Kind.END_ROUND, index))
 
     def save(self, rounds: int) -> str:
-        return self.worker.answer(self.order(save=Save(round=rounds))).saved.digest
+        return self.worker.answer(Parcel(self.order(save=Save(round=rounds))))[0].saved.digest
 
 
 @pytest.fixture
@@ -60,9 +65,14 @@ def make_worker(configure, tmp_path: Path):
     runtime = start_runtime(config)
     features = torch.randn(16, 1, 4, 4, generator=torch.Generator().manual_seed(1))
     train, test = Samples(torch.arange(16), features), Samples(torch.arange(16, 24), features[:8])
-    return lambda: PartyWorker(
-        RUN, lambda: build_party("party_1", train, test, None, config, runtime), open_store(tmp_path, keep=2)
-    )
+
+    def restore(state: State | None) -> FeatureParty:
+        party = build_party("party_1", train, test, None, config, runtime)
+        if state is not None:
+            party.load_state_dict(state)
+        return party
+
+    return lambda: PartyWorker(RUN, restore, open_store(tmp_path, keep=2))
 
 
 def weights(worker: PartyWorker) -> str:
@@ -131,14 +141,14 @@ def test_an_order_that_is_not_due(make_worker, case: str):
     server.restore()
     server.ask(Message(Kind.START_ROUND, 0, parts=(RATIOS,)))
     before = weights(server.worker)
-    order = server.order(request=pack(Message(Kind.EMBED, 0, 0)))
+    order, content = server.order(request=b""), pack(Message(Kind.EMBED, 0, 0))
     wrong = Envelope.FromString(order.SerializeToString())
     for name, value in changes.items():
         wrong.ClearField(name) if value is None else setattr(wrong, name, value)
     with pytest.raises(EnvelopeError, match=message):
-        server.worker.answer(wrong)
+        server.worker.answer(Parcel(wrong, content))
     assert weights(server.worker) == before
-    assert kind_of(server.worker.answer(order)) == "reply"  # the one that is due is still due
+    assert kind_of(server.worker.answer(Parcel(order, content))[0]) == "reply"  # the one that is due is still due
 
 
 def test_rounds_come_one_after_another(make_worker):

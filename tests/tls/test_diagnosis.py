@@ -43,7 +43,7 @@ def grpc_server(tls: TlsFiles | None) -> Iterator[str]:
         return
 
     async def start():
-        server = make_server(address, tls, 1, 4, serve)
+        server = make_server(address, tls, 4, serve)
         await server.start()
         return server
 

@@ -7,7 +7,7 @@ import pytest
 
 from parties.head_server import HeadServer
 from vfl.wire.codec import dense_frame_size, frame_info
-from vfl.wire.messages import Kind, Message, PartKind, unpack
+from vfl.wire.messages import Buffer, Kind, Message, PartKind, pack, unpack
 
 EVALUATION_KINDS = (Kind.EVALUATE, Kind.EVALUATION, Kind.DESCRIBE, Kind.DESCRIPTION)
 
@@ -19,12 +19,12 @@ class RecordingLink:
         self.link = link
         self.name = link.name
         self.absent = False
-        self.down: list[bytes] = []
-        self.up: list[bytes] = []
+        self.down: list[Buffer] = []
+        self.up: list[Buffer] = []
 
-    def send(self, request: bytes) -> Future[bytes]:
+    def send(self, request: Message) -> Future[Buffer]:
         reply = self.link.send(request)
-        self.down.append(request)
+        self.down.append(pack(request))
         self.up.append(reply.result())
         return reply
 
@@ -38,14 +38,14 @@ def record(server: HeadServer, rounds: int) -> list[RecordingLink]:
     return links
 
 
-def messages(data: list[bytes], *, evaluation: bool) -> Iterator[tuple[bytes, Message]]:
+def messages(data: list[Buffer], *, evaluation: bool) -> Iterator[tuple[Buffer, Message]]:
     for item in data:
         message = unpack(item)
         if (message.kind in EVALUATION_KINDS) == evaluation:
             yield item, message
 
 
-def size(data: list[bytes], *, evaluation: bool) -> int:
+def size(data: list[Buffer], *, evaluation: bool) -> int:
     return sum(len(item) for item, _ in messages(data, evaluation=evaluation))
 
 

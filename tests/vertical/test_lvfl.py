@@ -13,7 +13,7 @@ from parties.local import LocalLink
 from vfl.vertical.batches import batch_rows
 from vfl.vertical.joint import JointTrainer
 from vfl.vertical.labels import gradient_scale
-from vfl.wire.messages import Kind, Message, MessageError, control, pack
+from vfl.wire.messages import Kind, Message, MessageError, control
 
 SETTINGS = {"training": {"rounds": 4, "batch_size": 16, "optimizer": {"learning_rate": 0.05, "momentum": 0.9}}}
 
@@ -370,4 +370,4 @@ def test_a_message_that_does_not_belong_here_is_refused(build):
         (Message(Kind.START_ROUND, parts=(control({"beta": 0.1}),)), r"alpha None is outside \[0, 1\)"),
     ):
         with pytest.raises(MessageError, match=text):
-            party.handle(pack(message))
+            party.handle(message)

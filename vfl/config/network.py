@@ -33,7 +33,7 @@ class NetworkConfig(Section):
     """Seconds between heartbeats; the server's value holds for all."""
     silence_s: Seconds = 30.0
     """A peer from which nothing came for so long counts as lost (frozen or cut off), however busy it may be: a
-    busy one sends heartbeats. Longer than the largest message takes on the slowest link."""
+    busy one sends heartbeats. Longer than 1 MiB, a piece of a message, takes on the slowest link."""
     reply_limit_s: Seconds = 3600.0
     """A party whose heartbeats come but whose answer to one request takes longer counts as lost."""
     wait_s: Seconds = 600.0
@@ -44,7 +44,7 @@ class NetworkConfig(Section):
     stand_in: Literal["last", "zeros"] = "last"
     """With on_party_loss drop: what stands for the lost party's embeddings, the last one of each sample or zeros."""
     max_message_mb: Positive = 64
-    """Largest message to accept, in MiB."""
+    """Largest message to send and to accept, in MiB."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -15,7 +15,7 @@ from vfl.optim import build_sgd, load_momentum, momentum_of, set_learning_rate
 from vfl.runtime import Runtime
 from vfl.vertical.channel import decode_finite
 from vfl.wire.codec import encode
-from vfl.wire.messages import Part, PartKind
+from vfl.wire.messages import Buffer, Part, PartKind
 
 
 class HeadTrainer:
@@ -80,7 +80,7 @@ class HeadTrainer:
         weights = self.head.state_dict()
         return tuple(Part(PartKind.HEAD, encode(weights[name])) for name in sorted(weights))
 
-    def adopt(self, frames: Sequence[bytes]) -> float:
+    def adopt(self, frames: Sequence[Buffer]) -> float:
         """Take over theta_0 from message parts; return the largest difference to what was here (the drift).
 
         Raises ValueError for another number of tensors, another shape or values that are not finite.

@@ -22,7 +22,7 @@ from vfl.digest import weights_digest
 from vfl.vertical.channel import EmbeddingReceiver, decode_finite, encode_as
 from vfl.vertical.head import HeadTrainer
 from vfl.wire.codec import ValueType
-from vfl.wire.messages import Message, Part, PartKind
+from vfl.wire.messages import Buffer, Message, Part, PartKind
 
 HeadSync = Literal["replay", "broadcast"]
 
@@ -35,7 +35,7 @@ class ServerProtocol(Protocol):
         ...
 
     def begin(
-        self, trainer: HeadTrainer, frames: Sequence[bytes], embeddings: Sequence[Tensor], labels_B: Tensor
+        self, trainer: HeadTrainer, frames: Sequence[Buffer], embeddings: Sequence[Tensor], labels_B: Tensor
     ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Return each party's parts of the update, and the losses of the head's steps that were taken for it."""
         ...
@@ -86,7 +86,7 @@ class ShareEmbeddings:
         return trainer.parts(), {"head_digest": weights_digest(trainer.head.state_dict())}
 
     def begin(
-        self, trainer: HeadTrainer, frames: Sequence[bytes], embeddings: Sequence[Tensor], labels_B: Tensor
+        self, trainer: HeadTrainer, frames: Sequence[Buffer], embeddings: Sequence[Tensor], labels_B: Tensor
     ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Return the others' frames for each party, with the theta_0 of this exchange when it is broadcast."""
         parts = [Part(PartKind.EMBEDDING, frame) for frame in frames]
@@ -105,7 +105,7 @@ class ReturnGradients:
         return (), {}
 
     def begin(
-        self, trainer: HeadTrainer, frames: Sequence[bytes], embeddings: Sequence[Tensor], labels_B: Tensor
+        self, trainer: HeadTrainer, frames: Sequence[Buffer], embeddings: Sequence[Tensor], labels_B: Tensor
     ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Take the head's first step; its backward pass gives the gradients as well."""
         representation_BP = torch.cat(list(embeddings), dim=1).requires_grad_()

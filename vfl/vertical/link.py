@@ -4,6 +4,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from vfl.checkpoint import State
+from vfl.wire.messages import Buffer, Message
 
 
 class PeerLost(RuntimeError):  # noqa: N818 - says what happened
@@ -23,8 +24,8 @@ class PartyLink(Protocol):
         """The link stands in for a lost party: what it answers has not travelled."""
         ...
 
-    def send(self, request: bytes) -> Future[bytes]:
-        """Send a packed message; the future holds the packed reply. Requests are handled in the order sent."""
+    def send(self, request: Message) -> Future[Buffer]:
+        """Send a message, packed; the future holds the packed reply. Requests are handled in the order sent."""
         ...
 
     def save(self) -> Future[State]:

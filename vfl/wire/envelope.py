@@ -48,7 +48,11 @@ class EnvelopeError(MessageError):
 
 
 def read_envelope(data: bytes) -> Envelope:
-    """Read an envelope. Raises EnvelopeError for other bytes, another version and one without content."""
+    """Read an envelope.
+
+    Raises EnvelopeError for other bytes, another version, a field that is not of this protocol or of another type than
+    in it, and for one without content.
+    """
     try:
         envelope = Envelope.FromString(data)
     except DecodeError:
@@ -56,6 +60,12 @@ def read_envelope(data: bytes) -> Envelope:
     if envelope.version != PROTOCOL_VERSION:
         raise EnvelopeError(
             f"protocol version {envelope.version} came, this side speaks {PROTOCOL_VERSION}; install the same release"
+        )
+    size = envelope.ByteSize()
+    envelope.DiscardUnknownFields()  # where protobuf puts fields of another type as well
+    if envelope.ByteSize() != size:
+        raise EnvelopeError(
+            f"an envelope with fields that version {PROTOCOL_VERSION} does not have, or of another type"
         )
     if kind_of(envelope) == "":
         raise EnvelopeError("an envelope without content")

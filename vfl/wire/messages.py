@@ -22,6 +22,8 @@ VERSION = 1
 MAX_PARTS = 4096
 MAX_SETTINGS_BYTES = 1 << 20
 E = TypeVar("E", bound=IntEnum)
+Buffer = bytes | memoryview
+"""Bytes as they came or will travel; what was received is looked at where it lies, never copied."""
 _ENVELOPE = struct.Struct("<BBIIH")
 _PART = struct.Struct("<BI")
 
@@ -50,6 +52,8 @@ class Kind(IntEnum):
     """Asks for the digest of the party's weights."""
     DONE = 10
     DESCRIPTION = 11
+    MEAN = 12
+    """Asks for the mean of the embeddings of all training samples; answered by an EVALUATION of one row."""
 
 
 class PartKind(IntEnum):
@@ -66,7 +70,7 @@ class Part:
     """A labelled payload."""
 
     kind: PartKind
-    payload: bytes
+    payload: Buffer
 
     @property
     def size(self) -> int:
@@ -83,7 +87,12 @@ class Message:
     exchange: int = 0
     parts: tuple[Part, ...] = ()
 
-    def payloads(self, kind: PartKind) -> list[bytes]:
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return _ENVELOPE.size + sum(part.size for part in self.parts)
+
+    def payloads(self, kind: PartKind) -> list[Buffer]:
         """Return the payloads of one kind, in order."""
         return [part.payload for part in self.parts if part.kind == kind]
 
@@ -94,7 +103,7 @@ class Message:
         if len(payloads) != 1:
             raise MessageError(f"{self.kind.name} message with {len(payloads)} control parts instead of 1")
         try:
-            settings = json.loads(payloads[0])
+            settings = json.loads(bytes(payloads[0]))
         except (ValueError, RecursionError) as error:
             raise MessageError(f"{self.kind.name} message: control part is not JSON ({error})") from None
         if not isinstance(settings, dict):
@@ -107,16 +116,23 @@ def control(settings: Mapping[str, Any]) -> Part:
     return Part(PartKind.CONTROL, json.dumps(settings, separators=(",", ":"), sort_keys=True).encode())
 
 
+def pieces(message: Message) -> list[Buffer]:
+    """Serialize a message without copying its payloads: what, one after another, ``pack`` returns."""
+    header = _ENVELOPE.pack(VERSION, message.kind, message.round_index, message.exchange, len(message.parts))
+    return [
+        header,
+        *(each for part in message.parts for each in (_PART.pack(part.kind, len(part.payload)), part.payload)),
+    ]
+
+
 def pack(message: Message) -> bytes:
     """Serialize a message."""
-    chunks = [_ENVELOPE.pack(VERSION, message.kind, message.round_index, message.exchange, len(message.parts))]
-    for part in message.parts:
-        chunks += [_PART.pack(part.kind, len(part.payload)), part.payload]
-    return b"".join(chunks)
+    return b"".join(pieces(message))
 
 
-def unpack(data: bytes) -> Message:
-    """Read a message. Raises MessageError for anything that ``pack`` does not write."""
+def unpack(data: Buffer) -> Message:
+    """Read a message, whose payloads are views of ``data``. Raises MessageError for what ``pack`` does not write."""
+    data = memoryview(data)
     if len(data) < _ENVELOPE.size:
         raise MessageError(f"{len(data)} bytes are no message")
     version, kind, round_index, exchange, count = _ENVELOPE.unpack_from(data)
@@ -142,7 +158,7 @@ def unpack(data: bytes) -> Message:
     return Message(_member(Kind, kind), round_index, exchange, tuple(parts))
 
 
-def read_header(data: bytes) -> tuple[Kind, int, int]:
+def read_header(data: Buffer) -> tuple[Kind, int, int]:
     """Return kind, round and exchange of a packed message; what follows is not looked at."""
     if len(data) < _ENVELOPE.size:
         raise MessageError(f"{len(data)} bytes are no message")

@@ -1,0 +1,138 @@
+"""Memory of a message at the limit, through gRPC, envelope, message and codec, whichever way it goes."""
+
+import asyncio
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from parties.remote.channel import is_end, open_channel, open_stream
+from parties.remote.hub import Hub
+from parties.remote.joining import DataDigests, Expected
+from parties.remote.link import RemoteLink
+from parties.remote.together import free_port
+from vfl.config import NetworkConfig
+from vfl.lightweighting.sparsify import sparsify
+from vfl.vertical.channel import decode_finite
+from vfl.wire.codec import ValueType, encode
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello
+from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind, pieces, unpack
+from vfl.wire.parcel import MIB, PIECE_BYTES, cut
+
+LIMIT_MB = 64
+ROWS, WIDTH = 1024, LIMIT_MB * MIB // 4 // 1024 - 1
+"""Of the largest dense float32 embedding that a message holds."""
+RUN = "0123456789abcdef"
+REQUEST = 14 << 3 | 2
+"""First byte of a request's first piece."""
+pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
+
+
+def resident_bytes(field: str) -> int:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status[field].split()[0]) * 1024
+
+
+def measured(work: Callable[[], object]) -> float:
+    """Peak memory of ``work`` beyond what was there before, in limits."""
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident_bytes("VmRSS")
+    work()
+    return (resident_bytes("VmHWM") - before) / (LIMIT_MB * MIB)
+
+
+class Party:
+    """The other end of a hub's stream: answers every request with one message, and keeps nothing of what comes."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.answer: list[Buffer] = []
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    async def _serve(self) -> None:
+        channel = open_channel(self.address, None)
+        call = open_stream(channel)
+        hello = Hello(party="party_1", instance="one", agreement="{}")
+        await call.write(Envelope(version=PROTOCOL_VERSION, hello=hello).SerializeToString())
+        await call.read()  # welcome
+        sequence = 0
+        while not is_end(data := await call.read()):
+            if data[0] != REQUEST and not Envelope.FromString(data).HasField("restore"):
+                continue  # a heartbeat
+            sequence += 1
+            answer = Envelope(version=PROTOCOL_VERSION, run=RUN, session=1, sequence=sequence)
+            if data[0] != REQUEST:
+                answer.restored.SetInParent()
+                await call.write(answer.SerializeToString())
+                continue
+            while len(data) == PIECE_BYTES:
+                data = await call.read()
+            answer.reply = b""
+            for piece in cut(answer, self.answer):
+                await call.write(piece)
+        await channel.close()
+
+
+@pytest.fixture(scope="module")
+def joined() -> Iterator[tuple[Party, RemoteLink]]:
+    """A party and the server's link to it, warm: whatever gRPC takes once, it has."""
+    address = f"127.0.0.1:{free_port()}"
+    expected = {"party_1": Expected(0, "{}", DataDigests("", "", ""))}
+    network = NetworkConfig(listen=address, max_message_mb=LIMIT_MB)
+    party = Party(address)
+    with Hub(RUN, expected, network, None, log=lambda line: None) as hub:
+        party.thread.start()
+        link = RemoteLink(hub.wait_for(("party_1",), 60)["party_1"], 1)
+        party.answer = [bytes(LIMIT_MB * MIB)]
+        link.send(Message(Kind.EMBED)).result(60)
+        yield party, link
+        link.connection.stream.end("over")
+        party.thread.join()
+
+
+def ask(link: RemoteLink, *parts: Part) -> Message:
+    return unpack(link.send(Message(Kind.UPDATE, parts=parts)).result(60))
+
+
+def carrying(frame: Buffer) -> Message:
+    return Message(Kind.EMBEDDING, parts=(Part(PartKind.EMBEDDING, frame),))
+
+
+CASES: list[tuple[ValueType, float]] = [
+    ("float32", 0.0),
+    ("float32", 0.5),
+    ("float32", 0.8),
+    ("float32", 0.95),
+    ("float16", 0.0),
+    ("bfloat16", 0.5),
+]
+
+
+@pytest.mark.parametrize(("values", "beta"), CASES)
+def test_receiving_takes_less_than_twice_the_limit(joined: tuple[Party, RemoteLink], values: ValueType, beta: float):
+    party, link = joined
+    embedding_BD = sparsify(torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1)), beta)
+    party.answer = pieces(carrying(encode(embedding_BD, values)))
+    if (values, beta) == ("float32", 0.0):
+        assert LIMIT_MB * MIB - 8192 < sum(map(len, party.answer)) <= LIMIT_MB * MIB
+    received: list[torch.Tensor] = []
+
+    def receive() -> None:
+        (frame,) = ask(link).payloads(PartKind.EMBEDDING)
+        received.append(decode_finite(frame, (ROWS, WIDTH), values, "party_1's embedding"))
+
+    limits = measured(receive)
+    assert limits < (1.6 if (values, beta) == ("float32", 0.0) else 2), limits
+    assert torch.equal(received[0], embedding_BD.to(getattr(torch, values)).float())
+
+
+def test_sending_takes_no_memory_beside_the_frame(joined: tuple[Party, RemoteLink]):
+    party, link = joined
+    party.answer = pieces(Message(Kind.DONE))
+    embedding_BD = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
+    limits = measured(lambda: ask(link, Part(PartKind.EMBEDDING, encode(embedding_BD))))
+    assert limits < 1.6, limits

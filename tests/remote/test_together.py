@@ -1,0 +1,48 @@
+"""All processes of an experiment by one command: they train, and do not outlive it."""
+
+import signal
+import time
+from pathlib import Path
+
+from vfl.checkpoint import CheckpointStore
+
+TOGETHER = "together"
+ROUNDS = 15
+"""So many that the parent's death comes before the last."""
+SECONDS = 30.0
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes with the folder in their command line."""
+    found: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:  # ended meanwhile
+            continue
+        if str(folder).encode() in command:
+            found.append(int(process.name))
+    return found
+
+
+def test_its_processes_end_when_it_is_killed_and_the_run_goes_on(federate, in_process):
+    sections = {"training": {"rounds": ROUNDS}, "data": {"partition": {"columns": 1}}}
+    federation = federate(**sections)
+    federation.start_together()
+    federation.wait_for_line(TOGETHER, f"round 1/{ROUNDS}")
+    assert len(processes_of(federation.run_dir)) == 2
+    federation.signal(TOGETHER, signal.SIGKILL)
+    assert federation.wait(TOGETHER) == -signal.SIGKILL
+    until_s = time.monotonic() + SECONDS
+    while processes_of(federation.run_dir):
+        assert time.monotonic() < until_s, "a process is left"
+        time.sleep(0.05)
+    assert "SIGTERM: ending after this round and its checkpoint" in federation.log(TOGETHER)
+    folders = (federation.run_dir, federation.run_dir / "processes" / "party_1")
+    saved = [CheckpointStore(folder / "checkpoints").rounds()[-1] for folder in folders]
+    assert 0 < saved[0] < ROUNDS
+    assert saved[0] == saved[1]
+    federation.start_together("--resume")
+    assert federation.wait(TOGETHER) == 0, federation.log(TOGETHER)
+    assert not processes_of(federation.run_dir)
+    assert federation.outcome() == in_process(**sections)
