@@ -1,5 +1,6 @@
 """One training from a configuration: parties or clients in this process, the callbacks, the loop and its signals."""
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,8 @@ def run_experiment(
     if workers is not None and workers.rank > 0:
         return _follow(config, run_dir, console, workers)
     check_run(run_dir, config, resume=resume)
+    # A series' last run: its data hang in reference cycles, and Python's collector counts objects, not their bytes.
+    gc.collect()
     runtime = start_runtime(config)
     progress = ShowProgress(console)
     algorithm, own_callbacks = build_algorithm(config, runtime, run_dir, console, progress.on_step, workers)
