@@ -125,6 +125,8 @@ class FeatureParty:
                 return (control(self.end_round()),)
             case Kind.EVALUATE:
                 return (Part(PartKind.EMBEDDING, self.evaluate(message.settings)),)
+            case Kind.MEAN:
+                return (Part(PartKind.EMBEDDING, self.mean_embedding()),)
             case Kind.DESCRIBE:
                 return (control(self.describe()),)
             case _:
@@ -233,6 +235,17 @@ class FeatureParty:
             embedding_BD = sparsify(embedding_BD, self.beta)
         return encode_as(self.config.wire.values, embedding_BD, f"{self.name}'s embedding")
 
+    def mean_embedding(self) -> bytes:
+        """Return the frame of the mean [1, D] of the embeddings of the training samples, in evaluation mode."""
+        samples, size = len(self.train), self.config.evaluation.batch_size
+        total_D = torch.zeros(self.sender.receiver.width, dtype=torch.float64)
+        for start in range(0, samples, size):
+            rows_B = torch.arange(start, min(start + size, samples))
+            embedding_BD = self._embed_still(self.runtime.batch(self.train.features, rows_B))
+            total_D += embedding_BD.double().sum(dim=0).cpu()
+        mean_1D = (total_D / samples).float().unsqueeze(0)
+        return encode_as(self.config.wire.values, mean_1D, f"{self.name}'s mean embedding")
+
     def describe(self) -> dict[str, Any]:
         """Return the digest of the weights, and the widths of the prunable layers, now and as built."""
         return {
@@ -251,12 +264,14 @@ class FeatureParty:
             "protocol": self.protocol.state_dict(),
             "data_digest": self._data_digest,
             "round": self.round_index,
+            "beta": self.beta,
         }
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
         check_same_data(f"{self.name}'s features", state["data_digest"], self._data_digest)
         self.round_index = int(state["round"])
+        self.beta = float(state.get("beta", 0.0))  # checkpoints from before it was saved have none
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
         self.runtime.place(self.model)
         self.model.load_state_dict(state["model"])
@@ -296,6 +311,7 @@ REPLIES = {
     Kind.UPDATE: Kind.DONE,
     Kind.END_ROUND: Kind.REPORT,
     Kind.EVALUATE: Kind.EVALUATION,
+    Kind.MEAN: Kind.EVALUATION,
     Kind.DESCRIBE: Kind.DESCRIPTION,
 }
 """What answers what."""

@@ -31,7 +31,7 @@ from vfl.wire.messages import Buffer, Kind, Message, MessageError, PartKind, con
 
 OWNER = "server"
 """The server's name among the owners of state and weights."""
-MEASURING = (Kind.EVALUATE, Kind.EVALUATION, Kind.DESCRIBE, Kind.DESCRIPTION)
+MEASURING = (Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION)
 """Messages that look at the model and do not train it."""
 PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
 """What a party is now, by its last report."""
@@ -131,12 +131,12 @@ class HeadServer:
     def test_embeddings(self, start: int, stop: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
         """Ask parties for their embeddings [B, D] of the test samples ``start`` to ``stop``; return them by name."""
         message = Message(Kind.EVALUATE, parts=(control({"start": start, "stop": stop}),))
-        replies = self._replies([self._send(link, message) for link in links], Kind.EVALUATION, links)
-        receivers = {receiver.sender: receiver for receiver in self.receivers}
-        return {
-            link.name: receivers[link.name].decode(self._frame(link.name, reply), stop - start)
-            for link, reply in zip(links, replies, strict=True)
-        }
+        return self._embeddings(message, stop - start, links)
+
+    def mean_embeddings(self, links: Sequence[PartyLink]) -> dict[str, Tensor]:
+        """Ask parties for the mean [D] of their embeddings of all training samples; return them by name."""
+        means = self._embeddings(Message(Kind.MEAN), 1, links)
+        return {name: mean_1D[0] for name, mean_1D in means.items()}
 
     def logits(self, embeddings: Mapping[str, Tensor]) -> Tensor:
         """Return the head's scores [B, C] of all parties' embeddings [B, D]."""
@@ -235,6 +235,15 @@ class HeadServer:
         }
         # Corollary 1: the convergence bound grows with both sums over rounds and parties.
         return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
+
+    def _embeddings(self, message: Message, rows: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
+        """Send one message that is answered by embeddings [rows, D]; return them by party."""
+        replies = self._replies([self._send(link, message) for link in links], Kind.EVALUATION, links)
+        receivers = {receiver.sender: receiver for receiver in self.receivers}
+        return {
+            link.name: receivers[link.name].decode(self._frame(link.name, reply), rows)
+            for link, reply in zip(links, replies, strict=True)
+        }
 
     def _ask_all(self, message: Message) -> Iterator[Message]:
         """Send one message to all parties; their replies follow as they come, in the parties' order."""

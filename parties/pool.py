@@ -92,6 +92,7 @@ def train_in_processes(
                     run = left.pop(0)
                     pipe, process = _start(context, run, runs_dir / run.folder)
                     running[pipe] = (run, process)
+                    on_event(run, Progress(0, None))
                     if signals:  # came while it started, too early for `interrupt` to know it
                         process.terminate()
                 for pipe in wait(list(running)):

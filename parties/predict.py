@@ -1,11 +1,12 @@
-"""Predictions of a trained split model, also where a party is absent.
+"""Predictions of a trained split model, also where parties are absent.
 
-Shapes: B batch, N test samples, D embedding width, C classes.
+Shapes: B batch, N samples, D embedding width, C classes.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch's own signatures are partly untyped.
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -14,20 +15,115 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
-from parties.trained import parties_of
+from parties.trained import load_trained, parties_of
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.fields import nearest
+from vfl.data.prediction_files import unknown_labels
 from vfl.data.samples import Samples
-from vfl.data.split import Split
+from vfl.data.split import Split, split_data
 from vfl.data.vertical import grid_partition, standardise
+from vfl.vertical.link import PeerLost
 
 WhenAbsent = Literal["refuse", "zeros", "mean"]
 
 
-class PartyAbsent(RuntimeError):  # noqa: N818 - says what is, not what went wrong
-    """A party is absent and nothing may stand for its embeddings."""
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What was predicted of which samples."""
+
+    ids_N: Tensor
+    labels_N: Tensor | None
+    """None where they are not known."""
+    probabilities_NC: Tensor
+    classes: tuple[str, ...]
+    accuracies: Mapping[str, float]
+    """By what they are of; none without labels."""
+
+    def rows(self) -> list[list[Any]]:
+        """Return a table's heading and lines: a sample's class and how probable that and all others are.
+
+        Nine digits hold all bits of a float32.
+        """
+        best_N = self.probabilities_NC.argmax(dim=1)
+        known = self.labels_N is not None
+        heading = ["id", *(["label"] if known else []), "prediction", "probability"]
+        rows: list[list[Any]] = [[*heading, *(f"p_{name}" for name in self.classes)]]
+        for row, (identity, best) in enumerate(zip(self.ids_N.tolist(), best_N.tolist(), strict=True)):
+            label = [] if self.labels_N is None else [self.classes[int(self.labels_N[row])]]
+            values = [f"{value:.9g}" for value in self.probabilities_NC[row].tolist()]
+            rows.append([identity, *label, self.classes[best], values[best], *values])
+        return rows
+
+
+def check_absent(absent: Collection[str], names: Sequence[str], when_absent: WhenAbsent) -> None:
+    """Raise ConfigError for a party that there is not, PeerLost where nothing may stand for one that is absent."""
+    for name in absent:
+        if name not in names:
+            raise ConfigError(f"--absent: no party is called {name!r}{nearest(name, names)}")
+    if absent and when_absent == "refuse":
+        who = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} absent"
+        raise PeerLost(f"{who}; --when-absent zeros or mean would predict without")
+    if len(absent) == len(names):
+        raise ConfigError("--absent: no party is left to predict with; name fewer")
+
+
+def predict(server: HeadServer, stand_ins: Mapping[str, Tensor]) -> Tensor:
+    """Return the class probabilities [N, C] of the test samples.
+
+    ``stand_ins`` [D] stand for the embeddings of the parties that they are given for; those are not asked.
+    """
+    present = [link for link in server.links if link.name not in stand_ins]
+    probabilities: list[Tensor] = []
+    for start, stop in server.test_batches():
+        embeddings = server.test_embeddings(start, stop, present)
+        embeddings |= {name: value_D.expand(stop - start, -1) for name, value_D in stand_ins.items()}
+        probabilities.append(server.logits(embeddings).softmax(dim=1).cpu())
+    return torch.cat(probabilities)
+
+
+def zero_embeddings(server: HeadServer, names: Collection[str]) -> dict[str, Tensor]:
+    """Return zeros [D] for some parties."""
+    return {receiver.sender: torch.zeros(receiver.width) for receiver in server.receivers if receiver.sender in names}
+
+
+def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> float:
+    """Return the share of samples whose most probable class is their label."""
+    return float((probabilities_NC.argmax(dim=1) == labels_N).double().mean())
+
+
+def accuracy_name(absent: Collection[str], when_absent: WhenAbsent) -> str:
+    """Return what an accuracy is of."""
+    return f"accuracy without {', '.join(absent)} ({when_absent})" if absent else "accuracy"
+
+
+def predict_in_process(
+    run_dir: Path, data: Path | None, absent: Collection[str], when_absent: WhenAbsent
+) -> Prediction:
+    """Predict the test samples, or the whole images of a file, with all parties rebuilt in this process.
+
+    Parties in ``absent`` are not asked; their mean embedding is what the server would have kept from before. With
+    labels known, the accuracy with all parties is there for comparison. Raises as ``load_trained``, ``check_absent``
+    and ``read_samples``.
+    """
+    server = load_trained(run_dir)
+    check_absent(absent, [link.name for link in server.links], when_absent)
+    split = split_data(server.config)
+    classes, ids_N, labels_N = split.labels.classes, split.labels.test.ids, split.labels.test.values
+    if data is not None:
+        samples = read_samples(data, image_shape(server.config, split.parties[0].test.features), len(classes))
+        use_samples(server, split, samples)
+        ids_N, labels_N = samples.ids, samples.labels
+    stand_ins = zero_embeddings(server, absent)
+    if when_absent == "mean":
+        stand_ins = server.mean_embeddings([link for link in server.links if link.name in absent])
+    probabilities_NC = predict(server, stand_ins)
+    accuracies: dict[str, float] = {}
+    if labels_N is not None:
+        accuracies[accuracy_name(absent, when_absent)] = accuracy(probabilities_NC, labels_N)
+        if absent:
+            accuracies["with all parties"] = accuracy(predict(server, {}), labels_N)
+    return Prediction(ids_N, labels_N, probabilities_NC, classes, accuracies)
 
 
 def read_samples(path: Path, image_shape: tuple[int, ...], classes: int) -> Samples:
@@ -54,9 +150,9 @@ def read_samples(path: Path, image_shape: tuple[int, ...], classes: int) -> Samp
     return Samples(ids.long(), images, None if labels is None else labels.long())
 
 
-def image_shape(config: ExperimentConfig, split: Split) -> tuple[int, ...]:
-    """Return channels, height and width of a whole image, of which every party holds a block."""
-    channels, height, width = split.parties[0].test.features.shape[1:]
+def image_shape(config: ExperimentConfig, block: Tensor) -> tuple[int, ...]:
+    """Return channels, height and width of a whole image, given a party's block [N, C, h, w]."""
+    channels, height, width = block.shape[1:]
     return channels, height * config.data.partition.rows, width * config.data.partition.columns
 
 
@@ -66,66 +162,4 @@ def use_samples(server: HeadServer, split: Split, samples: Samples) -> None:
     parts = grid_partition(samples, grid.rows, grid.columns)
     for party, own, part in zip(parties_of(server), split.parties, parts, strict=True):
         party.test = standardise(own.train, part)[1]
-    unknown = torch.zeros(len(samples), dtype=torch.int64)  # never read where there are no labels
-    server.test_labels_N = unknown if samples.labels is None else samples.labels
-
-
-def predict(server: HeadServer, absent: str | None = None, when_absent: WhenAbsent = "refuse") -> Tensor:
-    """Return the class probabilities [N, C] of the test samples.
-
-    ``absent`` names a party that is not asked; ``when_absent`` says what stands for its embeddings: nothing
-    (PartyAbsent is raised), zeros, or the mean of its embeddings of the training samples, which the server would have
-    to have kept from before. Raises ConfigError for a party that there is not.
-    """
-    names = [link.name for link in server.links]
-    if absent is not None and absent not in names:
-        raise ConfigError(f"--absent: no party is called {absent!r}{nearest(absent, names)}")
-    if absent is not None and when_absent == "refuse":
-        raise PartyAbsent(f"{absent} is absent; --when-absent zeros or mean would predict without it")
-    stand_in: dict[str, Tensor] = {}
-    for party in parties_of(server):
-        if party.name == absent:
-            mean_D = mean_embedding(party)
-            stand_in[party.name] = mean_D if when_absent == "mean" else torch.zeros_like(mean_D)
-    present = [link for link in server.links if link.name != absent]
-    probabilities: list[Tensor] = []
-    for start, stop in server.test_batches():
-        embeddings = server.test_embeddings(start, stop, present)
-        embeddings |= {name: value_D.expand(stop - start, -1) for name, value_D in stand_in.items()}
-        probabilities.append(server.logits(embeddings).softmax(dim=1).cpu())
-    return torch.cat(probabilities)
-
-
-def mean_embedding(party: FeatureParty) -> Tensor:
-    """Return the mean [D] of a party's embeddings of its training samples, in evaluation mode."""
-    size = party.config.evaluation.batch_size
-    total_D = torch.zeros((), dtype=torch.float64)
-    with torch.inference_mode():
-        for rows_B in torch.arange(len(party.train)).split(size):
-            embedding_BD = party.runtime.forward(party.model, party.runtime.batch(party.train.features, rows_B))
-            total_D = total_D + embedding_BD.double().sum(dim=0).cpu()
-    return (total_D / len(party.train)).float()
-
-
-def predictions_rows(
-    ids_N: Tensor, labels_N: Tensor | None, probabilities_NC: Tensor, classes: tuple[str, ...]
-) -> tuple[list[str], list[list[Any]]]:
-    """Return the heading and the lines of a table of predictions: the class and how probable it is, and all others."""
-    best_N = probabilities_NC.argmax(dim=1)
-    labels = [] if labels_N is None else [classes[int(label)] for label in labels_N]
-    heading = ["id", *(["label"] if labels else []), "prediction", "probability", *(f"p_{name}" for name in classes)]
-    rows: list[list[Any]] = []
-    for row, (identity, best) in enumerate(zip(ids_N.tolist(), best_N.tolist(), strict=True)):
-        values = [f"{value:.6f}" for value in probabilities_NC[row].tolist()]
-        rows.append([identity, *labels[row : row + 1], classes[best], values[best], *values])
-    return heading, rows
-
-
-def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> float:
-    """Return the share of samples whose most probable class is their label."""
-    return float((probabilities_NC.argmax(dim=1) == labels_N).double().mean())
-
-
-def describe(accuracies: Mapping[str, float]) -> str:
-    """Return accuracies in one line."""
-    return ", ".join(f"{name} {value:.2%}" for name, value in accuracies.items())
+    server.test_labels_N = unknown_labels(len(samples)) if samples.labels is None else samples.labels

@@ -30,6 +30,8 @@ class SweepState:
     """The runs known so far and what came of them, by folder."""
 
     folder: Path
+    keep_checkpoints: bool
+    """Of finished runs as well."""
     runs: list[SweepRun] = field(default_factory=list[SweepRun])
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     failures: dict[str, str] = field(default_factory=dict[str, str])
@@ -40,12 +42,18 @@ class SweepState:
         return self.folder / "runs"
 
     def add(self, runs: Sequence[SweepRun]) -> None:
-        """Take runs in, with the results that are there. Raises ConfigError for a folder with other settings."""
+        """Take in runs that are new, with the results that are there: a search may choose a pair twice, at once even.
+
+        Raises ConfigError for a folder with other settings.
+        """
         known = {run.folder for run in self.runs}
         for run in runs:
-            if run.folder not in known and is_finished(self.runs_dir / run.folder, run.config):
+            if run.folder in known:
+                continue
+            known.add(run.folder)
+            self.runs.append(run)
+            if is_finished(self.runs_dir / run.folder, run.config):
                 self.read(run)
-        self.runs += [run for run in runs if run.folder not in known]
 
     def read(self, run: SweepRun) -> None:
         """Read a finished run's summary."""
@@ -66,31 +74,31 @@ def train_sweep(sweep: Sweep, folder: Path, jobs: int, console: Console, *, keep
     """
     threads = _threads_per_run(sweep, folder, jobs, console)
     search = Search(sweep.search) if sweep.search is not None else None
-    state = SweepState(folder)
+    state = SweepState(folder, keep_checkpoints)
     state.add(sweep.runs(threads))
     try:
         state.runs_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out: {folder} cannot be written ({error.strerror})") from None
-    with only_process_in(folder):
+    view = SweepView(console, len(state.runs) if search is None else search.most_runs)
+    with only_process_in(folder), view:
         if search is None:
-            _train(state, sweep, threads, jobs, console, keep_checkpoints=keep_checkpoints)
+            _train(state, sweep.name, threads, jobs, view)
             return state
         for points in search.batches(state.summaries, jobs):
             state.add([sweep.run(settings, threads) for settings in points])
-            _train(state, sweep, threads, jobs, console, keep_checkpoints=keep_checkpoints)
-        console.print(search.conclusion(state.summaries))
+            _train(state, sweep.name, threads, jobs, view)
+    console.print(search.conclusion(state.summaries))
     return state
 
 
-def _train(
-    state: SweepState, sweep: Sweep, threads: int, jobs: int, console: Console, *, keep_checkpoints: bool
-) -> None:
-    manifest = {"name": sweep.name, "threads": threads, "runs": {run.folder: run.settings for run in state.runs}}
+def _train(state: SweepState, name: str, threads: int, jobs: int, view: SweepView) -> None:
+    """Train the runs that are known and have neither finished nor failed."""
+    manifest = {"name": name, "threads": threads, "runs": {run.folder: run.settings for run in state.runs}}
     write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     state.write()
-    left = [run for run in state.runs if run.folder not in state.summaries]
-    view = SweepView(console, len(state.runs), kept=len(state.summaries))
+    left = [run for run in state.runs if run.folder not in state.summaries.keys() | state.failures.keys()]
+    view.kept = len(state.summaries) - view.finished
 
     def on_event(run: SweepRun, event: Event) -> None:
         if not isinstance(event, Ended):
@@ -98,15 +106,14 @@ def _train(
             return
         if event.finished:
             state.read(run)
-            if not keep_checkpoints:
+            if not state.keep_checkpoints:
                 shutil.rmtree(state.runs_dir / run.folder / "checkpoints", ignore_errors=True)
         if event.error is not None:
             state.failures[run.folder] = event.error
         view.end(run.folder, state.summaries.get(run.folder), event.error)
         state.write()
 
-    with view:
-        signal_name = train_in_processes(left, state.runs_dir, jobs, on_event)
+    signal_name = train_in_processes(left, state.runs_dir, jobs, on_event)
     if signal_name is not None:
         raise KeyboardInterrupt(signal_name)
 

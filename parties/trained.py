@@ -1,20 +1,37 @@
 """A trained split model, rebuilt in this process from the last checkpoint of its run."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from parties.local import LocalLink, build_in_process
-from vfl.checkpoint import CheckpointStore
-from vfl.config import ConfigError, load_config
+from parties.remote.worker import SECTION
+from vfl.checkpoint import CheckpointStore, State
+from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.runtime import start_runtime
 
+PROCESSES = "processes"
+"""Folder below a run's, of what belongs to the processes that ``train.py --processes`` started."""
 
-def load_trained(run_dir: Path) -> HeadServer:
-    """Return the head server with all its parties, weights as at the end of the run.
+
+class Trained(NamedTuple):
+    """What a run left."""
+
+    config: ExperimentConfig
+    rounds: int
+    """Done when the last checkpoint was saved."""
+    digest: str
+    """Of that checkpoint."""
+    sections: dict[str, State]
+    """Of the server and, by name, its parties: whole states, or references to what party processes keep."""
+
+
+def load_run(run_dir: Path) -> Trained:
+    """Read a run's configuration and last checkpoint.
 
     Raises ConfigError for a folder without a vertical run or without checkpoints, CorruptCheckpoint where the last
-    one is damaged (an older one would be another model), ValueError where the data has changed.
+    one is damaged (an older one would be another model).
     """
     saved = run_dir / "config.yaml"
     if not saved.exists():
@@ -28,9 +45,32 @@ def load_trained(run_dir: Path) -> HeadServer:
         raise ConfigError(f"{run_dir}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
     sections = checkpoints.load(rounds[-1])
     del sections["loop"]
+    return Trained(config, rounds[-1], checkpoints.digest(rounds[-1]), sections)
+
+
+def load_trained(run_dir: Path) -> HeadServer:
+    """Return the head server with all its parties, weights as at the end of the run.
+
+    Raises as ``load_run``; ConfigError where parties elsewhere keep their models, ValueError where the data has
+    changed.
+    """
+    trained = load_run(run_dir)
+    config, sections = trained.config, trained.sections
+    for name in config.data.partition.parties:
+        sections[name] = _whole_state(run_dir, name, sections[name])
     server = build_in_process(config, start_runtime(config))
     server.load_state_dict(sections)
     return server
+
+
+def _whole_state(run_dir: Path, name: str, state: State) -> State:
+    """Return a party's state, also where it was a process of its own on this machine."""
+    if "model" in state:
+        return state
+    store = CheckpointStore(run_dir / PROCESSES / name / "checkpoints")
+    if state["round"] not in store.rounds() or store.digest(state["round"]) != state["digest"]:
+        raise ConfigError(f"{run_dir}: {name} keeps its model elsewhere; let it answer: scripts/predict.py --serve")
+    return store.load(state["round"])[SECTION]
 
 
 def parties_of(server: HeadServer) -> list[FeatureParty]:

@@ -2,6 +2,7 @@
 
 It dials network.server (only the server listens), trains on data.file as the server's messages say, and keeps its
 checkpoints in its own folder. Started again after a crash with the same command, it goes on where all parties are.
+The same command answers scripts/predict.py --serve with the trained model.
 
 Exit codes: 0 done, 2 bad input or refused by the server (one line on stderr), 3 the server or another party is lost,
 130 interrupted after a checkpoint. What ends the server ends its parties, with the same code.
@@ -25,6 +26,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as threads=2")
     parser.add_argument("--party", required=True, metavar="NAME", help="who this is, as party_1")
     parser.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
+    parser.add_argument("--samples", type=Path, metavar="FILE", help="to predict, in place of the test samples")
     parser.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
     return parser.parse_intermixed_args()
 
@@ -33,7 +35,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Take part until the server says goodbye."""
     config = load_config(arguments.config, arguments.overrides)
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
-    goodbye = run_party(config, arguments.party, run_dir, insecure=arguments.insecure, console=console)
+    goodbye = run_party(
+        config,
+        arguments.party,
+        run_dir,
+        insecure=arguments.insecure,
+        console=console,
+        samples=arguments.samples,
+    )
     console.print(goodbye.reason)
     return goodbye.exit_code
 

@@ -99,12 +99,16 @@ class Hub:
 
     def dismiss(self, names: tuple[str, ...], *, exit_code: int, reason: str) -> None:
         """Tell parties that the training is over for them, and wait until they have hung up."""
+        self.say_goodbye(names, exit_code=exit_code, reason=reason)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._connections.keys() & set(names), FAREWELL_S)
+
+    def say_goodbye(self, names: tuple[str, ...], *, exit_code: int, reason: str) -> None:
+        """Tell parties that it is over for them, and go on; from any thread."""
         for name, connection in self.joined().items():
             if name in names:
                 goodbye = Goodbye(exit_code=exit_code, reason=reason)
                 connection.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, goodbye=goodbye))
-        with self._changed:
-            self._changed.wait_for(lambda: not self._connections.keys() & set(names), FAREWELL_S)
 
     async def _listen(self) -> Server:
         streams = len(self.expected) + SPARE_STREAMS

@@ -15,9 +15,10 @@ from parties.remote.joining import DataDigests, agreement, check_mode, labels_di
 from parties.remote.security import load_identity
 from parties.remote.worker import PartyWorker, open_store
 from parties.tls.diagnosis import explain
-from vfl.checkpoint import CheckpointStore
+from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_party_data, load_shared_labels
+from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
 from vfl.data.vertical import standardise
 from vfl.loop import stop_on_signal
@@ -35,15 +36,26 @@ class Holding:
 
     train: Samples
     test: Samples
+    samples: Samples
+    """To be predicted: the test samples, where no others were given."""
     labels: TrainingLabels | None
     digests: DataDigests
 
 
-def run_party(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: bool, console: Console) -> Goodbye:
-    """Take part in the training until it is over; return the server's last word.
+def run_party(
+    config: ExperimentConfig,
+    name: str,
+    run_dir: Path,
+    *,
+    insecure: bool,
+    console: Console,
+    samples: Path | None = None,
+) -> Goodbye:
+    """Take part in the training, or in a prediction, until it is over; return the server's last word.
 
-    Raises ValueError for what cannot be used or the server refuses, PeerLost where it stays away, and
-    KeyboardInterrupt where this process is stopped while no server is there.
+    ``samples`` are to be predicted in place of the test samples; a training server refuses who has them. Raises
+    ValueError for what cannot be used or the server refuses, PeerLost where it stays away, and KeyboardInterrupt where
+    this process is stopped while no server is there.
     """
     check_mode(config)
     if name not in config.data.partition.parties:
@@ -51,7 +63,7 @@ def run_party(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: b
     tls = load_identity(name, config.network, "server", insecure=insecure)
     check_run(run_dir, config, resume=True)
     runtime = start_runtime(config)
-    holding = load_holding(config, name)
+    holding = load_holding(config, name, samples)
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
     instance = secrets.token_hex(8)
@@ -62,13 +74,17 @@ def run_party(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: b
     def explanation() -> str | None:
         return explain(config.network.server, tls)
 
-    def build() -> FeatureParty:
-        return build_party(name, holding.train, holding.test, holding.labels, config, runtime)
+    def restore(state: State | None) -> FeatureParty:
+        party = build_party(name, holding.train, holding.test, holding.labels, config, runtime)
+        if state is not None:
+            party.load_state_dict(state)
+        party.test = holding.samples
+        return party
 
     dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation)
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     with only_process_in(run_dir), dialer:
-        return follow_orders(dialer, run_dir, store, build, console)
+        return follow_orders(dialer, run_dir, store, restore, console)
 
 
 def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: Path, instance: str) -> Envelope:
@@ -86,12 +102,16 @@ def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: P
     return Envelope(version=PROTOCOL_VERSION, run=read_run_id(run_dir), hello=hello)
 
 
-def load_holding(config: ExperimentConfig, name: str) -> Holding:
-    """Read what the party holds, and nothing else. Raises ValueError for files that cannot be used."""
+def load_holding(config: ExperimentConfig, name: str, samples: Path | None = None) -> Holding:
+    """Read what the party holds, and nothing else; ``samples`` are others to predict than the test samples.
+
+    Raises ValueError for files that cannot be used.
+    """
     if config.data.file is None:
         raise ConfigError("data.file: is missing; name the party's file, as scripts/split_data.py writes it")
     data = load_party_data(config.data.file, name)
     train, test = standardise(data.train, data.test)
+    wanted = test if samples is None else standardise(data.train, load_samples(samples, name, data.train))[1]
     labels: TrainingLabels | None = None
     if config.training.labels == "shared":
         if config.data.labels_file is None:
@@ -100,12 +120,16 @@ def load_holding(config: ExperimentConfig, name: str) -> Holding:
         if shared.ids_digests()["train"] != data.train.ids_digest():
             raise ConfigError(f"data.labels_file: {config.data.labels_file} is of other samples than data.file")
         labels = TrainingLabels(shared.train.values, len(shared.classes))
-    digests = DataDigests(data.train.ids_digest(), data.test.ids_digest(), labels_digest(labels))
-    return Holding(train, test, labels, digests)
+    digests = DataDigests(data.train.ids_digest(), wanted.ids_digest(), labels_digest(labels))
+    return Holding(train, test, wanted, labels, digests)
 
 
 def follow_orders(
-    dialer: Dialer, run_dir: Path, store: CheckpointStore, build: Callable[[], FeatureParty], console: Console
+    dialer: Dialer,
+    run_dir: Path,
+    store: CheckpointStore,
+    restore: Callable[[State | None], FeatureParty],
+    console: Console,
 ) -> Goodbye:
     """Carry out what the server orders until it says goodbye. The first signal asks it for leave."""
     leaving: list[str] = []
@@ -130,7 +154,7 @@ def follow_orders(
             match kind_of(event.parcel.envelope):
                 case "welcome":
                     welcome = event
-                    worker = PartyWorker(_enter_run(run_dir, event.parcel.envelope.run), build, store)
+                    worker = PartyWorker(_enter_run(run_dir, event.parcel.envelope.run), restore, store)
                     console.print(f"joined run {worker.run}")
                     if leaving:
                         _send_leaving(dialer, worker.run)

@@ -20,7 +20,7 @@ from vfl.callbacks import Callback, ShowProgress
 from vfl.checkpoint import CheckpointStore
 from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.files import load_label_data
+from vfl.data.files import LabelData, load_label_data
 from vfl.loop import TrainingLoop
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, write_run_id
 from vfl.runtime import Runtime, start_runtime
@@ -234,9 +234,18 @@ def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecur
 
 def load_labels(config: ExperimentConfig) -> ServerLabels:
     """Read what the server holds. Raises ValueError for a file that cannot be used."""
+    return server_labels(config, load_label_data(server_file(config)))
+
+
+def server_file(config: ExperimentConfig) -> Path:
+    """Return the path of the server's labels. Raises ConfigError where none is named."""
     if config.data.file is None:
         raise ConfigError("data.file: is missing; name the server's labels, as scripts/split_data.py writes them")
-    data = load_label_data(config.data.file)
+    return config.data.file
+
+
+def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:
+    """Return the server's labels and the digests by which parties are compared with it."""
     train = TrainingLabels(data.train.values, len(data.classes))
     ids = data.ids_digests()
     shared = train if config.training.labels == "shared" else None

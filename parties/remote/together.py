@@ -15,18 +15,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from parties.predict import WhenAbsent, check_absent, image_shape, read_samples
 from parties.remote.joining import check_mode
 from parties.tls.certificates import Owner
 from parties.tls.files import CA, CERTIFICATE, KEY
 from parties.tls.folders import issue, make_authority
+from parties.trained import PROCESSES, load_run
 from vfl.atomic import write_atomically
 from vfl.cli import BAD_INPUT
-from vfl.config import ExperimentConfig, dump_config, parse_config
+from vfl.config import ConfigError, ExperimentConfig, dump_config, parse_config
+from vfl.data.files import load_label_data, load_party_data
+from vfl.data.prediction_files import write_prediction_files
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
 from vfl.loop import stop_on_signal
 from vfl.run_folder import check_run
@@ -47,30 +51,56 @@ def run_together(config: ExperimentConfig, run_dir: Path, scripts: Path, *, resu
     Raises ValueError for data or a folder that cannot be used.
     """
     check_mode(config)
-    folder = run_dir / "processes"
+    folder = run_dir / PROCESSES
     configs = process_configs(config, folder)
     check_run(run_dir, configs[SERVER], resume=resume)
     prepare(config, folder, configs)
-    resumption = ["--resume"] if resume else []
-    serve = [
-        str(scripts / "server.py"),
-        str(folder / f"{SERVER}.yaml"),
-        "--run-dir",
-        str(run_dir),
-        *resumption,
-    ]
-    parties = {
-        name: [
-            str(scripts / "party.py"),
-            str(folder / f"{name}.yaml"),
-            "--party",
-            name,
-            "--run-dir",
-            str(folder / name),
-        ]
-        for name in config.data.partition.parties
-    }
+    serve = [str(scripts / "server.py"), str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
+    serve += ["--resume"] if resume else []
+    parties = {name: party_command(scripts, folder, name) for name in config.data.partition.parties}
     return Supervisor(serve, parties, folder, console).run()
+
+
+def predict_together(
+    run_dir: Path,
+    data: Path | None,
+    absent: Collection[str],
+    when_absent: WhenAbsent,
+    out: Path,
+    scripts: Path,
+    console: Console,
+) -> int:
+    """Start a run's processes again, but for those of ``absent`` parties, have them predict, and return the exit code.
+
+    ``data`` are whole images (``read_samples``), None for the test set; ``scripts`` is the folder of ``predict.py``
+    and ``party.py``. Raises ValueError for a run or data that cannot be used, PeerLost as ``check_absent``.
+    """
+    config = load_run(run_dir).config
+    folder = run_dir / PROCESSES
+    if not (folder / f"{SERVER}.yaml").exists():
+        raise ConfigError(f"--processes: {run_dir} was not trained by train.py --processes; leave the option out")
+    names = config.data.partition.parties
+    check_absent(absent, names, when_absent)
+    configs = process_configs(config, folder)
+    prepare(config, folder, configs)
+    serve = [str(scripts / "predict.py"), str(run_dir), "--serve", str(folder / f"{SERVER}.yaml"), "--out", str(out)]
+    serve += [option for name in absent for option in ("--absent", name)] + ["--when-absent", when_absent]
+    parties = {name: party_command(scripts, folder, name) for name in names if name not in absent}
+    if data is not None:
+        shape = image_shape(config, load_party_data(folder / "data" / party_file(names[0]), names[0]).train.features)
+        whole = read_samples(data, shape, len(load_label_data(folder / "data" / LABELS_FILE).classes))
+        samples = folder / "samples"
+        write_prediction_files(samples, whole, config.data.partition)
+        serve += ["--data", str(samples / LABELS_FILE)]
+        for name, command in parties.items():
+            command += ["--samples", str(samples / party_file(name))]
+    return Supervisor(serve, parties, folder, console).run()
+
+
+def party_command(scripts: Path, folder: Path, name: str) -> list[str]:
+    """Return how a party's process is started."""
+    config, own = str(folder / f"{name}.yaml"), str(folder / name)
+    return [str(scripts / "party.py"), config, "--party", name, "--run-dir", own]
 
 
 def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from parties.feature_party import FeatureParty
-from vfl.checkpoint import CheckpointStore
+from vfl.checkpoint import CheckpointStore, State
 from vfl.wire.envelope import (
     PROTOCOL_VERSION,
     Envelope,
@@ -29,13 +29,13 @@ class PartyWorker:
 
     Args:
         run: id of the run.
-        build: makes the party as it is before the first round.
+        restore: makes the party as of a saved state, or as it is before the first round.
         store: the party's own checkpoints.
     """
 
-    def __init__(self, run: str, build: Callable[[], FeatureParty], store: CheckpointStore) -> None:
+    def __init__(self, run: str, restore: Callable[[State | None], FeatureParty], store: CheckpointStore) -> None:
         self.run = run
-        self.build = build
+        self.restore = restore
         self.store = store
         self.party: FeatureParty | None = None
         self.session = 0
@@ -98,17 +98,15 @@ class PartyWorker:
 
     def _restore(self, rounds: int, digest: str) -> FeatureParty:
         """Return the party as it was after so many rounds."""
-        party = self.build()
         if not rounds:
-            return party
+            return self.restore(None)
         state = self.store.load(rounds)[SECTION]
         if self.store.digest(rounds) != digest:
             raise ValueError(
                 f"the checkpoint of round {rounds} in {self.store.directory} is not the one that the server's "
                 "checkpoint refers to; restore the party's folder"
             )
-        party.load_state_dict(state)
-        return party
+        return self.restore(state)
 
     def _save(self, rounds: int) -> str:
         assert self.party is not None, "a session begins with restore"

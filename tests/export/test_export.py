@@ -112,7 +112,7 @@ def test_the_files_together_predict_as_the_run_does(exported: tuple[Path, int]):
     links = [link for link in server.links if isinstance(link, LocalLink)]
     embeddings = [run_onnx(folder / f"{link.name}.onnx", link.party.test.features) for link in links]
     logits_NC = run_onnx(folder / "head.onnx", torch.cat(embeddings, dim=1))
-    torch.testing.assert_close(logits_NC.softmax(dim=1), predict(server), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits_NC.softmax(dim=1), predict(server, {}), atol=1e-4, rtol=1e-4)
 
 
 def test_the_card_says_what_the_files_are(exported: tuple[Path, int]):

@@ -70,6 +70,13 @@ def test_fewer_are_asked_where_fewer_can(trainer):
     assert max(counts) <= 6
 
 
+def test_an_asynchronous_server_asks_only_those_who_can(trainer):
+    server = trainer(algorithm="fedasync", selection={"min_steps": 2}, clients_per_round=2)
+    for round_index in range(8):
+        server.train_round(round_index)
+    assert set(server.fleet.costs) == {0, 1, 3, 5}
+
+
 def simulate_arrivals(server, arrivals):
     """Repeat the asynchronous server by hand: (client, staleness, seconds) of every arrival.
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -12,7 +13,10 @@ from parties.run import run_experiment
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.horizontal.build import build_horizontal
 from vfl.horizontal.flare import Flare
+from vfl.horizontal.paper.flare_gap import random_cell
 from vfl.horizontal.trainer import SynchronousTrainer
+from vfl.horizontal.wireless.greedy import greedy
+from vfl.horizontal.wireless.scheduling import build_policy
 from vfl.runtime import start_runtime
 
 QUIET = Console(quiet=True)
@@ -142,6 +146,19 @@ def test_a_round_lasts_as_long_as_its_schedule_and_shows_it(policy: str, tmp_pat
             assert metrics[f"{name}/min"] <= metrics[f"{name}/mean"] <= metrics[f"{name}/max"]
 
 
+def test_gamma_is_the_servers_rate_over_l():
+    policy = build_policy(
+        flare_config(server_learning_rate=0.5, flare={"lipschitz": 0.1}, wireless={"policy": "greedy"})
+    )
+    differ = 0
+    for seed in range(10):
+        cell = random_cell(np.random.default_rng(seed))
+        selected = policy(cell, torch.Generator()).devices_M.tolist()
+        assert selected == greedy(cell, 5.0).devices_M.tolist()
+        differ += selected != greedy(cell, 0.2).devices_M.tolist()
+    assert differ > 3
+
+
 def test_many_clients_are_shown_as_statistics_only(tmp_path: Path):
     wireless = {"policy": "channel_proportion", "update_bits": 1e7}
     metrics = build(uneven("mas", wireless=wireless, clients=41), tmp_path).train_round(0)
@@ -149,14 +166,17 @@ def test_many_clients_are_shown_as_statistics_only(tmp_path: Path):
     assert not [tag for tag in metrics if "/client_" in tag]
 
 
-def test_a_client_that_is_away_is_not_scheduled(tmp_path: Path):
-    wireless = {"policy": "channel_proportion", "deadline_s": 1e3}
-    devices = EXPONENTIAL | {"availability": 0.5}
-    trainer = build(flare_config(local_steps=None, devices=devices, work=INTERVAL, wireless=wireless), tmp_path)
+def test_a_client_that_is_away_or_too_slow_is_not_scheduled(tmp_path: Path):
+    settings = {
+        "wireless": {"policy": "channel_proportion", "deadline_s": 1e3},
+        "devices": EXPONENTIAL | {"availability": 0.8},
+        "selection": {"min_steps": 2},
+    }
+    trainer = build(flare_config(local_steps=None, work=INTERVAL, **settings), tmp_path)
     plan = trainer.devices.plan(0)
-    there = plan.available_N.nonzero().flatten().tolist()
-    assert 0 < len(there) < 8
-    assert list(trainer.algorithm.select(trainer.state, 0, plan).clients) == there
+    there, able = plan.available_N, plan.available_N & (plan.steps_N >= 2)
+    assert 0 < able.sum() < there.sum() < 8
+    assert list(trainer.algorithm.select(trainer.state, 0, plan).clients) == able.nonzero().flatten().tolist()
 
 
 def test_what_is_sent_is_the_upload_unless_settings_say_otherwise(tmp_path: Path):

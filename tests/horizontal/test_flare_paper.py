@@ -16,6 +16,7 @@ from vfl.horizontal.wireless.scheduling import Scheduler
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "horizontal"
 PLANNER = Planner(CONFIGS, "mnist", 0, Scale(rounds=6, seconds=1.5), ())
+CIFAR10_PLANNER = replace(PLANNER, data_set="cifar10")
 FIGURES = (3, 4, 5, 6, 8)
 
 
@@ -24,7 +25,7 @@ def test_every_figure_has_its_runs_once():
     assert len({run.folder for run in runs}) == len(runs)
     # 3 curves; 2 x 2 panels of 5; 2 x 2 panels of 6; 7 deadlines x 2 splits x 2, of which 8 are Figure 5's.
     assert len(runs) == 3 + 20 + 24 + 28 - 8
-    assert len(make_runs(replace(PLANNER, data_set="cifar10"), FIGURES)) == 24
+    assert len(make_runs(CIFAR10_PLANNER, FIGURES)) == 3 + 20 + 24
     assert all(not run.config.warnings() for run in runs)
 
 
@@ -91,6 +92,16 @@ def test_the_page_shows_every_figure_and_says_which_orderings_hold(tmp_path: Pat
     assert "- FLARE better than fixed: holds (+0.20 loss, 2 of 2 seeds)" in page
     assert "| linear program | 0 | " in page
     assert len((tmp_path / "results.csv").read_text().splitlines()) > len(runs)
+
+
+def test_the_page_of_cifar10_has_its_figures_and_says_which_are_not_the_papers(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("vfl.horizontal.paper.flare_studies.FIG_7_ROUNDS", 3)
+    finish(tmp_path, CIFAR10_PLANNER, {"FLARE": 0.7, "MaS": 0.6, "SPF": 0.9})
+    runs = make_runs(CIFAR10_PLANNER, FIGURES)
+    assert write_results([CIFAR10_PLANNER], runs, tmp_path) == len(runs)
+    figures = (tmp_path / "README.md").read_text().split("\n## ")[1:]
+    assert [figure.split(":")[0] for figure in figures] == ["Figure 3", "Figure 4", "Figure 6", "Figure 7"]
+    assert ["Not in the paper" in figure for figure in figures] == [True, True, False, False]
 
 
 def test_an_ordering_counts_only_the_seeds_that_both_have():

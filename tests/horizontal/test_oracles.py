@@ -10,6 +10,7 @@ from vfl.horizontal.algorithms import ALGORITHMS
 from vfl.horizontal.fedasync import mixing_weight
 from vfl.horizontal.fedlga import FedLGA
 from vfl.horizontal.fednova import accumulated_steps
+from vfl.horizontal.local import LocalTask
 
 RATES = st.floats(0.001, 0.5)
 MOMENTA = st.sampled_from([0.0, 0.3, 0.9, 0.99])
@@ -206,6 +207,15 @@ def test_fedasyncs_mixing_by_hand():
     assert [mixing_weight(hinge, staleness) for staleness in (4, 5, 6)] == pytest.approx([0.6, 0.6 / 11, 0.6 / 21])
 
 
+@pytest.mark.parametrize("name", ["fedprox", "fedasync"])
+def test_proximal_clients_are_pulled_to_what_they_received_by_mu(algorithm, name):
+    (start_P,) = vectors(1)
+    task = LocalTask(0, torch.arange(6), start_P, torch.zeros(0), [torch.arange(6)], 0.1)
+    asked = algorithm(name, **{name: {"mu": 0.3}}).client_task(task, {}, {"weights": start_P}, [])
+    assert asked.pull == 0.3
+    assert asked.start_P is start_P
+
+
 def test_fedasync_mixes_the_arrived_weights_with_the_present_ones(algorithm, report):
     fedasync = algorithm("fedasync", fedasync={"mixing": 0.5, "staleness": "polynomial", "power": 1.0})
     old_P, present_P, delta_P = vectors(3)
@@ -219,6 +229,7 @@ def test_fedasync_average_keeps_gamma_of_the_old_weights(algorithm, report):
     average = algorithm("fedasync_average", fedasync_average={"gamma": 0.25})
     start_P, one_P, other_P = vectors(3)
     state = {"weights": start_P}
-    reports = [report(0, one_P - start_P), report(3, other_P - start_P)]
-    after = average.server_update(state, average.aggregate(state, reports))
+    aggregate = average.aggregate(state, [report(0, one_P - start_P), report(3, other_P - start_P)])
+    after = average.server_update(state, aggregate)
+    assert aggregate.statistics_share == 0.75
     torch.testing.assert_close(after["weights"], 0.25 * start_P + 0.75 * (one_P + other_P) / 2)

@@ -101,6 +101,17 @@ def test_a_resumed_run_is_the_uninterrupted_one(run, tmp_path, settings, place):
             check_same(resumed.fleet.states.get(client), expected.fleet.states.get(client))
 
 
+def test_a_clients_state_is_read_once_per_round(build, problem, configure, tmp_path, monkeypatch):
+    settings = {"algorithm": "scaffold", "client_state": "disk"}
+    read, get = [], OnDisk.get
+    monkeypatch.setattr(OnDisk, "get", lambda states, client: read.append(client) or get(states, client))
+    trainer = build(configure(horizontal=settings), problem, run_dir=tmp_path)
+    for round_index in range(2):
+        read.clear()
+        trainer.train_round(round_index)
+        assert len(read) == len(set(read)) == 3
+
+
 def test_another_split_of_the_data_is_refused(run, tmp_path, configure, build, problem_with_batch_norm):
     run(tmp_path, {})
     trainer = build(configure(), problem_with_batch_norm)

@@ -16,12 +16,11 @@ import torch
 from rich.console import Console
 
 from parties.predict import (
-    PartyAbsent,
     WhenAbsent,
     accuracy,
     image_shape,
-    mean_embedding,
     predict,
+    predict_in_process,
     read_samples,
     use_samples,
 )
@@ -32,6 +31,7 @@ from vfl.config import ConfigError, parse_config
 from vfl.data.datasets import load_dataset
 from vfl.data.split import split_data
 from vfl.run_folder import read_summary
+from vfl.vertical.link import PeerLost
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CLASSES = 10
@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
     server = load_trained(trained)
-    probabilities_NC = predict(server)
+    probabilities_NC = predict(server, {})
     assert probabilities_NC.shape == (40, CLASSES)
     torch.testing.assert_close(probabilities_NC.sum(dim=1), torch.ones(40))
     assert accuracy(probabilities_NC, server.test_labels_N) == read_summary(trained)["test_accuracy"]
@@ -67,15 +67,15 @@ def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
 
 def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp_path: Path):
     server = load_trained(trained)
-    expected_NC = predict(server)
+    expected_NC = predict(server, {})
     split = split_data(server.config)
     whole = load_dataset("digits", None, train_samples=48, test_samples=40, seed=3).test
     order = torch.arange(39, -1, -2)
     np.savez(tmp_path / "some.npz", images=whole.features[order].numpy())
-    samples = read_samples(tmp_path / "some.npz", image_shape(server.config, split), CLASSES)
+    samples = read_samples(tmp_path / "some.npz", image_shape(server.config, split.parties[0].test.features), CLASSES)
     assert samples.labels is None
     use_samples(server, split, samples)
-    torch.testing.assert_close(predict(server), expected_NC[order])
+    torch.testing.assert_close(predict(server, {}), expected_NC[order])
 
 
 def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
@@ -84,15 +84,18 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
     embeddings = server.test_embeddings(0, 40, server.links)
     with torch.inference_mode():
         train_ND = parties[1].model(parties[1].train.features)
-    torch.testing.assert_close(mean_embedding(parties[1]), train_ND.mean(dim=0))
     choices: list[tuple[WhenAbsent, torch.Tensor]] = [("zeros", torch.zeros(8)), ("mean", train_ND.mean(dim=0))]
     for choice, value_D in choices:
         expected_NC = server.logits(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)
-        torch.testing.assert_close(predict(server, "party_2", choice), expected_NC)
-    with pytest.raises(PartyAbsent, match="party_2 is absent"):
-        predict(server, "party_2")
+        predicted = predict_in_process(trained, None, ["party_2"], choice)
+        torch.testing.assert_close(predicted.probabilities_NC, expected_NC)
+        assert list(predicted.accuracies) == [f"accuracy without party_2 ({choice})", "with all parties"]
+    with pytest.raises(PeerLost, match="party_2 is absent"):
+        predict_in_process(trained, None, ["party_2"], "refuse")
     with pytest.raises(ConfigError, match="did you mean 'party_2'"):
-        predict(server, "party2", "zeros")
+        predict_in_process(trained, None, ["party2"], "zeros")
+    with pytest.raises(ConfigError, match="no party is left"):
+        predict_in_process(trained, None, [f"party_{number}" for number in range(1, 5)], "zeros")
 
 
 def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyPatch):
@@ -103,7 +106,7 @@ def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(
             link, "send", lambda request, link=link, send=send: (asked.append(link.name), send(request))[1]
         )
-    predict(server, "party_3", "zeros")
+    predict(server, {"party_3": torch.zeros(8)})
     assert set(asked) == {"party_1", "party_2", "party_4"}
 
 

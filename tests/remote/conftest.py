@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from parties.remote.together import SERVER, prepare, process_configs
+from parties.trained import PROCESSES
 from vfl.checkpoint import CheckpointStore
 from vfl.config import ExperimentConfig, dump_config, parse_config
 
@@ -105,7 +106,11 @@ class Federation:
             argv += ["--resume"] if (self.run_dir / "config.yaml").exists() else []
         else:
             argv = [str(ROOT / "scripts/party.py"), config, "--party", name, "--run-dir", str(self.folder / name)]
-        order = {"argv": [*argv, *extra], "strikes": strikes, "log": str(self.folder / f"{name}.log")}
+        self.launch(name, [*argv, *extra], *strikes)
+
+    def launch(self, name: str, argv: Sequence[str], *strikes: Strike) -> None:
+        """Start a process by its command."""
+        order = {"argv": list(argv), "strikes": strikes, "log": str(self.folder / f"{name}.log")}
         self.running[name] = self.zygote.ask(start=order)
 
     def start_together(self, *options: str) -> None:
@@ -226,6 +231,29 @@ def federate(zygote: Zygote, tmp_path: Path) -> Iterator[Federate]:
 
     yield make
     for federation in made:
+        federation.close()
+
+
+@pytest.fixture(scope="module")
+def trained_with(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federate]:
+    """Return the federation of some sections that has trained, in the folders that ``train.py --processes`` makes.
+
+    Each trains once.
+    """
+    known: dict[str, Federation] = {}
+
+    def trained(**sections: Any) -> Federation:
+        key = json.dumps(sections, sort_keys=True)
+        if key not in known:
+            run_dir = tmp_path_factory.mktemp("trained") / "run"
+            federation = known[key] = Federation(zygote, run_dir / PROCESSES, sections)
+            federation.run_dir = run_dir
+            federation.run()
+            assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+        return known[key]
+
+    yield trained
+    for federation in known.values():
         federation.close()
 
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from parties.build import build_party
+from parties.feature_party import FeatureParty
 from parties.remote.worker import PartyWorker, open_store
+from vfl.checkpoint import State
 from vfl.data.samples import Samples
 from vfl.digest import weights_digest
 from vfl.runtime import start_runtime
@@ -63,9 +65,14 @@ def make_worker(configure, tmp_path: Path):
     runtime = start_runtime(config)
     features = torch.randn(16, 1, 4, 4, generator=torch.Generator().manual_seed(1))
     train, test = Samples(torch.arange(16), features), Samples(torch.arange(16, 24), features[:8])
-    return lambda: PartyWorker(
-        RUN, lambda: build_party("party_1", train, test, None, config, runtime), open_store(tmp_path, keep=2)
-    )
+
+    def restore(state: State | None) -> FeatureParty:
+        party = build_party("party_1", train, test, None, config, runtime)
+        if state is not None:
+            party.load_state_dict(state)
+        return party
+
+    return lambda: PartyWorker(RUN, restore, open_store(tmp_path, keep=2))
 
 
 def weights(worker: PartyWorker) -> str:

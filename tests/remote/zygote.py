@@ -19,7 +19,7 @@ from typing import Any
 
 def serve() -> None:
     # Imported and nothing computed: threads would not survive a fork.
-    for name in ("sklearn.datasets", "torch._dynamo", "parties.remote.server_process", "parties.remote.party_process"):
+    for name in ("sklearn.datasets", "torch._dynamo", "parties.remote.prediction", "parties.remote.party_process"):
         importlib.import_module(name)
     for line in sys.stdin:
         order = json.loads(line)
@@ -137,6 +137,7 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "has sent its embedding": at("parties.feature_party", "FeatureParty.embed", after=True),
     "gets its update": at("parties.feature_party", "FeatureParty.update"),
     "iterates": at("vfl.vertical.labels", "HeadReplica.gradient"),
+    "evaluates": at("parties.feature_party", "FeatureParty.evaluate"),
     "has saved, unanswered": at("parties.remote.worker", "PartyWorker._save", after=True),
     "says hello": at("parties.remote.party_process", "Hello"),
     # at the server

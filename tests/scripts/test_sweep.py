@@ -46,24 +46,24 @@ PATIENCE_S = 800
 pytestmark = pytest.mark.timeout(3000)  # processes that import PyTorch, on machines that do much else
 
 
-def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+def start(folder: Path, *arguments: str, sweep: dict[str, Any] = SWEEP) -> "subprocess.Popen[str]":
     """Start the command on a sweep of its own folder."""
     folder.mkdir(exist_ok=True)
     (folder / "base.yaml").write_text(yaml.safe_dump(BASE))
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(SWEEP))
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     command = [sys.executable, str(SCRIPT), str(folder / "sweep.yaml"), "--out", str(folder / "out"), "--jobs", "2"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     return subprocess.Popen([*command, *arguments], env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
-def finish(process: "subprocess.Popen[str]") -> tuple[str, str]:
-    """Wait for the end of a sweep in which one run fails; return what it said."""
+def finish(process: "subprocess.Popen[str]", code: int = 2) -> tuple[str, str]:
+    """Wait for the end of a sweep, by default of one in which a run fails; return what it said."""
     try:
         out, err = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
-    assert process.returncode == 2, err
+    assert process.returncode == code, err
     return out, err
 
 
@@ -185,6 +185,36 @@ def test_bad_input_is_one_line_and_nothing_is_written(say, tmp_path: Path, sweep
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base.yaml", "full", "sweep.yaml"]
+
+
+SEARCH = {
+    "name": "tiny_search",
+    "base": "base.yaml",
+    "settings": {"training.rounds": 2},
+    "search": {"trials": 2, "points": 100.0, "seeds": [3]},
+}
+
+
+def test_a_search_trains_its_trials_and_goes_on_from_them(say, tmp_path: Path):
+    out, err = finish(start(tmp_path, sweep=SEARCH), code=0)
+    assert err == ""
+    rows = rows_of(tmp_path / "out")
+    reference, *pairs = [(float(row["lightweighting.alpha"]), float(row["lightweighting.beta"])) for row in rows]
+    assert reference == (0.0, 0.0)
+    assert len(set(pairs)) == 2
+    assert [row["status"] for row in rows] == ["finished"] * 3
+    costs = {
+        pair: 1 - (float(row["savings_compute"]) + float(row["savings_communication"])) / 2
+        for pair, row in zip(pairs, rows[1:], strict=True)
+    }
+    (alpha, beta), cost = min(costs.items(), key=lambda item: item[1])
+    conclusion = f"cheapest with at most 100 points lost: alpha {alpha:g}, beta {beta:g};"
+    assert conclusion in out
+    assert f"cost {cost:.1%}" in out
+    before = (tmp_path / "out" / "sweep.csv").read_bytes()
+    code, err = say({key: value for key, value in SEARCH.items() if key != "name"}, "--out", str(tmp_path / "out"))
+    assert (code, err) == (0, "")  # no run is trained again: a process of its own would have been needed
+    assert (tmp_path / "out" / "sweep.csv").read_bytes() == before
 
 
 def test_a_folder_with_runs_of_other_settings_is_refused(say, undisturbed: tuple[Path, str, str]):

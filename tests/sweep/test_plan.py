@@ -101,3 +101,10 @@ def test_a_search_has_no_runs_of_its_own(write):
 def test_the_repositorys_sweeps_can_be_planned(name: str):
     sweep = load_sweep(Path(__file__).parents[2] / "configs" / f"{name}.yaml")
     assert len(sweep.points) >= 16
+
+
+def test_the_repositorys_search_can_be_begun():
+    sweep = load_sweep(Path(__file__).parents[2] / "configs" / "search_quickstart.yaml")
+    assert sweep.search is not None
+    highest = {"lightweighting.alpha": sweep.search.alpha.high, "lightweighting.beta": sweep.search.beta.high}
+    assert sweep.run(highest, 1).folder == "alpha0.8-beta0.9"

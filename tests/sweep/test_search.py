@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from vfl.config import ConfigError
-from vfl.sweep.plan import SearchConfig, Settings, folder_name
+from vfl.sweep.plan import RatioRange, SearchConfig, Settings, folder_name
 from vfl.sweep.search import ALPHA, BETA, Search
 
 CONFIG = SearchConfig(trials=12, points=2.0, seeds=(0, 1))
@@ -66,9 +66,20 @@ def test_a_failed_run_takes_its_pair_out_of_the_running():
 
 def test_without_the_run_to_compare_with_nothing_is_concluded():
     searching = Search(CONFIG)
-    for _ in searching.batches({}, 4):
-        pass
-    assert searching.conclusion({}).startswith("no alpha and beta of 12 keep")
+    assert [[folder_name(settings) for settings in points] for points in searching.batches({}, 4)] == [
+        ["alpha0-beta0-seed0", "alpha0-beta0-seed1"]
+    ]
+    assert searching.conclusion({}).startswith("nothing was tried")
+
+
+def test_where_nothing_keeps_the_accuracy_that_is_said():
+    searching = Search(CONFIG.model_copy(update={"alpha": RatioRange(low=0.2)}))
+    summaries: dict[str, dict[str, float]] = {}
+    for points in searching.batches(summaries, 4):
+        for settings in points:
+            lost = 0.5 if settings[ALPHA] or settings[BETA] else 0.0
+            summaries[folder_name(settings)] = train(settings) | {"test_accuracy": 0.9 - lost}
+    assert searching.conclusion(summaries) == "no alpha and beta of 12 keep the accuracy within 2 points"
 
 
 def test_without_optuna_there_is_one_line_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):

@@ -117,13 +117,11 @@ def write_shared_labels(path: Path, data: SharedLabels) -> Fingerprint:
 def load_party_data(path: Path, party: str) -> PartyData:
     """Read the file of ``party``. Raises ValueError, one line, for anything else."""
     names = ("train.ids", "train.features", "test.ids", "test.features")
-    metadata, tensors = _read("data.file", path, FEATURES, names)
+    metadata, tensors = read_tensors("data.file", path, {FEATURES: names})
     if metadata.get("party") != party:
         raise ValueError(f"data.file: {path} holds the features of {metadata.get('party')!r}, not of {party!r}")
     for split in ("train", "test"):
-        features = tensors[f"{split}.features"]
-        if features.is_floating_point() and not bool(features.isfinite().all()):
-            raise ValueError(f"data.file: {path}: {split}.features are not finite: replace NaN and infinite values")
+        check_finite("data.file", path, f"{split}.features", tensors[f"{split}.features"])
     try:
         train, test = (Samples(tensors[f"{split}.ids"], tensors[f"{split}.features"]) for split in ("train", "test"))
         if train.features.shape[1:] != test.features.shape[1:]:
@@ -137,7 +135,7 @@ def load_party_data(path: Path, party: str) -> PartyData:
 def load_label_data(path: Path) -> LabelData:
     """Read the server's file. Raises ValueError, one line, for anything else."""
     names = ("train.ids", "train.labels", "test.ids", "test.labels")
-    metadata, tensors = _read("data.file", path, LABELS, names)
+    metadata, tensors = read_tensors("data.file", path, {LABELS: names})
     try:
         train, test = (Labels(tensors[f"{split}.ids"], tensors[f"{split}.labels"]) for split in ("train", "test"))
         return LabelData(_classes(metadata), train, test)
@@ -147,20 +145,27 @@ def load_label_data(path: Path) -> LabelData:
 
 def load_shared_labels(path: Path) -> SharedLabels:
     """Read the parties' file of the training labels. Raises ValueError, one line, for anything else."""
-    metadata, tensors = _read("data.labels_file", path, SHARED_LABELS, ("train.ids", "train.labels"))
+    metadata, tensors = read_tensors("data.labels_file", path, {SHARED_LABELS: ("train.ids", "train.labels")})
     try:
         return SharedLabels(_classes(metadata), Labels(tensors["train.ids"], tensors["train.labels"]))
     except ValueError as error:
         raise ValueError(f"data.labels_file: {path}: {error}") from None
 
 
-def _read(field: str, path: Path, holds: str, names: Sequence[str]) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Return metadata and exactly the tensors ``names``, on the CPU and independent of the file."""
+def read_tensors(
+    field: str, path: Path, kinds: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return metadata and tensors, on the CPU and independent of the file.
+
+    ``kinds``: what the file may hold, and exactly which tensors it then has. Raises ValueError, naming ``field``.
+    """
     try:
         with cast(Any, safe_open(path, framework="pt")) as file:  # the library's is untyped
             metadata: dict[str, str] = file.metadata() or {}
-            if metadata.get("holds") != holds:
-                raise ValueError(f"{field}: {path} holds {metadata.get('holds', 'something else')}, not {holds}")
+            holds = metadata.get("holds", "something else")
+            if holds not in kinds:
+                raise ValueError(f"{field}: {path} holds {holds}, not {' or '.join(kinds)}")
+            names = kinds[holds]
             present: set[str] = set(file.keys())
             if present != set(names):
                 raise ValueError(
@@ -171,6 +176,12 @@ def _read(field: str, path: Path, holds: str, names: Sequence[str]) -> tuple[dic
         raise ValueError(f"{field}: {path} cannot be read ({error.strerror or error})") from None
     except SafetensorError as error:
         raise ValueError(f"{field}: {path} is no safetensors file, or damaged ({error})") from None
+
+
+def check_finite(field: str, path: Path, name: str, features: Tensor) -> None:
+    """Raise ValueError for features that are no numbers."""
+    if features.is_floating_point() and not bool(features.isfinite().all()):
+        raise ValueError(f"{field}: {path}: {name} are not finite: replace NaN and infinite values")
 
 
 def _classes(metadata: Mapping[str, str]) -> tuple[str, ...]:

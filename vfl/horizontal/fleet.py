@@ -76,11 +76,14 @@ class Fleet:
         self.macs_per_sample = macs_per_sample
         self.costs: dict[int, PartyCosts] = {}
         """Costs of the clients that took part."""
+        self._read: dict[int, Vectors] = {}
+        """States of the cohort at work, so that none is read twice."""
         self._statistics_travel = config.horizontal.buffers == "average" and model.statistic_count > 0
 
     def train(self, assignments: Sequence[Assignment]) -> list[LocalResult]:
         """Compute the local training of a cohort and book its cost."""
         cohort = [assignment.work for assignment in assignments]
+        self._read = {work.client: self._own(work.client) for work in cohort}
         tasks = [self._task(assignment, cohort) for assignment in assignments]
         started_s = time.perf_counter()
         results = self.engine.train(tasks)
@@ -99,7 +102,10 @@ class Fleet:
     def report(self, assignment: Assignment, result: LocalResult, staleness: int = 0) -> Report:
         """Let a client finish: keep its state, book its upload, and return what reaches the server."""
         client = assignment.work.client
-        update = self.algorithm.client_update(result, self._own(client), assignment.start)
+        own = self._read.pop(client, None)
+        if own is None:  # an asynchronous client that another cohort, or a resumed run, came in between
+            own = self._own(client)
+        update = self.algorithm.client_update(result, own, assignment.start)
         kept = dict(update.state)
         if self.config.horizontal.buffers == "local" and self.model.statistic_count:
             kept[STATISTICS] = result.statistics_Q
@@ -151,11 +157,12 @@ class Fleet:
     def load_state_dict(self, state: State) -> None:
         """Continue from kept state and costs."""
         self.states.load_state_dict(state["states"])
+        self._read = {}
         self.costs = {client_number(name): PartyCosts(**costs) for name, costs in state["costs"].items()}
 
     def _task(self, assignment: Assignment, cohort: Sequence[Work]) -> LocalTask:
         client, training = assignment.work.client, self.config.training
-        rows_N, own = self.rows[client], self._own(client)
+        rows_N, own = self.rows[client], self._read[client]
         if self.algorithm.one_step_full_batch:
             batches = [rows_N]
         else:

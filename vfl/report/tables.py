@@ -75,10 +75,8 @@ def time_table(subject: Subject) -> TableData:
         if spent is None:
             rows.append((variant.label, "not reached", "", "", ""))
             continue
-        seconds = f"{spent.seconds:.1f} s"
-        rows.append(
-            (variant.label, f"{spent.rounds:g}", f"{amount(spent.bytes)}B", amount(spent.macs).strip(), seconds)
-        )
+        rounds, seconds = f"{round(spent.rounds, 1):g}", f"{spent.seconds:.1f} s"
+        rows.append((variant.label, rounds, f"{amount(spent.bytes)}B", amount(spent.macs).strip(), seconds))
     clock = "are simulated" if subject.horizontal else "are those of the slowest party's own work, as measured"
     caption = (
         f"Until the test accuracy first was {100 * target:.0f} %, nine tenths of the best setting's; mean over the "

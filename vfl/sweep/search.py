@@ -31,13 +31,21 @@ class Search:
         self.config = config
         self.study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=5))
 
+    @property
+    def most_runs(self) -> int:
+        """The runs of all trials and those to compare them with; fewer where a pair is chosen twice."""
+        return (1 + self.config.trials) * len(self.config.seeds)
+
     def batches(self, summaries: Summaries, jobs: int) -> Iterator[list[Settings]]:
-        """Yield the settings of runs to be trained next; ``summaries`` must hold their results when it goes on."""
+        """Yield the settings of runs to be trained next; ``summaries`` must hold their results when it goes on.
+
+        Ends at once where the runs to compare with have failed.
+        """
         yield self._runs(0.0, 0.0)
         told = 0
-        while told < self.config.trials:
+        while self._means(0.0, 0.0, summaries) is not None and told < self.config.trials:
             trials = [self.study.ask() for _ in range(min(jobs, self.config.trials - told))]
-            pairs = [self._pair(trial) for trial in trials]
+            pairs = [self._choose(trial) for trial in trials]
             yield [run for pair in pairs for run in self._runs(*pair)]
             for trial, pair in zip(trials, pairs, strict=True):
                 self._tell(trial, pair, summaries)
@@ -46,17 +54,19 @@ class Search:
     def conclusion(self, summaries: Summaries) -> str:
         """Return the cheapest pair found that keeps the accuracy, as a line."""
         reference = self._means(0.0, 0.0, summaries)
+        if reference is None:
+            return "nothing was tried: the run without lightweighting, which all are compared with, failed"
         kept = [
             trial
             for trial in self.study.trials
             if trial.values is not None and all(excess <= 0.0 for excess in trial.constraints.values())
         ]
-        if reference is None or not kept:
+        if not kept:
             return (
                 f"no alpha and beta of {len(self.study.trials)} keep the accuracy within {self.config.points:g} points"
             )
         best = min(kept, key=lambda trial: trial.values[0])
-        alpha, beta = best.params["alpha"], best.params["beta"]
+        alpha, beta = _pair(best.params)
         means = self._means(alpha, beta, summaries)
         assert means is not None
         return (
@@ -64,12 +74,10 @@ class Search:
             f"test accuracy {means[0]:.2%} (without lightweighting {reference[0]:.2%}), cost {means[1]:.1%}"
         )
 
-    def _pair(self, trial: "optuna.Trial") -> tuple[float, float]:
-        alpha, beta = (
+    def _choose(self, trial: "optuna.Trial") -> tuple[float, float]:
+        for name, ratio in (("alpha", self.config.alpha), ("beta", self.config.beta)):
             trial.suggest_float(name, ratio.low, ratio.high, step=ratio.step)
-            for name, ratio in (("alpha", self.config.alpha), ("beta", self.config.beta))
-        )
-        return round(alpha, 6), round(beta, 6)  # 0.1 + 0.2 is not 0.3, and names a folder
+        return _pair(trial.params)
 
     def _tell(self, trial: "optuna.Trial", pair: tuple[float, float], summaries: Summaries) -> None:
         import optuna
@@ -96,3 +104,8 @@ class Search:
             for each in there
         ]
         return sum(each["test_accuracy"] for each in there) / len(there), sum(costs) / len(costs)
+
+
+def _pair(params: Mapping[str, float]) -> tuple[float, float]:
+    """Return alpha and beta as they are trained: 0.1 + 0.2 is not 0.3, and names a folder."""
+    return round(params["alpha"], 6), round(params["beta"], 6)

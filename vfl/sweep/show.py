@@ -28,7 +28,8 @@ class SweepView:
 
     console: Console
     total: int
-    kept: int
+    """Runs in all; of a search, the most that there can be."""
+    kept: int = 0
     """Finished before this session."""
     running: dict[str, Running] = field(default_factory=dict[str, Running])
     finished: int = 0
@@ -38,7 +39,8 @@ class SweepView:
 
     def __enter__(self) -> "SweepView":
         if self.console.is_terminal:
-            self.live = Live(get_renderable=self._render, console=self.console, refresh_per_second=2)
+            # transient: what stays on the screen is the line of every run that has ended.
+            self.live = Live(get_renderable=self.table, console=self.console, refresh_per_second=2, transient=True)
             self.live.start()
         return self
 
@@ -68,11 +70,12 @@ class SweepView:
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def _render(self) -> Group:
+    def table(self) -> Group:
+        """Return what a terminal shows below the lines of the runs that have ended."""
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("running", no_wrap=True)
-        table.add_column("round", justify="right")
-        table.add_column("test accuracy", justify="right")
+        table.add_column("running", overflow="fold")
+        table.add_column("round", justify="right", no_wrap=True)
+        table.add_column("test accuracy", justify="right", no_wrap=True)
         for name, run in self.running.items():
             accuracy = "" if run.accuracy is None else f"{run.accuracy:.2%}"
             table.add_row(name, f"{run.done}/{run.rounds}", accuracy)
@@ -85,7 +88,7 @@ class SweepView:
         if not ended:
             return counts
         minutes = (time.monotonic() - self.started_s) / ended * (left + len(self.running)) / 60
-        return f"{counts}; about {minutes:.0f} min to go"
+        return f"{counts}; about {max(1.0, minutes):.0f} min to go"
 
 
 def result_line(summary: Mapping[str, Any]) -> str:

@@ -52,6 +52,8 @@ class Kind(IntEnum):
     """Asks for the digest of the party's weights."""
     DONE = 10
     DESCRIPTION = 11
+    MEAN = 12
+    """Asks for the mean of the embeddings of all training samples; answered by an EVALUATION of one row."""
 
 
 class PartKind(IntEnum):

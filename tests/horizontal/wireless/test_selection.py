@@ -146,6 +146,22 @@ def test_the_linear_program_takes_a_device_of_most_steps(seed: int):
         assert (cell.steps_K[devices_M] == cell.steps_K[reachable].max()).all()
 
 
+def test_a_program_that_rounds_to_too_many_devices_is_repaired(monkeypatch):
+    def all_of_them(inverse_steps_K, needs_K):
+        return np.full(len(needs_K), 1 / len(needs_K)), 1 / len(needs_K)
+
+    monkeypatch.setattr("vfl.horizontal.wireless.linear_program._solve", all_of_them)
+    repaired = 0
+    for seed in range(20):
+        cell = random_cell(np.random.default_rng(seed))
+        needs_K = needed_bands(cell, cell.deadline_s)
+        order = np.argsort(needs_K)  # the neediest go
+        fitting = order[np.cumsum(needs_K[order]) <= cell.bandwidth_hz]
+        np.testing.assert_array_equal(linear_program(cell).devices_M, np.sort(fitting))
+        repaired += 0 < len(fitting) < (needs_K <= cell.bandwidth_hz).sum()
+    assert repaired > 3
+
+
 @settings(deadline=None)
 @given(seeds)
 def test_channel_and_computation_policies_take_the_longest_beginning_of_their_order(seed: int):

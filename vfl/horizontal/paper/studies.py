@@ -26,18 +26,37 @@ def _algorithms(*names: str) -> dict[str, list[str]]:
     return {name: [f"horizontal.algorithm={name}"] for name in names}
 
 
+_TSFL_CASES = {
+    "case1": ["horizontal.devices.speed.kind=case1"],
+    "case2": ["horizontal.devices.speed.kind=case2"],
+    "case3": ["horizontal.devices.speed.kind=case3", "horizontal.partition.kind=gaussian"],
+}
+_TSFL_METHODS = _algorithms("fedavg", "fedprox", "fedasync_average", "dms")
+_TSFL_METHODS["fedprox"].append("horizontal.fedprox.mu=0.1")
+
+
 def _tsfl(case: str) -> Study:
-    methods = _algorithms("fedavg", "fedprox", "fedasync_average", "dms") | {
-        "fedavg_waiting": ["horizontal.algorithm=fedavg", "horizontal.work.kind=fixed", "horizontal.local_steps=4"],
-        "fedasync": ["horizontal.algorithm=fedasync", "horizontal.work.kind=fixed", "horizontal.local_steps=4"],
+    complete = ["horizontal.work.kind=fixed", "horizontal.local_steps=4"]
+    methods = _TSFL_METHODS | {
+        "fedavg_waiting": ["horizontal.algorithm=fedavg", *complete],
+        "fedasync": ["horizontal.algorithm=fedasync", *complete],
     }
-    methods["fedprox"].append("horizontal.fedprox.mu=0.1")
     return Study(
         f"Time-driven: T-SFL's {case.replace('case', 'Case ')}",
         "dms.yaml",
-        {name: [*overrides, f"horizontal.devices.speed.kind={case}"] for name, overrides in methods.items()},
+        {name: [*overrides, *_TSFL_CASES[case]] for name, overrides in methods.items()},
         (("dms", "fedavg"), ("dms", "fedprox"), ("dms", "fedasync_average"), ("fedavg", "fedasync_average")),
         "T-SFL/DMS, Tables II and III (MNIST)",
+    )
+
+
+def _momentum(task: str, config: str) -> Study:
+    return Study(
+        f"Server momentum (FedMom's setting), two clients per round: {task}",
+        config,
+        _algorithms("fedsgd", "fedavg", "fedmom"),
+        (("fedmom", "fedavg"), ("fedavg", "fedsgd")),
+        "FedMom, Fig. 5 and 6",
     )
 
 
@@ -56,13 +75,22 @@ STUDIES: dict[str, Study] = {
     "case1": _tsfl("case1"),
     "case2": _tsfl("case2"),
     "case3": _tsfl("case3"),
-    "momentum": Study(
-        "Server momentum (FedMom's setting): two clients per round",
-        "fedmom.yaml",
-        _algorithms("fedsgd", "fedavg", "fedmom"),
-        (("fedmom", "fedavg"), ("fedavg", "fedsgd")),
-        "FedMom, Fig. 5 and 6",
+    "selection": Study(
+        "Client selection by threshold: T-SFL's Case 3, only clients that do more than two steps",
+        "dms.yaml",
+        {
+            name: [*overrides, *_TSFL_CASES["case3"], "horizontal.selection.min_steps=3"]
+            for name, overrides in _TSFL_METHODS.items()
+        },
+        (
+            *(("dms", other) for other in ("fedavg", "fedprox", "fedasync_average")),
+            ("fedprox", "fedavg"),
+            ("fedavg", "fedasync_average"),
+        ),
+        "T-SFL/DMS, Table III (2-iteration)",
     ),
+    "momentum": _momentum("character LSTM on Shakespeare's plays", "fedmom.yaml"),
+    "momentum_mnist": _momentum("LeNet on MNIST", "fedmom_mnist.yaml"),
 }
 
 

@@ -1,0 +1,237 @@
+"""Predictions by party processes: they join as for training, go back to the last checkpoint, and answer.
+
+A party needs no mode for it: it does what the server orders. Only the server knows that nothing is trained.
+"""
+
+from collections.abc import Collection
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from torch import Tensor
+
+from parties.build import build_head_server, feature_config
+from parties.head_server import HeadServer
+from parties.predict import (
+    Prediction,
+    WhenAbsent,
+    accuracy,
+    accuracy_name,
+    check_absent,
+    predict,
+    zero_embeddings,
+)
+from parties.remote.connection import PartyConnection
+from parties.remote.hub import Hub
+from parties.remote.joining import Expected, agreement
+from parties.remote.link import RemoteLink
+from parties.remote.security import load_identity
+from parties.remote.server_process import OWNER, ServerLabels, server_file, server_labels
+from parties.trained import Trained, load_run
+from vfl.checkpoint import CheckpointStore, State
+from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.files import load_label_data
+from vfl.data.prediction_files import load_sample_labels, unknown_labels
+from vfl.data.samples import ids_digest
+from vfl.run_folder import check_run, only_process_in, read_run_id
+from vfl.runtime import Runtime, start_runtime
+from vfl.vertical.link import PeerLost
+from vfl.wire.messages import Buffer, Message
+
+MEANS = "mean_embeddings"
+"""In the server's folder: every party's mean embedding, for when it is absent."""
+
+
+class AbsentLink:
+    """The place of a party that is not there. Nothing is asked of it."""
+
+    absent = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def send(self, request: Message) -> Future[Buffer]:
+        """Refuse."""
+        raise PeerLost(f"{self.name} is absent")
+
+    def save(self) -> Future[State]:
+        """Refuse."""
+        raise PeerLost(f"{self.name} is absent")
+
+    def load(self, state: State) -> Future[None]:
+        """Leave it where it is."""
+        done = Future[None]()
+        done.set_result(None)
+        return done
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionServer:
+    """Predicts with the parties that are here.
+
+    ``ids_N`` and ``labels_N`` are those of the samples to predict; ``absent`` are not waited for.
+    """
+
+    config: ExperimentConfig
+    trained: Trained
+    labels: ServerLabels
+    classes: tuple[str, ...]
+    ids_N: Tensor
+    labels_N: Tensor | None
+    runtime: Runtime
+    means: "MeanEmbeddings"
+    absent: tuple[str, ...]
+    when_absent: WhenAbsent
+
+    @property
+    def expected(self) -> dict[str, Expected]:
+        """What the parties have to agree on that are not absent: as for training, but for the samples to predict."""
+        data = replace(self.labels.digests, test_ids=ids_digest(self.ids_N))
+        shared = agreement(self.config)
+        return {
+            name: Expected(feature_config(self.config, name).embedding_size, shared, data)
+            for name in self.config.data.partition.parties
+            if name not in self.absent
+        }
+
+    def serve(self, hub: Hub, console: Console) -> Prediction:
+        """Predict as soon as all parties are here, or without those that stay away, and say goodbye to them.
+
+        A party that is lost meanwhile is waited for again. Raises PeerLost where nothing may stand for one.
+        """
+        reason, code = "the server stopped", INTERRUPTED
+        session = 0
+        try:
+            while True:
+                session += 1
+                connections = self._gather(hub, console)
+                try:
+                    prediction = self._predict(connections, session)
+                except PeerLost as lost:
+                    console.print(f"{lost}; waiting up to {self.config.network.wait_s:g} s for it to come back")
+                    continue
+                reason, code = f"{len(prediction.ids_N)} samples are predicted", DONE
+                return prediction
+        except Exception as error:
+            reason = f"the server ended: {error}"
+            code = LOST if isinstance(error, PeerLost) else BAD_INPUT
+            raise
+        finally:
+            hub.dismiss(tuple(self.expected), exit_code=code, reason=reason)
+
+    def _gather(self, hub: Hub, console: Console) -> dict[str, PartyConnection]:
+        try:
+            return hub.wait_for(tuple(self.expected), self.config.network.wait_s)
+        except PeerLost as lost:
+            connections = hub.joined()
+            if self.when_absent == "refuse" or not connections:
+                raise
+            console.print(f"{lost}; predicting without")
+            return connections
+
+    def _predict(self, connections: dict[str, PartyConnection], session: int) -> Prediction:
+        names = self.config.data.partition.parties
+        absent = [name for name in names if name not in connections]
+        stand_ins = self.means.of(absent) if self.when_absent == "mean" else None
+        server = self._build(connections, session)
+        probabilities_NC = predict(server, stand_ins or zero_embeddings(server, absent))
+        self.means.keep(server)
+        accuracies: dict[str, float] = {}
+        if self.labels_N is not None:
+            accuracies[accuracy_name(absent, self.when_absent)] = accuracy(probabilities_NC, self.labels_N)
+        return Prediction(self.ids_N, self.labels_N, probabilities_NC, self.classes, accuracies)
+
+    def _build(self, connections: dict[str, PartyConnection], session: int) -> HeadServer:
+        """Return the server as after training, with the samples to predict in place of the test samples."""
+        links = [
+            RemoteLink(connections[name], session) if name in connections else AbsentLink(name)
+            for name in self.config.data.partition.parties
+        ]
+        server = build_head_server(links, self.labels.train, self.labels.test_labels_N, self.config, self.runtime)
+        server.load_state_dict(self.trained.sections)
+        server.test_labels_N = unknown_labels(len(self.ids_N)) if self.labels_N is None else self.labels_N
+        return server
+
+
+class MeanEmbeddings:
+    """The parties' mean embeddings [D] of the training samples, as of one checkpoint, in the server's folder."""
+
+    def __init__(self, run_dir: Path, trained: Trained) -> None:
+        self.store = CheckpointStore(run_dir / MEANS, keep=1)
+        self.rounds, self.digest = trained.rounds, trained.digest
+        self.known: dict[str, Tensor] = {}
+        if self.rounds in self.store.rounds():
+            saved = self.store.load(self.rounds)[OWNER]
+            self.known = saved["means"] if saved["of"] == self.digest else {}
+
+    def of(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Return those of some parties. Raises ConfigError for one that has not answered a prediction before."""
+        if missing := [name for name in names if name not in self.known]:
+            raise ConfigError(
+                f"--when-absent: the server has no mean embedding of {', '.join(missing)}; predict once while it is "
+                "here, or choose zeros"
+            )
+        return {name: self.known[name] for name in names}
+
+    def keep(self, server: HeadServer) -> None:
+        """Ask the parties that are here for what is not known yet."""
+        new = [link for link in server.links if not link.absent and link.name not in self.known]
+        if new:
+            self.known |= server.mean_embeddings(new)
+            self.store.save(self.rounds, {OWNER: {"of": self.digest, "means": self.known}})
+
+
+def serve_predictions(
+    config: ExperimentConfig,
+    run_dir: Path,
+    data: Path | None,
+    absent: tuple[str, ...],
+    when_absent: WhenAbsent,
+    *,
+    insecure: bool,
+    console: Console,
+) -> Prediction:
+    """Listen, and predict the test samples, or those whose ids ``data`` has, with the parties that dial in.
+
+    ``config`` is the server's, ``run_dir`` its folder. Parties in ``absent`` are not waited for, others for
+    ``network.wait_s``. Raises ValueError for what cannot be used, PeerLost where nothing may stand for a party.
+    """
+    trained = load_run(run_dir)
+    check_run(run_dir, config, resume=True)
+    run = read_run_id(run_dir)
+    if not run:
+        raise ConfigError(f"{run_dir}: trained in one process, which has all models; predict there, without --serve")
+    tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
+    check_absent(absent, config.data.partition.parties, when_absent)
+    held = load_label_data(server_file(config))
+    ids_N, labels_N = held.test.ids, held.test.values
+    if data is not None:
+        ids_N, labels_N = load_sample_labels(data, len(held.classes))
+    means = MeanEmbeddings(run_dir, trained)
+    if when_absent == "mean":
+        means.of(absent)
+    server = PredictionServer(
+        config,
+        trained,
+        server_labels(config, held),
+        held.classes,
+        ids_N,
+        labels_N,
+        start_runtime(config),
+        means,
+        absent,
+        when_absent,
+    )
+
+    def let_go(name: str) -> None:
+        hub.say_goodbye((name,), exit_code=INTERRUPTED, reason="left before the prediction was done")
+
+    hub = Hub(run, server.expected, config.network, tls, log=console.print, on_leaving=let_go)
+    with only_process_in(run_dir), hub:
+        console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
+        return server.serve(hub, console)

@@ -1,0 +1,85 @@
+"""Files of samples to predict: what was cut is read again, anything else is one line that names the file."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from vfl.atomic import write_tensors
+from vfl.config.experiment import PartitionConfig
+from vfl.data.prediction_files import (
+    SAMPLE_IDS,
+    SAMPLE_LABELS,
+    SAMPLES,
+    load_sample_labels,
+    load_samples,
+    write_prediction_files,
+)
+from vfl.data.samples import Samples
+from vfl.data.vertical import grid_partition
+
+GRID = PartitionConfig(rows=2, columns=1)
+IMAGES = torch.arange(3 * 2 * 4 * 4, dtype=torch.uint8).reshape(3, 2, 4, 4)
+IDS = torch.tensor([7, 3, 5])
+BLOCK = Samples(torch.arange(2), torch.zeros(2, 2, 2, 4))
+"""Training features of a party."""
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([0, 2, 1]), None])
+def test_everybody_reads_its_part(tmp_path: Path, labels: torch.Tensor | None):
+    whole = Samples(IDS, IMAGES, labels)
+    paths = write_prediction_files(tmp_path / "new", whole, GRID)
+    assert [path.name for path in paths] == ["party_1.safetensors", "party_2.safetensors", "labels.safetensors"]
+    assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
+    for path, name, part in zip(paths, GRID.parties, grid_partition(whole, 2, 1), strict=False):
+        read = load_samples(path, name, BLOCK)
+        assert torch.equal(read.ids, IDS)
+        assert torch.equal(read.features, part.features)
+    ids, known = load_sample_labels(paths[-1], classes=3)
+    assert torch.equal(ids, IDS)
+    if labels is None or known is None:
+        assert (labels, known) == (None, None)
+    else:
+        assert torch.equal(known, labels)
+
+
+def features(shape: tuple[int, ...], value: float = 0.0) -> dict[str, torch.Tensor]:
+    return {"ids": torch.arange(shape[0]), "features": torch.full(shape, value)}
+
+
+@pytest.mark.parametrize(
+    ("holds", "party", "tensors", "expected"),
+    [
+        (SAMPLES, "party_2", features((3, 2, 2, 4)), "holds the features of 'party_2', not of 'party_1'"),
+        (
+            SAMPLES,
+            "party_1",
+            features((3, 2, 4, 4)),
+            r"\[C, H, W\] \[2, 4, 4\], the training's \[2, 2, 4\]",
+        ),
+        (SAMPLES, "party_1", features((3, 2, 2, 4), float("nan")), "features are not finite"),
+        (SAMPLES, "party_1", features((0, 2, 2, 4)), "holds no sample"),
+        (SAMPLES, "party_1", {"ids": IDS}, "has the tensors ids instead of ids, features"),
+        (SAMPLES, "party_1", features((3, 2, 2, 4)) | {"ids": torch.tensor([1, 1, 2])}, "an id occurs twice"),
+        (SAMPLE_IDS, "party_1", {"ids": IDS}, "holds sample_ids, not samples"),
+    ],
+)
+def test_a_partys_file_that_does_not_fit(tmp_path: Path, holds, party, tensors, expected: str):
+    write_tensors(tmp_path / "file", tensors, {"holds": holds, "party": party})
+    with pytest.raises(ValueError, match=rf"--samples: .*file.*{expected}"):
+        load_samples(tmp_path / "file", "party_1", BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("holds", "tensors", "expected"),
+    [
+        (SAMPLE_LABELS, {"ids": IDS, "labels": torch.tensor([0, 3, 1])}, "labels must be 0 to 2"),
+        (SAMPLE_LABELS, {"ids": IDS, "labels": torch.tensor([0, 1])}, r"labels: expected int64 \[3\]"),
+        (SAMPLE_IDS, {"ids": torch.tensor([1, 1])}, "an id occurs twice"),
+        (SAMPLES, {"ids": IDS}, "holds samples, not sample_labels or sample_ids"),
+    ],
+)
+def test_the_servers_file_that_does_not_fit(tmp_path: Path, holds, tensors, expected: str):
+    write_tensors(tmp_path / "file", tensors, {"holds": holds})
+    with pytest.raises(ValueError, match=rf"--data: .*file.*{expected}"):
+        load_sample_labels(tmp_path / "file", classes=3)

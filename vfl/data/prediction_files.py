@@ -1,0 +1,93 @@
+"""Samples to predict, as each process holds them: safetensors files beside those of ``vfl.data.files``.
+
+    file                       `holds`             tensors
+    PARTY.safetensors          samples             ids, features (`party` in the metadata)
+    labels.safetensors         sample_labels       ids, labels; the server's, where labels are known
+    labels.safetensors         sample_ids          ids; the server's, where they are not
+
+Types, shapes and order as there; features have the shape of the training's, and are not standardised.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vfl.atomic import write_tensors, write_together
+from vfl.config.experiment import PartitionConfig
+from vfl.data.files import PRIVATE, Labels, check_finite, read_tensors
+from vfl.data.samples import Samples, check_ids
+from vfl.data.split import LABELS_FILE, party_file
+from vfl.data.vertical import grid_partition
+
+SAMPLES, SAMPLE_LABELS, SAMPLE_IDS = "samples", "sample_labels", "sample_ids"
+
+
+def write_prediction_files(folder: Path, whole: Samples, grid: PartitionConfig) -> list[Path]:
+    """Cut whole images into the parties' blocks and write everybody's file (0600); earlier ones are replaced.
+
+    Raises ValueError where the grid does not divide the images, OSError as the system does.
+    """
+    writers: dict[str, Callable[[Path], object]] = {
+        party_file(name): partial(_write_features, samples=part, party=name)
+        for name, part in zip(grid.parties, grid_partition(whole, grid.rows, grid.columns), strict=True)
+    }
+    writers[LABELS_FILE] = partial(_write_labels, samples=whole)
+    write_together(folder, writers, overwrite=True)
+    return [folder / name for name in writers]
+
+
+def load_samples(path: Path, party: str, train: Samples) -> Samples:
+    """Read the samples that ``party`` is to predict. Raises ValueError, one line, for anything else.
+
+    Their features must have the shape [C, H, W] of its training features.
+    """
+    metadata, tensors = read_tensors("--samples", path, {SAMPLES: ("ids", "features")})
+    if metadata.get("party") != party:
+        raise ValueError(f"--samples: {path} holds the features of {metadata.get('party')!r}, not of {party!r}")
+    check_finite("--samples", path, "features", tensors["features"])
+    try:
+        samples = Samples(tensors["ids"], tensors["features"])
+    except ValueError as error:
+        raise ValueError(f"--samples: {path}: {error}") from None
+    shape, trained = list(samples.features.shape[1:]), list(train.features.shape[1:])
+    if shape != trained:
+        raise ValueError(f"--samples: {path}: features are [C, H, W] {shape}, the training's {trained}")
+    if len(samples) == 0:
+        raise ValueError(f"--samples: {path} holds no sample")
+    return samples
+
+
+def load_sample_labels(path: Path, classes: int) -> tuple[Tensor, Tensor | None]:
+    """Read what the server holds: ids [N], and labels [N] or None. Raises ValueError, one line, for anything else."""
+    kinds = {SAMPLE_LABELS: ("ids", "labels"), SAMPLE_IDS: ("ids",)}
+    _, tensors = read_tensors("--data", path, kinds)
+    try:
+        check_ids(tensors["ids"])
+        if "labels" not in tensors:
+            return tensors["ids"], None
+        labels = Labels(tensors["ids"], tensors["labels"]).values
+    except ValueError as error:
+        raise ValueError(f"--data: {path}: {error}") from None
+    if not bool(((labels >= 0) & (labels < classes)).all()):
+        raise ValueError(f"--data: {path}: labels must be 0 to {classes - 1}")
+    return tensors["ids"], labels
+
+
+def unknown_labels(samples: int) -> Tensor:
+    """Return what stands for the labels [N] of samples without any; only their number is ever looked at."""
+    return torch.zeros(samples, dtype=torch.int64)
+
+
+def _write_features(path: Path, samples: Samples, party: str) -> object:
+    tensors = {"ids": samples.ids, "features": samples.features}
+    return write_tensors(path, tensors, {"holds": SAMPLES, "party": party}, mode=PRIVATE)
+
+
+def _write_labels(path: Path, samples: Samples) -> object:
+    tensors, holds = {"ids": samples.ids}, SAMPLE_IDS
+    if samples.labels is not None:
+        tensors, holds = tensors | {"labels": samples.labels}, SAMPLE_LABELS
+    return write_tensors(path, tensors, {"holds": holds}, mode=PRIVATE)
