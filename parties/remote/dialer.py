@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from parties.remote.channel import Call, error_text, is_end, open_channel, open_stream
+from parties.remote.channel import Call, error_text, is_end, is_oversize, open_channel, open_stream
 from parties.remote.stream import Ended, Stream
 from parties.tls.files import TlsFiles
 from vfl.config import NetworkConfig
@@ -142,6 +142,8 @@ class Dialer:
             except EnvelopeError as error:
                 raise ValueError(f"the server: {error}") from None
             except Exception as error:
+                if is_oversize(error):
+                    raise ValueError(f"the hello is too large ({error_text(error)}); shorten the settings") from None
                 if explained := await asyncio.to_thread(self.explain):
                     raise ValueError(explained) from None
                 return False, error_text(error)
