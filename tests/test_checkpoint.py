@@ -74,7 +74,7 @@ def states() -> st.SearchStrategy[State]:
 
 
 class TestRoundTrip:
-    @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(state=states())
     def test_any_state_comes_back_bit_for_bit(self, tmp_path: Path, state: State) -> None:
         assert_same(save_and_load(tmp_path, state), state)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from vfl.config import ConfigError, changed_keys, dump_config, load_config, parse_config
 
 FOLDER = Path(__file__).parents[1] / "configs"
-CONFIGS = [path for path in sorted(FOLDER.rglob("*.yaml")) if not path.stem.startswith("sweep_")]
+CONFIGS = [path for path in sorted(FOLDER.rglob("*.yaml")) if not path.stem.startswith(("sweep_", "search_"))]
 DIGITS = {"name": "small", "data": {"train_samples": 100}, "training": {"batch_size": 10}}
 
 ratios = st.floats(0, 1, exclude_max=True)
@@ -337,7 +337,7 @@ def outcome(path: Path) -> str:
     return dump_config(config)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(keys | scalars, anything, max_size=6), st.booleans())
 def test_whatever_yaml_can_say_is_an_experiment_or_one_line(tmp_path_factory, content, named: bool):
     path = write(tmp_path_factory.getbasetemp(), content | ({"name": "x"} if named else {}), "anything.yaml")
@@ -345,7 +345,6 @@ def test_whatever_yaml_can_say_is_an_experiment_or_one_line(tmp_path_factory, co
     assert text.startswith("name: ") if len(text.splitlines()) > 1 else text
 
 
-@settings(deadline=None)
 @given(
     alpha=ratio_schedules.filter(lambda value: value != {}),
     beta=ratio_schedules.filter(lambda value: value != {}),

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -38,7 +38,6 @@ def test_trap_8_normalization_activation_bias_and_pooling_cost_nothing():
     assert count_macs(bare, images) == count_macs(dressed, images) == 36 * 5 * 27 + 180 * 4
 
 
-@settings(deadline=None)
 @given(
     kind=st.sampled_from([nn.RNN, nn.LSTM, nn.GRU]),
     layers=st.integers(1, 2),

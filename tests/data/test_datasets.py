@@ -17,7 +17,7 @@ def load(kind: str, root: Path | None, train: int | None = None, test: int | Non
     return load_dataset(kind, root, train_samples=train, test_samples=test, seed=0, **options)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(train=st.integers(1, 1400), test=st.integers(1, 397), seed=st.integers(0, 2**40))
 def test_ids_are_unique_ascending_and_as_many_as_asked_for(train: int, test: int, seed: int):
     dataset = load_digits(train, test, seed, image_size=8)

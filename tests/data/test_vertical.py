@@ -3,7 +3,7 @@ import struct
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -106,7 +106,6 @@ def test_ids_digest_is_that_of_the_ordered_ids_alone():
 # grid_partition
 
 
-@settings(deadline=None)
 @given(
     rows=st.integers(1, 5),
     columns=st.integers(1, 5),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vfl.horizontal.dms import drop_probabilities, gradient_statistics
@@ -43,6 +43,14 @@ def test_corollary_1_by_the_equations_it_stands_for(steps, slope):
 def test_equal_steps_have_equal_weights_in_bits(count):
     assert corollary1_weights([3] * count, 0.7) == [1 / count] * count
     assert corollary1_weights(list(range(1, count + 1)), 0.0) == [1 / count] * count
+
+
+@example([5e-324, 0.0])
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_what_is_scaled_sums_to_1(weights):
+    scaled = on_simplex(weights)
+    assert sum(scaled) == pytest.approx(1)
+    assert min(scaled) >= 0
 
 
 @given(WEIGHTS, st.floats(0.01, 1))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.horizontal.sampling import inclusion_chances, sample_by_groups
@@ -10,7 +10,6 @@ from vfl.horizontal.sampling import inclusion_chances, sample_by_groups
 PAPER = (0.05, 0.15, 0.2, 0.6)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(0.01, 10), min_size=1, max_size=6),
     st.integers(6, 40),
@@ -26,7 +25,6 @@ def test_as_many_different_candidates_as_asked(weights: list[float], clients: in
     assert set(chosen) <= set(candidates.tolist())
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=30), st.data())
 def test_chances_sum_to_the_number_and_are_in_proportion_below_one(weights: list[float], data: st.DataObject):
     count = data.draw(st.integers(1, len(weights) - 1))

@@ -18,7 +18,7 @@ def reference(conv: SmallMapConv2d) -> nn.Conv2d:
     return plain.to(conv.weight.dtype)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 4), sides, sides, channels, channels, st.booleans(), st.booleans())
 def test_values_and_gradients_equal_conv2d(
     batch: int, height: int, width: int, c: int, o: int, bias: bool, channels_last: bool

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.config import parse_config
@@ -18,7 +18,6 @@ def variant(label: str, cost: int, accuracy: float) -> Variant:
 points = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=12)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(points)
 def test_the_front_is_what_nothing_beats(pairs: list[tuple[int, int]]):
     variants = [variant(str(place), cost, accuracy / 10) for place, (cost, accuracy) in enumerate(pairs)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.config import ConfigError
@@ -75,7 +75,6 @@ numbers = st.one_of(st.integers(-9, 9), st.floats(-1, 1), st.floats(1e-9, 1e30))
 values = st.one_of(numbers, st.dictionaries(st.integers(0, 9), numbers, min_size=1, max_size=3), st.text(max_size=4))
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.tuples(values, values), st.tuples(values, values))
 def test_equal_names_mean_equal_settings_and_every_name_is_one_folder(one, other):
     names = [folder_name({"a.x": first, "b.x": second}) for first, second in (one, other)]

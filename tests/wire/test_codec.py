@@ -133,7 +133,7 @@ def test_decoding_gives_the_converted_tensor_for_any_shape(
 
 
 @given(clustered_tensors(), st.sampled_from(VALUE_TYPES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_bit_pattern_survives_in_the_smallest_format(tensor: Tensor, values: ValueType) -> None:
     frame = encode(tensor, values)
     converted = tensor.to(TORCH_TYPES[values])
@@ -144,7 +144,7 @@ def test_every_bit_pattern_survives_in_the_smallest_format(tensor: Tensor, value
 
 
 @given(clustered_tensors(), st.sampled_from(VALUE_TYPES))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_gaps_frames_read_alike_by_an_independent_reader(tensor: Tensor, values: ValueType) -> None:
     tensor = torch.cat([torch.zeros(400), tensor])
     frame = encode(tensor, values)
@@ -376,7 +376,7 @@ def test_damaged_frames_give_only_codec_errors_and_little_memory(density: float,
 
 
 @given(st.binary(max_size=64) | st.binary(min_size=16, max_size=16))  # 16 bytes are the body of a dense frame
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_noise_behind_a_valid_start_gives_only_codec_errors(noise: bytes) -> None:
     for frame_format in range(3):
         start = header(frame_format, shape=(2, 2), nonzeros=noise[0] % 5 if noise else 0)

@@ -25,7 +25,7 @@ def test_unpack_inverts_pack(message: Message):
     assert unpack(pack(message)) == message
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(any_message, st.data())
 def test_mutated_bytes_give_a_message_or_the_typed_error(message: Message, data: st.DataObject):
     mutated = bytearray(pack(message))

@@ -84,8 +84,9 @@ def on_simplex(weights: Sequence[float]) -> list[float]:
     if whole == 0:
         return [1 / len(weights)] * len(weights)
     # Weights that sum to 1 keep their bits: equal ones stay FedAvg's.
-    scale = 1.0 if abs(whole - 1) < TOLERANCE else 1 / whole
-    return [weight * scale for weight in positive]
+    if abs(whole - 1) < TOLERANCE:
+        return positive
+    return [weight / whole for weight in positive]
 
 
 def limited(weights: Sequence[float], limit: float) -> list[float]:

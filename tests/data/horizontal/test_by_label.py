@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -34,7 +34,6 @@ def held(parts: list[Tensor], labels: Tensor) -> list[set[int]]:
 # classes
 
 
-@settings(deadline=None)
 @given(
     count=st.integers(1, 12),
     share=st.floats(0, 1),
@@ -58,7 +57,6 @@ def test_every_client_has_exactly_p_classes_and_all_samples_are_dealt(
         assert max(shares) - min(share for share in shares if share) <= 1
 
 
-@settings(deadline=None)
 @given(
     per_client=st.integers(1, 5),
     clients=st.integers(1, 20),
@@ -124,7 +122,6 @@ def test_a_class_with_too_few_samples_for_its_clients_is_refused():
 # shards
 
 
-@settings(deadline=None)
 @given(labels=LABELS, share=st.floats(0, 1), per_client=st.integers(1, 5), seed=SEEDS)
 def test_shards_are_even_pieces_of_the_sorted_samples(labels: Tensor, share: float, per_client: int, seed: int):
     per_client = min(per_client, len(labels))
@@ -165,7 +162,6 @@ def test_more_shards_than_samples_are_refused():
 # dirichlet
 
 
-@settings(deadline=None)
 @given(labels=LABELS, share=st.floats(0, 0.05), alpha=st.floats(0.5, 100), seed=SEEDS)
 def test_dirichlet_deals_every_sample_once_and_keeps_the_minimum(labels: Tensor, share: float, alpha: float, seed: int):
     clients = max(1, int(share * len(labels)))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -24,7 +24,6 @@ def check_rows(parts: list[Tensor], samples: int) -> None:
     assert together.max() < samples
 
 
-@settings(deadline=None)
 @given(samples=st.integers(1, 300), share=st.floats(0.01, 1), seed=SEEDS)
 def test_iid_deals_every_sample_once_in_even_parts(samples: int, share: float, seed: int):
     clients = max(1, int(share * samples))
@@ -35,7 +34,6 @@ def test_iid_deals_every_sample_once_in_even_parts(samples: int, share: float, s
     assert max(sizes(parts)) - min(sizes(parts)) <= 1
 
 
-@settings(deadline=None)
 @given(
     each=st.integers(1, 20), clients=st.integers(1, 20), extra=st.integers(0, 50), more=st.integers(1, 5), seed=SEEDS
 )
@@ -69,7 +67,6 @@ def test_iid_refuses_what_the_samples_do_not_give():
     assert sizes(iid(10, 1, 0, 10)) == [10]
 
 
-@settings(deadline=None)
 @given(clients=st.integers(1, 60), each=st.integers(1, 50), seed=SEEDS)
 def test_gaussian_sizes_are_positive_and_rows_disjoint(clients: int, each: int, seed: int):
     samples = 4 * clients * each + clients

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -70,7 +70,6 @@ def test_parameters_and_their_defaults_reach_the_kinds(images: Samples):
 # natural
 
 
-@settings(deadline=None)
 @given(
     of_row=st.lists(st.integers(0, 9), max_size=60),
     seed=st.integers(0, 2**40),

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.data.datasets import TEST_ID_START, Dataset, load_dataset
@@ -85,7 +85,6 @@ def test_a_text_that_is_no_play_has_no_owners_and_is_cut_as_one(tmp_path: Path):
     assert len(dataset.train) + len(dataset.test) == (len(text) - 1) // WINDOW
 
 
-@settings(deadline=None)
 @given(speeches=st.lists(st.tuples(NAMES, LINES.filter(lambda line: line.strip() != "")), min_size=1, max_size=12))
 def test_a_play_put_together_comes_apart_again(speeches: list[tuple[str, str]]):
     wanted: dict[str, list[str]] = {}
@@ -100,7 +99,6 @@ def test_titles_and_blank_lines_with_spaces_belong_to_nobody():
     assert split_roles(text) == {"ROMEO": "O me!\nTwo\nlines.", "BENVOLIO": "See."}
 
 
-@settings(deadline=None)
 @given(texts=st.lists(st.text(max_size=20), max_size=5))
 def test_encoding_can_be_undone(texts: list[str]):
     codes, vocabulary = encode(texts)

@@ -247,7 +247,7 @@ def replace_rate(task: LocalTask, learning_rate: float) -> LocalTask:
 @each_engine
 @pytest.mark.parametrize("kind", MODELS)
 class TestEveryEngine:
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(data=st.data(), optimizer=OPTIMIZERS)
     def test_trains_each_client_as_the_definition_says(self, build, kind, data, optimizer):
         world = make_world(kind)

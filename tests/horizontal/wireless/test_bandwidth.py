@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vfl.horizontal.wireless.bandwidth import (
@@ -38,7 +38,6 @@ def rate(bandwidth_hz: np.ndarray, snr_hz: np.ndarray) -> np.ndarray:
     return bandwidth_hz * np.log1p(snr_hz / bandwidth_hz) / LN2
 
 
-@settings(deadline=None)
 @given(cells())
 def test_bands_fill_the_cell_and_all_devices_finish_together(cell: Cell):
     schedule = allocate(cell, range(len(cell)))
@@ -48,7 +47,6 @@ def test_bands_fill_the_cell_and_all_devices_finish_together(cell: Cell):
     np.testing.assert_allclose(finish_M, schedule.seconds, rtol=1e-9)
 
 
-@settings(deadline=None)
 @given(cells())
 def test_the_band_put_back_gives_the_needed_rate(cell: Cell):
     schedule = allocate(cell, range(len(cell)))
@@ -56,7 +54,6 @@ def test_the_band_put_back_gives_the_needed_rate(cell: Cell):
     np.testing.assert_allclose(rate(schedule.bandwidth_hz_M, cell.snr_hz_K), needed, rtol=1e-9)
 
 
-@settings(deadline=None)
 @given(cells(), st.integers(0, 2**32 - 1))
 def test_no_other_split_is_faster(cell: Cell, seed: int):
     best_s = allocate(cell, range(len(cell))).seconds
@@ -70,7 +67,6 @@ def test_no_other_split_is_faster(cell: Cell, seed: int):
     assert split_evenly(cell, range(len(cell))).seconds >= best_s * (1 - 1e-9)
 
 
-@settings(deadline=None)
 @given(st.floats(-12, 12))
 @example(-3.99)  # where Lambert's W alone has lost half of its digits, and
 @example(-4.01)  # where the series takes over
@@ -94,7 +90,6 @@ def test_the_band_is_theorem_3s(share: float):
     assert needed_bands(cell, 1e6 / rate_bps)[0] == pytest.approx(theorem, rel=1e-6)
 
 
-@settings(deadline=None)
 @given(cells(), st.floats(-2, 3))
 def test_needed_bands_meet_the_time_exactly_or_are_infinite(cell: Cell, exponent: float):
     earliest_K = cell.compute_s_K + cell.least_transmission_s
@@ -108,7 +103,6 @@ def test_needed_bands_meet_the_time_exactly_or_are_infinite(cell: Cell, exponent
     np.testing.assert_allclose(finish, seconds, rtol=1e-6)
 
 
-@settings(deadline=None)
 @given(cells(most_devices=8))
 def test_one_search_finds_the_candidate_of_the_shortest_round(cell: Cell):
     if len(cell) < 3:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vfl.horizontal.paper.flare_gap import measure_gaps, random_cell
@@ -32,7 +32,6 @@ POLICIES = {
 }
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=12), st.integers(1, 60), gammas)
 def test_condition_24_says_whether_the_objective_falls(steps: list[int], added: int, gamma: float):
     before = objective(np.array(steps), gamma)
@@ -43,7 +42,6 @@ def test_condition_24_says_whether_the_objective_falls(steps: list[int], added: 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(deadline=None)
 @given(seeds)
 def test_every_policy_keeps_the_deadline_and_the_band(policy: str, seed: int):
     rng = np.random.default_rng(seed)
@@ -57,7 +55,6 @@ def test_every_policy_keeps_the_deadline_and_the_band(policy: str, seed: int):
         assert bool(len(schedule.devices_M)) == bool(possible)
 
 
-@settings(deadline=None)
 @given(seeds, gammas)
 def test_greedy_never_beats_the_best_set_and_always_improves_on_its_first_device(seed: int, gamma: float):
     cell = random_cell(np.random.default_rng(seed))
@@ -79,7 +76,6 @@ def test_a_device_that_leaves_the_objective_as_it_is_is_not_selected():
     assert lowers_objective(np.array([7]), np.array([10]), 1.0)[0]
 
 
-@settings(deadline=None)
 @example(134217729, 1.0)
 @given(seeds, gammas)
 def test_greedy_is_algorithm_1_step_by_step(seed: int, gamma: float):
@@ -105,7 +101,6 @@ def test_greedy_is_algorithm_1_step_by_step(seed: int, gamma: float):
     np.testing.assert_array_equal(greedy(cell, gamma).devices_M, sorted(chosen))
 
 
-@settings(deadline=None)
 @given(seeds, gammas)
 def test_trying_all_sets_means_all(seed: int, gamma: float):
     from itertools import combinations
@@ -136,7 +131,6 @@ def test_greedy_and_the_linear_program_are_near_the_best_sets_in_the_median():
     assert gaps["linear program", 0.0].max() <= 1e-9  # the problem that it is made for: always the best
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_the_linear_program_takes_a_device_of_most_steps(seed: int):
     cell = random_cell(np.random.default_rng(seed))
@@ -162,7 +156,6 @@ def test_a_program_that_rounds_to_too_many_devices_is_repaired(monkeypatch):
     assert repaired > 3
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_channel_and_computation_policies_take_the_longest_beginning_of_their_order(seed: int):
     cell = random_cell(np.random.default_rng(seed))
@@ -173,7 +166,6 @@ def test_channel_and_computation_policies_take_the_longest_beginning_of_their_or
         np.testing.assert_array_equal(policy(cell).devices_M, np.sort(order[: max(fitting)]))
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_device_maximization_lengthens_the_round_least_at_each_step(seed: int):
     cell = random_cell(np.random.default_rng(seed))
@@ -197,7 +189,6 @@ def test_device_maximization_lengthens_the_round_least_at_each_step(seed: int):
     np.testing.assert_array_equal(device_maximization(cell).devices_M, sorted(chosen))
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_pre_tuned_takes_the_first_of_the_order_and_drops_the_neediest(seed: int):
     rng = np.random.default_rng(seed)
