@@ -2,17 +2,20 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parties import pool
-from vfl.config import parse_config
+from vfl.config import ExperimentConfig
 from vfl.sweep.plan import SweepRun
 
 
-def test_a_signal_while_a_run_starts_ends_that_run_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_signal_while_a_run_starts_ends_that_run_as_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, configure: Callable[..., ExperimentConfig]
+):
     start = pool._start
 
     def start_and_interrupt(*arguments: Any) -> Any:
@@ -21,15 +24,7 @@ def test_a_signal_while_a_run_starts_ends_that_run_as_well(monkeypatch: pytest.M
         return started
 
     monkeypatch.setattr(pool, "_start", start_and_interrupt)
-    config = parse_config(
-        {
-            "name": "long",
-            "threads": 1,
-            "data": {"train_samples": 48, "test_samples": 40},
-            "models": {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 8}, "head": {"hidden": []}},
-            "training": {"rounds": 300, "batch_size": 16},
-        }
-    )
+    config = configure(training={"rounds": 300})
     ends: list[pool.Ended] = []
     runs = [SweepRun(name, {}, config) for name in ("first", "second")]
     signal_name = pool.train_in_processes(

@@ -2,16 +2,19 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from parties import run, series
-from vfl.config import parse_config
+from vfl.config import ExperimentConfig
 
 
-def test_a_run_has_let_go_of_the_one_before_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_run_has_let_go_of_the_one_before_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, configure: Callable[..., ExperimentConfig]
+):
     models: list[weakref.ref[object]] = []
     alive_at_start: list[int] = []
     build = run.build_algorithm
@@ -23,15 +26,7 @@ def test_a_run_has_let_go_of_the_one_before_it(monkeypatch: pytest.MonkeyPatch, 
         return algorithm, callbacks
 
     monkeypatch.setattr(run, "build_algorithm", build_and_watch)
-    config = parse_config(
-        {
-            "name": "short",
-            "threads": 1,
-            "data": {"train_samples": 48, "test_samples": 40},
-            "models": {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 8}, "head": {"hidden": []}},
-            "training": {"rounds": 1, "batch_size": 16},
-        }
-    )
+    config = configure(training={"rounds": 1})
     gc.disable()  # as good as between runs of few objects
     try:
         series.train_series(dict.fromkeys("abc", config), tmp_path, Console(quiet=True))
