@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
+from models.narrow_norm import NarrowBatchNorm2d
 from models.small_map import SmallMapConv2d
 
 
@@ -29,6 +30,23 @@ def check_feature_shapes(in_channels: int, image_size: tuple[int, int], embeddin
             raise ValueError(f"{name}: expected at least 1, got {size}")
 
 
+Convolution = Callable[[int, int, bool], list[nn.Module]]
+"""Makes, of input channels, output channels and whether to normalize, a 3x3 convolution with padding 1 and its
+normalization, if any."""
+
+
+def fast_convolution(in_channels: int, out_channels: int, batch_norm: bool) -> list[nn.Module]:
+    """Return the layers whose training is fastest on the CPU, pruned or not."""
+    norm = [NarrowBatchNorm2d(out_channels)] if batch_norm else []
+    return [SmallMapConv2d(in_channels, out_channels, bias=not batch_norm), *norm]
+
+
+def plain_convolution(in_channels: int, out_channels: int, batch_norm: bool) -> list[nn.Module]:
+    """Return PyTorch's own layers, which torch.func can batch."""
+    norm = [nn.BatchNorm2d(out_channels)] if batch_norm else []
+    return [nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=not batch_norm), *norm]
+
+
 class ConvolutionalFeatures(nn.Module):
     """Blocks of 3x3 convolutions, then one linear map to the embedding: [B, C, H, W] -> [B, D].
 
@@ -36,7 +54,7 @@ class ConvolutionalFeatures(nn.Module):
     follows a block only while both sides are at least 2 pixels, so that any image size works; what is left of
     the image after the last block is averaged. `embedding` has neither ReLU nor dropout after it: the head sees
     signed values. With `batch_norm` the convolutions have no bias, which the normalization would cancel.
-    `convolution(in_channels, out_channels, bias=...)` makes them.
+    `convolution(in_channels, out_channels, batch_norm)` makes each with its normalization.
 
     Raises ValueError, naming the argument, for a size below 1 or a width that is not positive.
     """
@@ -49,7 +67,7 @@ class ConvolutionalFeatures(nn.Module):
         embedding_size: int,
         width: float = 1.0,
         batch_norm: bool = True,
-        convolution: Callable[..., nn.Conv2d] = SmallMapConv2d,
+        convolution: Convolution = fast_convolution,
     ) -> None:
         super().__init__()
         check_feature_shapes(in_channels, image_size, embedding_size)
@@ -58,10 +76,14 @@ class ConvolutionalFeatures(nn.Module):
         layers: list[nn.Module] = []
         for block in blocks:
             for out_channels in (scaled_width(c, width) for c in block):
-                layers += _convolution(convolution(channels, out_channels, bias=not batch_norm), batch_norm)
+                conv, *norm = convolution(channels, out_channels, batch_norm)
+                _initialize(conv)
+                layers += [conv, *norm, nn.ReLU()]
                 channels = out_channels
             if min(rows, columns) >= 2:
-                layers.append(nn.MaxPool2d(2))
+                layers.insert(
+                    -1, nn.MaxPool2d(2)
+                )  # same values before the ReLU, which has a quarter of the pixels then
                 rows, columns = rows // 2, columns // 2
         if (rows, columns) != (1, 1):
             layers.append(nn.AdaptiveAvgPool2d(1))
@@ -75,15 +97,9 @@ class ConvolutionalFeatures(nn.Module):
         return self.embedding(self.features(images).flatten(1))
 
 
-def plain_convolution(in_channels: int, out_channels: int, *, bias: bool) -> nn.Conv2d:
-    """Return PyTorch's own 3x3 convolution: as fast as `SmallMapConv2d` in float32, and torch.func can batch it."""
-    return nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=bias)
-
-
-def _convolution(conv: nn.Conv2d, batch_norm: bool) -> list[nn.Module]:
-    """Convolution, batch normalization if asked for, ReLU; initialized as in He et al. 2015 (fan out)."""
+def _initialize(conv: nn.Module) -> None:
+    """Initialize a convolution as in He et al. 2015 (fan out); normalizations start at weight 1 and bias 0 anyway."""
+    assert isinstance(conv, nn.Conv2d)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     if conv.bias is not None:
         nn.init.zeros_(conv.bias)
-    norm = [nn.BatchNorm2d(conv.out_channels)] if batch_norm else []  # starts at weight 1, bias 0
-    return [conv, *norm, nn.ReLU()]

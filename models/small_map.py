@@ -1,8 +1,12 @@
-"""3x3 convolutions on maps of one to four pixels, where VGG16 on a 16x16 quadrant spends most of its time.
+"""3x3 convolutions for the CPU, first of all on maps of one to four pixels, where VGG16 on a 16x16 quadrant spends
+most of its time.
 
 On so small a map every pixel reaches every other, so that the convolution is a dense map from all input pixels
 to all output pixels: one matrix product, without the padding's zeros. CPU convolution kernels are made for
 large maps: on 512 channels and 2x2 pixels the product takes about a tenth of the time in bfloat16.
+
+Larger maps go through PyTorch's kernels in channels_last, whatever layout they come in. The kernels of the other
+layout reorder what they read and write into blocks of 16 channels, of which a pruned layer fills the last one badly.
 
 Shapes: B samples, C input channels, O output channels, H x W pixels, P = H * W.
 """
@@ -18,7 +22,7 @@ LARGEST_SIDE = 2
 
 
 class SmallMapConv2d(nn.Conv2d):
-    """A 3x3 convolution with padding 1, computed as a matrix product where that is the faster form (CPU, small maps).
+    """A 3x3 convolution with padding 1, on the CPU as a matrix product (small maps) or in channels_last (others).
 
     Same parameters and, up to rounding, same values and gradients as ``nn.Conv2d``; under autocast it computes in
     autocast's dtype.
@@ -29,8 +33,10 @@ class SmallMapConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve [B, C, H, W] to [B, O, H, W]."""
-        if input.device.type != "cpu" or max(input.shape[2:]) > LARGEST_SIDE:
+        if input.device.type != "cpu":
             return super().forward(input)
+        if max(input.shape[2:]) > LARGEST_SIDE:
+            return super().forward(input.contiguous(memory_format=torch.channels_last))
         return _SmallMapConvolution.apply(input, self.weight, self.bias)
 
 

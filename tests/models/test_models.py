@@ -105,3 +105,22 @@ def test_refuses_other_depths_and_empty_layers():
         VGG(13, in_channels=3, image_size=(16, 16), embedding_size=8)
     with pytest.raises(ValueError, match="at least 1"):
         MLP(4, (0,), 2)
+
+
+@pytest.mark.parametrize("batch_norm", [True, False])
+def test_pooling_before_the_relu_gives_the_bits_of_the_usual_order(batch_norm: bool):
+    torch.manual_seed(0)
+    model = VGG(11, 3, image_size=(16, 16), embedding_size=5, width=TINY, batch_norm=batch_norm)
+    layers = list(model.features)
+    for i in [i for i, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]:
+        layers[i : i + 2] = layers[i : i + 2][::-1]
+        assert isinstance(layers[i], nn.ReLU)
+    usual = nn.Sequential(*layers, nn.Flatten(), model.embedding)
+    seen = []
+    for form in (model, usual):
+        x = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        model.zero_grad()
+        y = form(x)
+        y.square().sum().backward()
+        seen.append([y.detach(), x.grad, *(p.grad for p in model.parameters())])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*seen, strict=True))

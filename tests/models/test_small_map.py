@@ -44,6 +44,14 @@ def test_pixels_of_the_small_map_go_through_the_matrix_product():
     assert "SmallMap" not in type(y.grad_fn).__name__
 
 
+def test_larger_maps_come_out_channels_last_and_equal_conv2d():
+    conv = SmallMapConv2d(3, 4, bias=True)
+    x = torch.randn(2, 3, 4, 5)
+    y = conv(x)
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(y, nn.functional.conv2d(x, conv.weight, conv.bias, padding=1))
+
+
 @pytest.mark.parametrize("side", [1, 2])
 def test_autocast_computes_in_its_dtype_and_gives_float32_gradients(side: int):
     conv = SmallMapConv2d(16, 8, bias=True)
