@@ -20,7 +20,7 @@ from vfl.config import ExperimentConfig
 from vfl.costs import EVALUATION, Direction, PartyCosts, round_metrics, total_costs
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.schedule import schedule_of, value_at
-from vfl.loop import Metrics
+from vfl.loop import Diverged, Metrics
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.channel import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
@@ -292,7 +292,7 @@ class HeadServer:
 
 def _finite(loss: float, what: str) -> float:
     if not math.isfinite(loss):
-        raise ValueError(f"{what} is not finite: lower training.optimizer.learning_rate")
+        raise Diverged(what)
     return loss
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from parties.run import Outcome, run_experiment
 from vfl.atomic import write_atomically
 from vfl.config import ExperimentConfig
+from vfl.loop import Diverged
 from vfl.run_folder import is_finished
 
 
@@ -19,15 +20,20 @@ def train_series(
     runs_dir: Path,
     console: Console,
     on_finished: Callable[[str, Outcome], None] = lambda folder, outcome: None,
+    on_diverged: Callable[[str, Diverged], None] = lambda folder, error: None,
 ) -> str | None:
     """Train what is not finished, by folder below ``runs_dir``; checkpoints of finished runs are deleted.
 
-    Returns the name of the signal that ended the series, None where all is done. Raises ValueError for a folder that
-    holds another configuration.
+    A run that diverges ends alone; another call tries it again. Returns the name of the signal that ended the series,
+    None where all is done. Raises ValueError for a folder that holds another configuration.
     """
     missing = {folder: config for folder, config in runs.items() if not is_finished(runs_dir / folder, config)}
     for folder, config in missing.items():
-        outcome = run_experiment(config, runs_dir / folder, resume=True, console=console)
+        try:
+            outcome = run_experiment(config, runs_dir / folder, resume=True, console=console)
+        except Diverged as error:
+            on_diverged(folder, error)
+            continue
         if outcome.finished:
             shutil.rmtree(runs_dir / folder / "checkpoints", ignore_errors=True)
             on_finished(folder, outcome)
@@ -55,10 +61,16 @@ def train_for_page(
         accuracy, seconds = outcome.summary["test_accuracy"], outcome.summary["wall_time_s"]
         tell(f"{folder}: test accuracy {accuracy:.2%}, {seconds:.0f} s")
 
-    signal_name = train_series(runs, out / "runs", console, show)
+    diverged: list[str] = []
+
+    def show_diverged(folder: str, error: Diverged) -> None:
+        diverged.append(f"diverged: {folder}: {error}")
+        tell(diverged[-1])
+
+    signal_name = train_series(runs, out / "runs", console, show, show_diverged)
     if signal_name:
         tell(f"{signal_name}: the same command goes on")
     else:
         when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}"
-        write_atomically(out / "command.txt", f"{command}\n{when}\n{data_note}\n")
+        write_atomically(out / "command.txt", "\n".join([command, when, data_note, *diverged, ""]))
     return signal_name

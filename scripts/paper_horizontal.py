@@ -3,7 +3,7 @@
 python scripts/paper_horizontal.py [key=value ...] --out DIR [--studies heterogeneity,case1,...] [--seeds 0,1,2]
 
 Settings are those of configs/horizontal/, and what the command line overrides for all. The same command goes on where
-it was interrupted; with --plots-only it draws what is finished.
+it was interrupted; with --plots-only it draws what is finished. A run that diverges ends alone: the page names it.
 Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a checkpoint.
 """
 

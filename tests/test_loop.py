@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vfl.callbacks import EarlyStop, JsonLines, ShowProgress
 from vfl.checkpoint import CheckpointStore, State
-from vfl.loop import Callback, Metrics, TrainingLoop, stop_on_signal
+from vfl.loop import Callback, Diverged, Metrics, TrainingLoop, stop_on_signal
 from vfl.tensorboard import TensorBoard
 
 
@@ -222,6 +222,17 @@ def test_whatever_fails_callbacks_that_started_end_and_the_algorithm_is_closed(f
         loop.run()
     assert fake.log[-1] == "close"
     assert [name for name, log in logs.items() if log[-1:] == ["end"]] == ended
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_metric_that_is_not_finite_ends_the_run_before_the_round_counts(tmp_path: Path, value: float):
+    fake = Fake(accuracies=[0.1, value])
+    rows = tmp_path / "metrics.jsonl"
+    with pytest.raises(Diverged, match=r"^accuracy/test is not finite: lower training\.optimizer\.learning_rate$"):
+        run(tmp_path, 3, fake, [JsonLines(rows)])
+    assert [json.loads(line)["round"] for line in rows.read_text().splitlines()] == [0]
+    assert CheckpointStore(tmp_path / "checkpoints").rounds() == [1]
+    assert fake.log[-1] == "close"
 
 
 def test_a_failed_restore_closes_the_algorithm(tmp_path: Path):

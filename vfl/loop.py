@@ -1,5 +1,6 @@
 """The one training loop: vertical and horizontal algorithms, their callbacks, resume and interruption."""
 
+import math
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -10,6 +11,13 @@ from vfl.checkpoint import CheckpointStore, State
 
 Metrics = dict[str, float]
 """Values of one round by TensorBoard tag, as ``accuracy/test`` or ``alpha/party_1``."""
+
+
+class Diverged(ValueError):  # noqa: N818 - says what happened
+    """Training has left the finite numbers. ``what`` names the loss or metric that tells so."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not finite: lower training.optimizer.learning_rate")
 
 
 class Algorithm(Protocol):
@@ -115,11 +123,17 @@ class TrainingLoop:
             return self.summary()
 
     def run_round(self, round_index: int) -> None:
-        """Train, evaluate and report one round, and save it when a checkpoint is due."""
+        """Train, evaluate and report one round, and save it when a checkpoint is due.
+
+        Raises Diverged, before anything is reported, where a metric is not finite.
+        """
         metrics = self.algorithm.train_round(round_index)
         last = round_index + 1 == self.rounds
         if last or (round_index + 1) % self.evaluate_every == 0:
             metrics |= self.algorithm.evaluate()
+        for tag, value in metrics.items():
+            if not math.isfinite(value):
+                raise Diverged(tag)
         self.next_round = round_index + 1
         self.last_metrics |= metrics
         self.wall_time_s = time.perf_counter() - self._started_s

@@ -4,6 +4,7 @@ import runpy
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -82,13 +83,15 @@ def test_the_table_of_rows_has_one_line_per_round_and_run():
     ]
 
 
-def test_the_script_trains_once_draws_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+@pytest.fixture
+def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run the script on one small study into tmp_path / "out"; return its exit code."""
     settings = ["data.dataset.kind=digits", "data.train_samples=300", "horizontal.clients=15", "threads=1"]
-    settings += ["models.classifier.kind=logistic", "horizontal.local_epochs=2", "horizontal.fedlga.scale=0.001"]
+    settings += ["models.classifier.kind=logistic", "horizontal.local_epochs=2"]
     arguments = [*settings, "--studies", "heterogeneity", "--rounds", "2", "--out", str(tmp_path / "out")]
 
-    def run() -> int:
-        monkeypatch.setattr(sys, "argv", ["paper_horizontal.py", *arguments])
+    def run(*overrides: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["paper_horizontal.py", *arguments, *overrides])
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -99,13 +102,30 @@ def test_the_script_trains_once_draws_and_goes_on(tmp_path: Path, monkeypatch: p
         assert isinstance(end.value.code, int)
         return end.value.code
 
-    assert run() == 0
+    return run
+
+
+def test_the_script_trains_once_draws_and_goes_on(compare: Callable[..., int], tmp_path: Path, capsys):
+    assert compare("horizontal.fedlga.scale=0.001") == 0
     said = capsys.readouterr().out
     assert said.count("test accuracy") == 6
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         *("README.md", "command.txt", "heterogeneity.png", "results.csv", "runs")
     }
     page = (tmp_path / "out" / "README.md").read_text()
-    assert run() == 0
+    assert "diverged" not in said + page
+    assert compare("horizontal.fedlga.scale=0.001") == 0
     assert "test accuracy" not in capsys.readouterr().out
     assert (tmp_path / "out" / "README.md").read_text() == page
+
+
+@pytest.mark.filterwarnings("ignore:FedLGA's correction")
+def test_a_method_that_diverges_ends_alone_and_the_page_says_so(compare: Callable[..., int], tmp_path: Path, capsys):
+    assert compare("horizontal.fedlga.scale=1e30") == 0
+    said = capsys.readouterr().out
+    line = "diverged: heterogeneity-fedlga-seed0: fedlga/correction is not finite: lower training.optimizer."
+    assert (said.count("test accuracy"), said.count(line)) == (5, 1)
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert line in page
+    assert "| fedavg |" in page
+    assert "| fedlga |" not in page

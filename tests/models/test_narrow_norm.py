@@ -113,9 +113,13 @@ def test_layout_stays_channels_last_whatever_comes_back():
 def test_vgg16_goes_through_it_where_its_channels_are_few_in_either_layout():
     model = build_feature_model("vgg16", in_channels=3, image_size=(16, 16), embedding_size=8, width=0.4)
     used: list[int] = []
+
+    def note(norm: NarrowBatchNorm2d, _inputs: object, y: Tensor) -> None:
+        used.append(norm.num_features if norm_used(y) else 0)
+
     for module in model.modules():
         if isinstance(module, NarrowBatchNorm2d):
-            module.register_forward_hook(lambda norm, _inputs, y: used.append(norm.num_features * norm_used(y)))
+            module.register_forward_hook(note)  # pyright: ignore[reportArgumentType]  # its stub takes any module
     for images_BCHW in (x := torch.randn(16, 3, 16, 16), x.contiguous(memory_format=torch.channels_last)):
         used.clear()
         model(images_BCHW)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vfl.horizontal.flat import FlatModel
-from vfl.loop import Metrics
+from vfl.loop import Diverged, Metrics
 from vfl.runtime import Runtime
 
 
@@ -40,7 +40,7 @@ class Evaluator:
 
     @torch.inference_mode()
     def evaluate(self, weights_P: Tensor, statistics_Q: Tensor) -> Metrics:
-        """Return ``accuracy/test`` and ``loss/test``. Raises ValueError where the loss is not finite."""
+        """Return ``accuracy/test`` and ``loss/test``. Raises Diverged where the loss is not finite."""
         self.model.load(weights_P, statistics_Q)
         self.model.module.eval()
         if not self.running_statistics:
@@ -56,5 +56,5 @@ class Evaluator:
             correct += int((outputs.argmax(dim=1) == labels).sum())
         loss = loss_sum / self.labels.numel()
         if not loss < float("inf"):
-            raise ValueError("the test loss is not finite: lower training.optimizer.learning_rate")
+            raise Diverged("the test loss")
         return {"accuracy/test": correct / self.labels.numel(), "loss/test": loss}

@@ -21,7 +21,7 @@ from vfl.horizontal.devices import Devices
 from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.fleet import STATISTICS, Assignment, Fleet
 from vfl.horizontal.local import client_name
-from vfl.loop import Metrics
+from vfl.loop import Diverged, Metrics
 
 
 class HorizontalTrainer:
@@ -150,13 +150,13 @@ class SynchronousTrainer(HorizontalTrainer):
 
 
 def report_metrics(reports: Sequence[Report]) -> Metrics:
-    """Return the mean loss and the amount of work of a round's reports. Raises ValueError where training diverged."""
+    """Return the mean loss and the amount of work of a round's reports. Raises Diverged where it has no mean."""
     metrics: Metrics = {"clients/reporting": len(reports)}
     if not reports:
         return metrics
     loss = float(torch.stack([report.result.loss for report in reports]).mean())
     if not math.isfinite(loss):
-        raise ValueError("the training loss is not finite: lower training.optimizer.learning_rate")
+        raise Diverged("the training loss")
     steps = [report.result.steps for report in reports]
     return metrics | {
         "loss/train": loss,
