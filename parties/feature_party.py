@@ -4,6 +4,7 @@ Shapes: B batch, D embedding width.
 """
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -207,6 +208,12 @@ class FeatureParty:
             self.runtime.place(self.model)
             self.macs = count_macs(self.model, self.example)
             self.report.psi = psi(before_BD, self._probe())
+        elif self.pruner.widths() == self.pruner.original_widths:
+            warnings.warn(
+                f"{self.name}: alpha {self.alpha:g} removes no filter: the layers are too narrow for it, "
+                "or lightweighting.pruning.round_to is too large",
+                stacklevel=2,
+            )
         return pruned
 
     def end_round(self) -> dict[str, float | str]:

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from vfl.cli import exit_code
 from vfl.config import ConfigError
@@ -53,6 +54,7 @@ def test_a_reader_that_goes_away_does_not_end_the_program(tmp_path: Path):
     [
         (ValueError("field: wrong\n  and more"), 2, "error: field: wrong and more\n"),
         (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device\n"),
+        (MemoryError(), 2, "error: not enough memory: lower training.batch_size, or the sizes in data and models\n"),
         (KeyboardInterrupt(), 130, "interrupted; what was saved stays\n"),
     ],
 )
@@ -64,12 +66,22 @@ def test_expected_errors_are_one_line(capsys: pytest.CaptureFixture[str], error:
     assert capsys.readouterr().err == text
 
 
-def test_a_fault_of_ours_keeps_its_traceback():
+@pytest.mark.parametrize("error", [KeyError("bug"), RuntimeError("shapes do not fit")])
+def test_a_fault_of_ours_keeps_its_traceback(error: Exception):
     def fail() -> int:
-        raise KeyError("bug")
+        raise error
 
-    with pytest.raises(KeyError):
+    with pytest.raises(type(error)):
         exit_code(fail, warn=print)
+
+
+@pytest.mark.parametrize("entries", [2**50, 2**62])
+def test_memory_that_pytorch_does_not_find_is_one_line(capsys: pytest.CaptureFixture[str], entries: int):
+    def fail() -> int:
+        return len(torch.empty(entries, dtype=torch.float64))
+
+    assert exit_code(fail, warn=print) == 2
+    assert capsys.readouterr().err.startswith("error: not enough memory: lower training.batch_size")
 
 
 def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path):

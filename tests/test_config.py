@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vfl.config import ConfigError, changed_keys, dump_config, load_config, parse_config
+from vfl.config.files import read_yaml
 
 FOLDER = Path(__file__).parents[1] / "configs"
 CONFIGS = [path for path in sorted(FOLDER.rglob("*.yaml")) if not path.stem.startswith(("sweep_", "search_"))]
@@ -88,6 +89,7 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
         ("training.optimizer.learning_rate=.nan", "must be above 0 and finite (got nan)"),
         ("training.optimizer.learning_rate=fast", "'fast' is not a number"),
         ("training.optimizer.learning_rate={5: 0.1}", "must name round 0"),
+        ("threads=1025", "less than or equal to 1024 (got 1025)"),
         ("seed=-1", "greater than or equal to 0 (got -1)"),
         ("seed=1.5", "must be a whole number (got 1.5)"),
         ("mode=diagonal", "got 'diagonal'"),
@@ -108,6 +110,7 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
         ("lightweighting.beta=.nan", "outside [0, 1)"),
         ("lightweighting.beta={2: 1.5}", "1.5 is outside [0, 1)"),
         ("lightweighting.alpha.party_1=2", "2.0 is outside [0, 1)"),
+        ("lightweighting.alpha={1: 0.1, 2: 0.2, 1: 0.3}", "is not a YAML value ('1' is given twice, line 1)"),
         ("lightweighting.alpha={}", "is an empty mapping; give a number or {round: value}"),
         ("lightweighting.alpha={-3: 0.2}", "-3 is not a round"),
         ("lightweighting.alpha={0: 0.1, party_1: 0.2}", "mixes rounds and party names"),
@@ -227,7 +230,7 @@ def test_an_override_reaches_into_a_schedule_or_takes_its_place(tmp_path: Path):
     assert load_config(path, ["lightweighting.alpha={2: 0.1}"]).lightweighting.alpha == {2: 0.1}
 
 
-@pytest.mark.parametrize("override", ["training.rounds", "=5", "--rounds", ""])
+@pytest.mark.parametrize("override", ["training.rounds", "=5", ".=5", "training.=5", "--rounds", ""])
 def test_what_is_not_an_override_is_refused_with_an_example(digits: Path, override: str):
     assert refusal(digits, override) == f"{override!r} is not an override; write key=value, as training.rounds=20"
 
@@ -294,11 +297,19 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "content", ["a: [1, 2", "a: b: c", "\tx: 1", "{a: 1}}", "x: 2020-99-99", "--- 1\n--- 2", "a: !b c"]
+    "content",
+    ["a: [1, 2", "a: b: c", "\tx: 1", "{a: 1}}", "x: 2020-99-99", "--- 1\n--- 2", "a: !b c"],
 )
 def test_a_file_that_is_not_yaml_is_named(tmp_path: Path, content: str):
     path = write(tmp_path, content)
     assert refusal(path).startswith(f"{path}: is not YAML (")
+
+
+def test_a_key_given_twice_is_named_and_merged_ones_are_not(tmp_path: Path):
+    path = write(tmp_path, "seed: 1\nseed: 2")
+    assert refusal(path) == f"{path}: is not YAML ('seed' is given twice, line 2)"
+    path = write(tmp_path, "a: &a {x: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: *b, x: 3}")
+    assert read_yaml(path)["c"] == {"x": 3}
 
 
 @pytest.mark.parametrize("content", ["", "just text", "[1, 2]", "5"])

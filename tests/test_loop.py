@@ -460,13 +460,14 @@ def test_progress_is_one_plain_line_per_round_where_there_is_no_terminal(tmp_pat
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
-def test_progress_is_a_bar_on_a_terminal_above_which_the_rounds_stay(tmp_path: Path):
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_progress_is_a_bar_on_a_terminal_above_which_the_rounds_stay(tmp_path: Path, width: int):
     file = io.StringIO()
-    show(tmp_path, 2, Console(file=file, force_terminal=True, width=120, _environ={}))
+    show(tmp_path, 2, Console(file=file, force_terminal=True, width=width, _environ={}))
     text = file.getvalue()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert text.startswith(HIDE)
-    assert "━" in text
+    assert re.search("round 2/2 ━+ ", plain), "also after the first round's line"
     assert "round 1/2" in plain
     assert "3/2" not in plain
     assert "round 2/2  loss 0.5000  test accuracy 2.00%" in plain

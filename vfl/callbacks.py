@@ -39,13 +39,12 @@ class ShowProgress(Callback):
             TextColumn("round {task.fields[label]}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self.task = self.bar.add_task("", total=None, label="", status="")
+        self.task = self.bar.add_task("", total=None, label="")
 
     def on_start(self, loop: TrainingLoop) -> None:
         """Show where the run stands."""
@@ -64,7 +63,7 @@ class ShowProgress(Callback):
         shown += [("savings/compute", "saved: compute {:.0%}"), ("savings/communication", "communication {:.0%}")]
         shown += [("clients/reporting", "clients {:.0f}"), ("simulated_time_s/total", "simulated {:.1f} s")]
         text = "  ".join(form.format(metrics[tag]) for tag, form in shown if tag in metrics)
-        self.bar.update(self.task, completed=0, status=text)
+        self.bar.update(self.task, completed=0)
         self._label_round(loop)
         self._print(f"round {round_index + 1}/{loop.rounds}  {text}")
 

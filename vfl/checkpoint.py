@@ -139,7 +139,9 @@ class CheckpointStore:
                 warnings.warn(f"{'; '.join(damages)}: using round {round_index} instead", stacklevel=2)
             return round_index, sections
         if damages:
-            raise CorruptCheckpoint(f"no usable checkpoint in {self.directory}: {'; '.join(damages)}")
+            raise CorruptCheckpoint(
+                f"no usable checkpoint in {self.directory}: {'; '.join(damages)}; begin anew in another folder"
+            )
         return None
 
     def _committed(self) -> dict[int, Path]:

@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -26,11 +27,21 @@ SPEAKER_S = 10.0
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line, and to which an empty path is an error: Path("") is the present folder."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register("type", Path, _path)
 
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""
         self.exit(BAD_INPUT, f"error: {message}; see {self.prog} --help\n" if speaks() else None)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give a path")
+    return Path(text)
 
 
 class ShowConsole(Console):
@@ -65,10 +76,21 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     except PeerLost as error:
         _say(f"error: {' '.join(str(error).split())}")
         return LOST
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _say("error: not enough memory: lower training.batch_size, or the sizes in data and models")
+        return BAD_INPUT
     except KeyboardInterrupt:
         if speaks():
             print("interrupted; what was saved stays", file=sys.stderr)
         return INTERRUPTED
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Whether Python, PyTorch's CPU allocator or CUDA found no memory; PyTorch has no class of its own for the CPU."""
+    told = ("can't allocate memory", "not enough memory", "out of memory", "size calculation overflowed")
+    return isinstance(error, MemoryError) or any(text in str(error) for text in told)
 
 
 def _say(line: str) -> None:

@@ -28,11 +28,14 @@ def choose_run_dir(name: str, runs: Path, *, resume: bool) -> Path:
 def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
     """Check, before anything is loaded or written, that a run may begin or go on in the folder.
 
-    Raises ConfigError for a folder that is in use and for a resume with another configuration (names the changed
-    keys).
+    Raises ConfigError for a folder that is in use, for checkpoints of which nothing says what they are of, and for a
+    resume with another configuration (names the changed keys).
     """
     saved = run_dir / "config.yaml"
     if not saved.exists():
+        checkpoints = run_dir / "checkpoints"
+        if checkpoints.is_dir() and any(checkpoints.iterdir()):
+            raise ConfigError(f"--run-dir: {checkpoints} belong to a run whose {saved} is gone; name another folder")
         return
     if not resume:
         raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")

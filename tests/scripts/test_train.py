@@ -331,6 +331,15 @@ def test_a_run_folder_in_use_is_not_written_without_resume(train: Train, copied:
     assert content_of(copied) == before
 
 
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_checkpoints_whose_configuration_is_gone_are_not_gone_on_with(train: Train, copied: Path, resume: list[str]):
+    (copied / "config.yaml").unlink()
+    before = content_of(copied)
+    error = train("--run-dir", copied, *resume, "training.optimizer.learning_rate=0.3").error
+    assert error.startswith(f"--run-dir: {copied / 'checkpoints'} belong to a run whose {copied / 'config.yaml'} is")
+    assert content_of(copied) == before
+
+
 def test_a_resume_with_another_configuration_names_what_changed(train: Train, copied: Path):
     before = content_of(copied)
     error = train("--run-dir", copied, "--resume", "training.rounds=9", "lightweighting.beta=0.7").error
@@ -383,6 +392,13 @@ def test_a_command_line_that_is_none_is_one_line(train: Train, capsys: pytest.Ca
     assert said.err == "error: unrecognized arguments: --run-dirs here; see train.py --help\n"
 
 
+def test_an_empty_path_is_not_the_present_folder(train: Train, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as end:
+        train("--run-dir", "")
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "error: argument --run-dir: is empty; give a path; see train.py --help\n"
+
+
 @pytest.fixture
 def nothing_written(tmp_path: Path):
     """The folder of a run that cannot begin is not made, nor anything else."""
@@ -405,6 +421,7 @@ def nothing_written(tmp_path: Path):
         (["training.batch_size=49"], "training.batch_size: 49 is larger than data.train_samples = 48"),
         (["data.train_samples=5000"], "data.train_samples: 5000 asked for; choose from 1 to 1400"),
         (["data.partition.rows=3"], "data.partition: a grid of 3 x 2 blocks does not divide images of 32 x 32"),
+        (["models.feature.embedding_size=1000000000000"], "not enough memory: lower training.batch_size, or the"),
         (["data.dataset.kind=image_folder"], "data.dataset.root: image_folder needs a folder"),
         (["data.dataset.kind=image_folder", "data.dataset.root=nowhere"], "data.dataset.root: no images as"),
         (["data.dataset.kind=image_folder", "data.dataset.root=../work"], "data.dataset.root: no images as"),

@@ -191,6 +191,14 @@ def test_pruning_waits_for_the_first_exchange_of_the_round(build):
     assert len(set(seen[1:])) == 1  # and only once
 
 
+def test_an_alpha_that_removes_nothing_is_warned_of_once(build):
+    server = build(lightweighting={"alpha": 0.5, "pruning": {"round_to": 1000}})
+    with pytest.warns(UserWarning, match=r"^party_\d: alpha 0\.5 removes no filter: .*round_to is too large$") as seen:
+        server.train_round(0)
+    assert len(seen) == len(parties_of(server))
+    server.train_round(1)
+
+
 @pytest.mark.parametrize("labels", ["shared", "server"])
 def test_ratios_are_per_party_and_per_round(build, labels: str):
     server = build(

@@ -187,7 +187,7 @@ class ExperimentConfig(Section):
     seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0)] = 0
     mode: Literal["vertical", "horizontal"] = "vertical"
     """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
-    threads: Positive | None = None
+    threads: Annotated[Positive, Field(le=1024)] | None = None
     """CPU threads; null leaves PyTorch's choice. The same bits need the same number."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$")] = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"

@@ -13,6 +13,24 @@ from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
 from vfl.config.fields import ConfigError, did_you_mean, nearest
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which no key stands twice: PyYAML would take the last and say nothing."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.YAMLError(f"{key.value!r} is given twice, line {key.start_mark.line + 1}")
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+        return node
+
+
+def _load(text: str) -> object:
+    return yaml.load(text, _Loader)  # noqa: TID251, S506 - a SafeLoader
+
+
 def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Read an experiment from a YAML file and ``dotted.key=value`` overrides.
 
@@ -32,7 +50,7 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, object]:
     values: dict[str, object] = {}
     for override in overrides:
         key, separator, text = override.partition("=")
-        if not separator or not key:
+        if not separator or not all(key.split(".")):
             raise ConfigError(f"{override!r} is not an override; write key=value, as training.rounds=20")
         values[key] = _parse_value(key, text)
     return values
@@ -89,7 +107,7 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping that a YAML file holds. Raises ConfigError, one line, where it holds none."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = _load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2020-99-99
@@ -116,7 +134,7 @@ def _overlay(section: type[BaseModel], under: dict[str, Any], over: dict[str, An
 
 def _parse_value(key: str, text: str) -> object:
     try:
-        return yaml.safe_load(text)
+        return _load(text)
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{key}: {text!r} is not a YAML value ({' '.join(str(error).split())})") from None
 
