@@ -298,7 +298,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "content",
-    ["a: [1, 2", "a: b: c", "\tx: 1", "{a: 1}}", "x: 2020-99-99", "--- 1\n--- 2", "a: !b c"],
+    ["a: [1, 2", "a: b: c", "\tx: 1", "{a: 1}}", "x: 2020-99-99", "--- 1\n--- 2", "a: !b c", "{[1]: 2}"],
 )
 def test_a_file_that_is_not_yaml_is_named(tmp_path: Path, content: str):
     path = write(tmp_path, content)

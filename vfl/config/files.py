@@ -20,10 +20,11 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # no key of a configuration, and refused as such
             if key.value in seen:
                 raise yaml.YAMLError(f"{key.value!r} is given twice, line {key.start_mark.line + 1}")
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
+            seen.add(key.value)
         return node
 
 
