@@ -1,5 +1,6 @@
 """Frozen, slow, gone, sent away: told apart, and none of them changes what is trained."""
 
+import shutil
 import signal
 import socket
 import time
@@ -141,7 +142,7 @@ def test_folders_of_another_run_are_refused(federate):
     first, second = federate(), federate()
     first.run()
     (first.folder / "party_2").rename(second.folder / "party_2")
-    (second.folder / "party_2/config.yaml").unlink()
+    shutil.copy(second.folder / "party_2.yaml", second.folder / "party_2/config.yaml")  # else that would tell
     second.start(SERVER)
     second.start("party_2")
     assert second.wait("party_2") == 2
