@@ -81,9 +81,8 @@ class ConvolutionalFeatures(nn.Module):
                 layers += [conv, *norm, nn.ReLU()]
                 channels = out_channels
             if min(rows, columns) >= 2:
-                layers.insert(
-                    -1, nn.MaxPool2d(2)
-                )  # same values before the ReLU, which has a quarter of the pixels then
+                # Before the ReLU: the same values, and the ReLU has a quarter of the pixels to do.
+                layers.insert(-1, nn.MaxPool2d(2))
                 rows, columns = rows // 2, columns // 2
         if (rows, columns) != (1, 1):
             layers.append(nn.AdaptiveAvgPool2d(1))

@@ -20,7 +20,7 @@ from vfl.config import ExperimentConfig
 from vfl.costs import EVALUATION, Direction, PartyCosts, round_metrics, total_costs
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.schedule import schedule_of, value_at
-from vfl.loop import Diverged, Metrics
+from vfl.loop import Metrics, finite
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.channel import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
@@ -89,7 +89,7 @@ class HeadServer:
             losses.append(self.exchange(round_index, exchange, rows_B))
             self.on_exchange(exchange + 1, self.steps)
         self._end_round(round_index)
-        metrics = {"loss/train": _finite(float(torch.stack(losses).mean()), "the training loss")}
+        metrics = {"loss/train": finite(float(torch.stack(losses).mean()), "the training loss")}
         return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
 
     def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> Tensor:
@@ -121,7 +121,7 @@ class HeadServer:
             labels_B = self.test_labels_N[start:stop]
             loss_sum += float(F.cross_entropy(logits_BC, labels_B, reduction="sum"))
             correct += int((logits_BC.argmax(dim=1) == labels_B).sum())
-        return {"accuracy/test": correct / samples, "loss/test": _finite(loss_sum / samples, "the test loss")}
+        return {"accuracy/test": correct / samples, "loss/test": finite(loss_sum / samples, "the test loss")}
 
     def test_batches(self) -> list[tuple[int, int]]:
         """Return first row and end of the batches in which the test samples are evaluated."""
@@ -288,12 +288,6 @@ class HeadServer:
         if len(frames) != 1:
             raise MessageError(f"{sender}: {reply.kind.name} with {len(frames)} embeddings instead of 1")
         return frames[0]
-
-
-def _finite(loss: float, what: str) -> float:
-    if not math.isfinite(loss):
-        raise Diverged(what)
-    return loss
 
 
 def _checked_report(party: str, report: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,13 @@ class Diverged(ValueError):  # noqa: N818 - says what happened
         super().__init__(f"{what} is not finite: lower training.optimizer.learning_rate")
 
 
+def finite(value: float, what: str) -> float:
+    """Return a loss or metric as it is. Raises Diverged, naming ``what`` it is, where it is not finite."""
+    if not math.isfinite(value):
+        raise Diverged(what)
+    return value
+
+
 class Algorithm(Protocol):
     """What the loop trains."""
 
@@ -132,8 +139,7 @@ class TrainingLoop:
         if last or (round_index + 1) % self.evaluate_every == 0:
             metrics |= self.algorithm.evaluate()
         for tag, value in metrics.items():
-            if not math.isfinite(value):
-                raise Diverged(tag)
+            finite(value, tag)
         self.next_round = round_index + 1
         self.last_metrics |= metrics
         self.wall_time_s = time.perf_counter() - self._started_s

@@ -369,5 +369,5 @@ def test_a_port_that_is_taken(listening: Listening, configure):
 def test_the_port_is_free_afterwards(authority: Authority, configure):
     with listen(made(authority, "server"), configure) as first:
         network = NetworkConfig(listen=first.address)
-    with Hub(RUN, {}, network, None, log=print):
-        pass
+    with Hub(RUN, {}, network, None, log=print) as second:
+        assert second.joined() == {}, "it listens: a taken port is refused, see above"

@@ -118,8 +118,7 @@ def load_party_data(path: Path, party: str) -> PartyData:
     """Read the file of ``party``. Raises ValueError, one line, for anything else."""
     names = ("train.ids", "train.features", "test.ids", "test.features")
     metadata, tensors = read_tensors("data.file", path, {FEATURES: names})
-    if metadata.get("party") != party:
-        raise ValueError(f"data.file: {path} holds the features of {metadata.get('party')!r}, not of {party!r}")
+    check_party("data.file", path, metadata, party)
     for split in ("train", "test"):
         check_finite("data.file", path, f"{split}.features", tensors[f"{split}.features"])
     try:
@@ -176,6 +175,12 @@ def read_tensors(
         raise ValueError(f"{field}: {path} cannot be read ({error.strerror or error})") from None
     except SafetensorError as error:
         raise ValueError(f"{field}: {path} is no safetensors file, or damaged ({error})") from None
+
+
+def check_party(field: str, path: Path, metadata: Mapping[str, str], party: str) -> None:
+    """Raise ValueError for the features of another party."""
+    if metadata.get("party") != party:
+        raise ValueError(f"{field}: {path} holds the features of {metadata.get('party')!r}, not of {party!r}")
 
 
 def check_finite(field: str, path: Path, name: str, features: Tensor) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vfl.atomic import write_tensors, write_together
 from vfl.config.experiment import PartitionConfig
-from vfl.data.files import PRIVATE, Labels, check_finite, read_tensors
+from vfl.data.files import PRIVATE, Labels, check_finite, check_party, read_tensors
 from vfl.data.samples import Samples, check_ids
 from vfl.data.split import LABELS_FILE, party_file
 from vfl.data.vertical import grid_partition
@@ -45,8 +45,7 @@ def load_samples(path: Path, party: str, train: Samples) -> Samples:
     Their features must have the shape [C, H, W] of its training features.
     """
     metadata, tensors = read_tensors("--samples", path, {SAMPLES: ("ids", "features")})
-    if metadata.get("party") != party:
-        raise ValueError(f"--samples: {path} holds the features of {metadata.get('party')!r}, not of {party!r}")
+    check_party("--samples", path, metadata, party)
     check_finite("--samples", path, "features", tensors["features"])
     try:
         samples = Samples(tensors["ids"], tensors["features"])

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vfl.horizontal.flat import FlatModel
-from vfl.loop import Diverged, Metrics
+from vfl.loop import Metrics, finite
 from vfl.runtime import Runtime
 
 
@@ -54,7 +54,5 @@ class Evaluator:
             labels = self.labels[start:stop]
             loss_sum += float(F.cross_entropy(outputs, labels, reduction="sum"))
             correct += int((outputs.argmax(dim=1) == labels).sum())
-        loss = loss_sum / self.labels.numel()
-        if not loss < float("inf"):
-            raise Diverged("the test loss")
+        loss = finite(loss_sum / self.labels.numel(), "the test loss")
         return {"accuracy/test": correct / self.labels.numel(), "loss/test": loss}

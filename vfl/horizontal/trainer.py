@@ -5,7 +5,6 @@
 Shapes: N clients, P entries of the weights, Q of the statistics.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from vfl.horizontal.devices import Devices
 from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.fleet import STATISTICS, Assignment, Fleet
 from vfl.horizontal.local import client_name
-from vfl.loop import Diverged, Metrics
+from vfl.loop import Metrics, finite
 
 
 class HorizontalTrainer:
@@ -154,9 +153,7 @@ def report_metrics(reports: Sequence[Report]) -> Metrics:
     metrics: Metrics = {"clients/reporting": len(reports)}
     if not reports:
         return metrics
-    loss = float(torch.stack([report.result.loss for report in reports]).mean())
-    if not math.isfinite(loss):
-        raise Diverged("the training loss")
+    loss = finite(float(torch.stack([report.result.loss for report in reports]).mean()), "the training loss")
     steps = [report.result.steps for report in reports]
     return metrics | {
         "loss/train": loss,
