@@ -14,7 +14,7 @@ from vfl.data.samples import Samples
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
-from vfl.vertical.channel import EmbeddingReceiver, EmbeddingSender
+from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import (
     HeadReplica,

@@ -23,7 +23,7 @@ from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_sgd, load_momentum, momentum_of, set_learning_rate
 from vfl.runtime import Runtime
 from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.channel import EmbeddingSender, encode_as
+from vfl.vertical.embeddings import EmbeddingSender, encode_as
 from vfl.vertical.labels import PartyProtocol
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control
 

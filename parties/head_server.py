@@ -22,7 +22,7 @@ from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.schedule import schedule_of, value_at
 from vfl.loop import Metrics, finite
 from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.channel import EmbeddingReceiver
+from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import ServerProtocol
 from vfl.vertical.link import PartyLink

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from parties.local import LocalLink, build_in_process
-from parties.remote.worker import SECTION
+from parties.remote.party.worker import SECTION
 from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.runtime import start_runtime

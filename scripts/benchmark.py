@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from rich.console import Console
 
-from parties.benchmark import benchmark_vertical
-from parties.remote.benchmark import benchmark_processes
+from parties.benchmarks.processes import benchmark_processes
+from parties.benchmarks.vertical import benchmark_vertical
 from vfl.benchmarks.codec import benchmark_codec
 from vfl.benchmarks.export import benchmark_export
 from vfl.benchmarks.horizontal import benchmark_horizontal

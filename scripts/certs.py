@@ -18,9 +18,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from parties.tls import folders
-from parties.tls.certificates import SERVER, Owner
-from parties.tls.files import CA, CA_KEY, CERTIFICATE, KEY, REQUEST
+from parties.remote.tls import folders
+from parties.remote.tls.certificates import SERVER, Owner
+from parties.remote.tls.files import CA, CA_KEY, CERTIFICATE, KEY, REQUEST
 from vfl.cli import DONE, OneLineParser, exit_code
 
 AUTHORITY_DAYS = 3650

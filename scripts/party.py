@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.remote.party_process import run_party
+from parties.remote.party.party_process import run_party
 from vfl.cli import OneLineParser, ShowConsole, exit_code
 from vfl.config import load_config
 

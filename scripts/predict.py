@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 from parties.predict import Prediction, predict_in_process
-from parties.remote.prediction import serve_predictions
+from parties.remote.server.prediction import serve_predictions
 from parties.remote.together import predict_together
 from vfl.atomic import write_atomically
 from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from parties.remote.soak import as_json, judge, soak
+from parties.benchmarks.soak import as_json, judge, soak
 from vfl.atomic import write_atomically
 from vfl.benchmarks.report import describe_machine
 from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code

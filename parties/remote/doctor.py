@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from parties.remote.channel import error_text, open_channel, open_stream
-from parties.remote.dialer import JOIN_LIMIT_S, say_hello
-from parties.remote.party_process import Holding, load_holding, make_hello
-from parties.remote.security import load_identity
-from parties.remote.worker import open_store
-from parties.tls.diagnosis import Kind, probe
-from parties.tls.files import TlsFiles
-from parties.tls.folders import describe
+from parties.remote.party.dialer import JOIN_LIMIT_S, say_hello
+from parties.remote.party.party_process import Holding, load_holding, make_hello
+from parties.remote.party.worker import open_store
+from parties.remote.tls.diagnosis import Kind, probe
+from parties.remote.tls.files import TlsFiles
+from parties.remote.tls.folders import describe
+from parties.remote.transport.rpc import error_text, open_channel, open_stream
+from parties.remote.transport.security import load_identity
 from vfl.config import ExperimentConfig
 from vfl.run_folder import check_run, read_run_id
 from vfl.wire.envelope import Envelope, EnvelopeError, kind_of

@@ -22,9 +22,9 @@ from rich.console import Console
 
 from parties.predict import WhenAbsent, check_absent, image_shape, read_samples
 from parties.remote.joining import check_mode
-from parties.tls.certificates import Owner
-from parties.tls.files import CA, CERTIFICATE, KEY
-from parties.tls.folders import issue, make_authority
+from parties.remote.tls.certificates import Owner
+from parties.remote.tls.files import CA, CERTIFICATE, KEY
+from parties.remote.tls.folders import issue, make_authority
 from parties.trained import PROCESSES, load_run
 from vfl.atomic import write_atomically
 from vfl.cli import BAD_INPUT

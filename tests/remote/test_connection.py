@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from parties.remote.connection import PartyConnection
-from parties.remote.link import RemoteLink
+from parties.remote.server.connection import PartyConnection
+from parties.remote.server.link import RemoteLink
 from vfl.vertical.link import PeerLost
 from vfl.wire.envelope import (
     PROTOCOL_VERSION,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from parties.remote import party_process
 from parties.remote.doctor import Check, examine
+from parties.remote.party import party_process
+from parties.remote.tls.certificates import Owner
+from parties.remote.tls.folders import issue, make_authority
 from parties.remote.together import SERVER
-from parties.tls.certificates import Owner
-from parties.tls.folders import issue, make_authority
 from vfl.config import load_config
 from vfl.run_folder import write_run_id
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from parties.remote.stand_in import StandIn
+from parties.remote.server.stand_in import StandIn
 from parties.remote.together import SERVER
 from vfl.vertical.batches import batch_rows
 from vfl.wire.codec import decode, encode

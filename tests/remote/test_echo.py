@@ -2,8 +2,8 @@
 
 import os
 
-from parties.remote.bare_echo import BareEcho
-from parties.remote.workbench import Echo
+from parties.benchmarks.bare_echo import BareEcho
+from parties.benchmarks.workbench import Echo
 
 
 def test_what_is_sent_comes_back(configure):

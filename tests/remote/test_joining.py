@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from parties.remote import channel
-from parties.remote.channel import error_text, grpc, is_end, open_channel, open_stream
-from parties.remote.hub import Hub
 from parties.remote.joining import DataDigests, Expected, agreement
+from parties.remote.server.hub import Hub
+from parties.remote.tls.certificates import Authority, Owner, key_pem, new_key
+from parties.remote.tls.files import TlsFiles
 from parties.remote.together import free_port
-from parties.tls.certificates import Authority, Owner, key_pem, new_key
-from parties.tls.files import TlsFiles
+from parties.remote.transport import rpc
+from parties.remote.transport.rpc import error_text, grpc, is_end, open_channel, open_stream
 from vfl.config import ConfigError, NetworkConfig
 from vfl.vertical.link import PeerLost
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of, read_envelope
@@ -335,7 +335,7 @@ def test_a_message_above_the_limit_is_not_taken(listening: Listening, authority:
 
 
 def test_a_piece_above_the_limit_of_pieces_is_not_taken(listening: Listening, authority: Authority, monkeypatch):
-    monkeypatch.setattr(channel, "_OPTIONS", [])  # of the sender
+    monkeypatch.setattr(rpc, "_OPTIONS", [])  # of the sender
     hello = listening.hello(agreement=" " * (2 * PIECE_BYTES))
     (answer,) = talk(listening.address, made(authority, "party_1"), hello.SerializeToString())
     assert isinstance(answer, str)

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from parties.remote.channel import is_end, open_channel, open_stream
-from parties.remote.hub import Hub
 from parties.remote.joining import DataDigests, Expected
-from parties.remote.link import RemoteLink
+from parties.remote.server.hub import Hub
+from parties.remote.server.link import RemoteLink
 from parties.remote.together import free_port
+from parties.remote.transport.rpc import is_end, open_channel, open_stream
 from vfl.config import NetworkConfig
 from vfl.lightweighting.sparsify import sparsify
-from vfl.vertical.channel import decode_finite
+from vfl.vertical.embeddings import decode_finite
 from vfl.wire.codec import ValueType, encode
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello
 from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind, pieces, unpack

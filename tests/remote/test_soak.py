@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from parties.remote.soak import Usage, judge, soak, usage_of
+from parties.benchmarks.soak import Usage, judge, soak, usage_of
 
 MB = 1_000_000
 

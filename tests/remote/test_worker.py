@@ -8,7 +8,7 @@ import torch
 
 from parties.build import build_party
 from parties.feature_party import FeatureParty
-from parties.remote.worker import PartyWorker, open_store
+from parties.remote.party.worker import PartyWorker, open_store
 from vfl.checkpoint import State
 from vfl.data.samples import Samples
 from vfl.digest import weights_digest

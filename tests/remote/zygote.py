@@ -19,7 +19,12 @@ from typing import Any
 
 def serve() -> None:
     # Imported and nothing computed: threads would not survive a fork.
-    for name in ("sklearn.datasets", "torch._dynamo", "parties.remote.prediction", "parties.remote.party_process"):
+    for name in (
+        "sklearn.datasets",
+        "torch._dynamo",
+        "parties.remote.server.prediction",
+        "parties.remote.party.party_process",
+    ):
         importlib.import_module(name)
     for line in sys.stdin:
         order = json.loads(line)
@@ -132,16 +137,16 @@ def at_half_a_tensor_file(strike: Strike) -> None:
 
 PLACES: dict[str, Callable[[Strike], None]] = {
     # at a party
-    "dials": at("parties.remote.dialer", "open_stream"),
+    "dials": at("parties.remote.party.dialer", "open_stream"),
     "embeds": at("parties.feature_party", "FeatureParty.embed"),
     "has sent its embedding": at("parties.feature_party", "FeatureParty.embed", after=True),
     "gets its update": at("parties.feature_party", "FeatureParty.update"),
     "iterates": at("vfl.vertical.labels", "HeadReplica.gradient"),
     "evaluates": at("parties.feature_party", "FeatureParty.evaluate"),
-    "has saved, unanswered": at("parties.remote.worker", "PartyWorker._save", after=True),
-    "says hello": at("parties.remote.party_process", "Hello"),
+    "has saved, unanswered": at("parties.remote.party.worker", "PartyWorker._save", after=True),
+    "says hello": at("parties.remote.party.party_process", "Hello"),
     # at the server
-    "listens": at("parties.remote.hub", "Hub.wait_for"),
+    "listens": at("parties.remote.server.hub", "Hub.wait_for"),
     "asks for embeddings": at("parties.head_server", "HeadServer.exchange"),
     "has the embeddings": at("vfl.vertical.labels", "ShareEmbeddings.begin"),
     "trains the head": at("vfl.vertical.head", "HeadTrainer.step"),

@@ -22,9 +22,9 @@ def main():
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """One case of each kind, and PyTorch's threads as they were."""
-    monkeypatch.setattr("parties.benchmark.LAYOUTS", ("bfloat16 channels_last",))
-    monkeypatch.setattr("parties.benchmark.LABELS", {"labels server": "server"})
-    monkeypatch.setattr("parties.benchmark.BETAS", (0.9,))
+    monkeypatch.setattr("parties.benchmarks.vertical.LAYOUTS", ("bfloat16 channels_last",))
+    monkeypatch.setattr("parties.benchmarks.vertical.LABELS", {"labels server": "server"})
+    monkeypatch.setattr("parties.benchmarks.vertical.BETAS", (0.9,))
     monkeypatch.setattr("vfl.benchmarks.pruning.ROUND_TO", (None, 8))
     monkeypatch.setattr("vfl.benchmarks.codec.DENSITIES", (1.0, 0.1))
     short = replace(horizontal.CASES[1], clients=10, samples=20, rounds=1)

@@ -1,4 +1,4 @@
-"""The command line of ``scripts/certs.py``; what it does is tested with ``parties.tls``."""
+"""The command line of ``scripts/certs.py``; what it does is tested with ``parties.remote.tls``."""
 
 import runpy
 import shutil

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from parties.tls.certificates import SERVER, Authority, Owner, key_pem, new_key
+from parties.remote.tls.certificates import SERVER, Authority, Owner, key_pem, new_key
 
 HOSTS = ("localhost", "127.0.0.1")
 

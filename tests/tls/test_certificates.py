@@ -11,7 +11,7 @@ from cryptography.x509 import verification
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parties.tls.certificates import (
+from parties.remote.tls.certificates import (
     SERVER,
     Authority,
     Owner,

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from parties.remote.channel import Pipe, make_server
-from parties.tls import diagnosis
-from parties.tls.certificates import SERVER, Authority, Owner
-from parties.tls.diagnosis import Kind, explain, probe
-from parties.tls.files import TlsFiles
+from parties.remote.tls import diagnosis
+from parties.remote.tls.certificates import SERVER, Authority, Owner
+from parties.remote.tls.diagnosis import Kind, explain, probe
+from parties.remote.tls.files import TlsFiles
+from parties.remote.transport.rpc import Pipe, make_server
 
 PATIENCE_S = 60.0
 OTHER = Authority.create("other", 999)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vfl.lightweighting.sparsify import sparsify
-from vfl.vertical.channel import EmbeddingReceiver
+from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.wire.codec import CodecError, ValueType, decode, encode
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, check_run
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control, pieces, unpack

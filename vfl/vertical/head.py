@@ -13,7 +13,7 @@ from vfl.checkpoint import State
 from vfl.config import OptimizerConfig
 from vfl.optim import build_sgd, load_momentum, momentum_of, set_learning_rate
 from vfl.runtime import Runtime
-from vfl.vertical.channel import decode_finite
+from vfl.vertical.embeddings import decode_finite
 from vfl.wire.codec import encode
 from vfl.wire.messages import Buffer, Part, PartKind
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vfl.checkpoint import State
 from vfl.digest import weights_digest
-from vfl.vertical.channel import EmbeddingReceiver, decode_finite, encode_as
+from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite, encode_as
 from vfl.vertical.head import HeadTrainer
 from vfl.wire.codec import ValueType
 from vfl.wire.messages import Buffer, Message, Part, PartKind

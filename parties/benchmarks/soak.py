@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from parties.remote.workbench import Federation
+from parties.benchmarks.workbench import Federation
 from vfl.config import ExperimentConfig, parse_config
 
 BATCH = 256

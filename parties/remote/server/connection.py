@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from parties.remote.stream import Stream
+from parties.remote.transport.stream import Stream
 from vfl.vertical.link import PeerLost
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Hello, check_run, kind_of
 from vfl.wire.messages import Buffer

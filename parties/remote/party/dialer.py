@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from parties.remote.channel import Call, error_text, is_end, is_oversize, open_channel, open_stream
-from parties.remote.stream import Ended, Stream
-from parties.tls.files import TlsFiles
+from parties.remote.tls.files import TlsFiles
+from parties.remote.transport.rpc import Call, error_text, is_end, is_oversize, open_channel, open_stream
+from parties.remote.transport.stream import Ended, Stream
 from vfl.config import NetworkConfig
 from vfl.vertical.link import PeerLost
 from vfl.wire.envelope import Envelope, EnvelopeError, kind_of, read_envelope, refusal

@@ -15,8 +15,8 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is said by ours
 import grpc
 import grpc.aio
 
-from parties.tls.certificates import identity
-from parties.tls.files import TlsFiles
+from parties.remote.tls.certificates import identity
+from parties.remote.tls.files import TlsFiles
 from vfl.config import ConfigError
 from vfl.wire.parcel import PIECE_BYTES
 

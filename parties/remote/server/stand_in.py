@@ -15,11 +15,11 @@ from torch import Tensor
 
 from parties.build import build_receiver
 from parties.feature_party import REPLIES
-from parties.remote.link import RemoteLink, reference
+from parties.remote.server.link import RemoteLink, reference
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.channel import encode_as
+from vfl.vertical.embeddings import encode_as
 from vfl.vertical.link import PeerLost
 from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind, control, pack, unpack
 

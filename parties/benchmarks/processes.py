@@ -6,9 +6,9 @@ from statistics import median
 
 import torch
 
-from parties.benchmark import WARM_UP, Lightweight, make_config
-from parties.remote.bare_echo import BareEcho
-from parties.remote.workbench import Echo, Federation
+from parties.benchmarks.bare_echo import BareEcho
+from parties.benchmarks.vertical import WARM_UP, Lightweight, make_config
+from parties.benchmarks.workbench import Echo, Federation
 from vfl.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
 from vfl.benchmarks.shaped_link import Shape
 

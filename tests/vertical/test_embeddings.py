@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vfl.vertical.channel import EmbeddingReceiver, decode_finite
+from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
 from vfl.wire.codec import CodecError, encode
 
 

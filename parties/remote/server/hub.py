@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from parties.remote.channel import Pipe, Server, error_text, is_end, make_server
-from parties.remote.connection import PartyConnection
 from parties.remote.joining import Expected, JoinRefused, check_hello, check_identity
-from parties.remote.stream import Ended, Stream
-from parties.tls.files import TlsFiles
+from parties.remote.server.connection import PartyConnection
+from parties.remote.tls.files import TlsFiles
+from parties.remote.transport.rpc import Pipe, Server, error_text, is_end, make_server
+from parties.remote.transport.stream import Ended, Stream
 from vfl.config import NetworkConfig
 from vfl.vertical.link import PeerLost
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Welcome, read_envelope, refusal

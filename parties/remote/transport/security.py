@@ -2,7 +2,7 @@
 
 import ipaddress
 
-from parties.tls.files import TlsFiles, load_tls_files
+from parties.remote.tls.files import TlsFiles, load_tls_files
 from vfl.config import ConfigError, NetworkConfig
 
 

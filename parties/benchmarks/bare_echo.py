@@ -1,6 +1,6 @@
 """A round trip with gRPC and TLS alone, no envelope and no thread of ours: what ours can at best come to.
 
-``python -m parties.remote.bare_echo CONFIG NAME`` is its child process.
+``python -m parties.benchmarks.bare_echo CONFIG NAME`` is its child process.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from parties.remote.channel import Pipe, Server, grpc, is_end, make_server, open_channel, open_stream
-from parties.remote.security import load_identity
+from parties.benchmarks.workbench import JOIN_S, Workplace
 from parties.remote.together import SERVER
-from parties.remote.workbench import JOIN_S, Workplace
+from parties.remote.transport.rpc import Pipe, Server, grpc, is_end, make_server, open_channel, open_stream
+from parties.remote.transport.security import load_identity
 from vfl.config import ExperimentConfig, load_config
 
 
@@ -56,7 +56,13 @@ class BareEcho:
 
             asyncio.run_coroutine_threadsafe(listen(), self._loop).result()
             undo.callback(lambda: asyncio.run_coroutine_threadsafe(stop(), self._loop).result())
-            command = [sys.executable, "-m", "parties.remote.bare_echo", str(workplace.folder / f"{name}.yaml"), name]
+            command = [
+                sys.executable,
+                "-m",
+                "parties.benchmarks.bare_echo",
+                str(workplace.folder / f"{name}.yaml"),
+                name,
+            ]
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
             undo.callback(process.wait)
             undo.callback(process.kill)

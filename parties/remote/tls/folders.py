@@ -8,7 +8,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from parties.tls.certificates import (
+from parties.remote.tls.certificates import (
     Authority,
     Owner,
     alternative_names,
@@ -19,7 +19,7 @@ from parties.tls.certificates import (
     make_request,
     new_key,
 )
-from parties.tls.files import (
+from parties.remote.tls.files import (
     CA,
     CA_KEY,
     CERTIFICATE,

@@ -10,11 +10,11 @@ from rich.console import Console
 
 from parties.build import TrainingLabels, build_party, feature_config
 from parties.feature_party import FeatureParty
-from parties.remote.dialer import Dialer, Order, Over
 from parties.remote.joining import DataDigests, agreement, check_mode, labels_digest
-from parties.remote.security import load_identity
-from parties.remote.worker import PartyWorker, open_store
-from parties.tls.diagnosis import explain
+from parties.remote.party.dialer import Dialer, Order, Over
+from parties.remote.party.worker import PartyWorker, open_store
+from parties.remote.tls.diagnosis import explain
+from parties.remote.transport.security import load_identity
 from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_party_data, load_shared_labels

@@ -22,12 +22,12 @@ from parties.predict import (
     predict,
     zero_embeddings,
 )
-from parties.remote.connection import PartyConnection
-from parties.remote.hub import Hub
 from parties.remote.joining import Expected, agreement
-from parties.remote.link import RemoteLink
-from parties.remote.security import load_identity
-from parties.remote.server_process import OWNER, ServerLabels, server_file, server_labels
+from parties.remote.server.connection import PartyConnection
+from parties.remote.server.hub import Hub
+from parties.remote.server.link import RemoteLink
+from parties.remote.server.server_process import OWNER, ServerLabels, server_file, server_labels
+from parties.remote.transport.security import load_identity
 from parties.trained import Trained, load_run
 from vfl.checkpoint import CheckpointStore, State
 from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST

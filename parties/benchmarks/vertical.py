@@ -1,7 +1,7 @@
 """LVFL in one process against the bare PyTorch loop on the same split model: throughput, codec share, memory.
 
-The bare loop is ``vfl.vertical.joint.JointTrainer``. ``python -m parties.benchmark SIDE LAYOUT OPTIONS`` is the
-child process of the memory comparison.
+The bare loop is ``vfl.vertical.joint.JointTrainer``. ``python -m parties.benchmarks.vertical SIDE LAYOUT OPTIONS`` is
+the child process of the memory comparison.
 """
 
 import json
@@ -224,7 +224,7 @@ def _memory(options: Options, layout: Layout) -> Result:
         for side in ("bare", "lvfl") if pair % 2 == 0 else ("lvfl", "bare"):
             arguments = [side, layout, json.dumps(asdict(options))]
             child = subprocess.run(
-                [sys.executable, "-m", "parties.benchmark", *arguments], stdout=subprocess.PIPE, check=True
+                [sys.executable, "-m", "parties.benchmarks.vertical", *arguments], stdout=subprocess.PIPE, check=True
             )
             sizes = json.loads(child.stdout)
             raw[side].append(sizes["peak_bytes"])

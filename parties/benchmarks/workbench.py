@@ -1,6 +1,6 @@
 """Party processes under a head server in this process, on random data: what benchmarks and the soak measure.
 
-``python -m parties.remote.workbench party CONFIG NAME FOLDER`` and ``... echo CONFIG NAME`` are its child processes.
+``python -m parties.benchmarks.workbench party CONFIG NAME FOLDER`` and ``... echo CONFIG NAME`` are its children.
 """
 
 import subprocess
@@ -15,17 +15,17 @@ from typing import Self
 import torch
 from rich.console import Console
 
-from parties.benchmark import CLASSES, random_data
+from parties.benchmarks.vertical import CLASSES, random_data
 from parties.build import TrainingLabels, build_head_server, feature_config
-from parties.remote.dialer import Dialer, Over
-from parties.remote.hub import Hub
 from parties.remote.joining import DataDigests, Expected, agreement, labels_digest
-from parties.remote.link import RemoteLink
-from parties.remote.party_process import run_party
-from parties.remote.security import load_identity
+from parties.remote.party.dialer import Dialer, Over
+from parties.remote.party.party_process import run_party
+from parties.remote.server.hub import Hub
+from parties.remote.server.link import RemoteLink
+from parties.remote.tls.certificates import Owner
+from parties.remote.tls.folders import issue, make_authority
 from parties.remote.together import SERVER, process_configs
-from parties.tls.certificates import Owner
-from parties.tls.folders import issue, make_authority
+from parties.remote.transport.security import load_identity
 from vfl.atomic import write_atomically
 from vfl.benchmarks.shaped_link import Shape, ShapedLink
 from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config
@@ -216,7 +216,7 @@ def echo(config: ExperimentConfig, name: str) -> None:
 
 
 def _start(*arguments: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "parties.remote.workbench", *arguments]
+    command = [sys.executable, "-m", "parties.benchmarks.workbench", *arguments]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from parties.remote.channel import Pipe, error_text, is_end, is_oversize
+from parties.remote.transport.rpc import Pipe, error_text, is_end, is_oversize
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, kind_of, refusal
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Assembler, Parcel, check_size, cut

@@ -9,12 +9,12 @@ from rich.console import Console
 from torch import Tensor
 
 from parties.build import TrainingLabels, build_head_server, feature_config
-from parties.remote.connection import PartyConnection
-from parties.remote.hub import Hub
 from parties.remote.joining import DataDigests, Expected, agreement, check_mode, labels_digest
-from parties.remote.link import RemoteLink
-from parties.remote.security import load_identity
-from parties.remote.stand_in import ABSENT, DroppableLink, StandIn
+from parties.remote.server.connection import PartyConnection
+from parties.remote.server.hub import Hub
+from parties.remote.server.link import RemoteLink
+from parties.remote.server.stand_in import ABSENT, DroppableLink, StandIn
+from parties.remote.transport.security import load_identity
 from parties.run import Outcome, train
 from vfl.callbacks import Callback, ShowProgress
 from vfl.checkpoint import CheckpointStore

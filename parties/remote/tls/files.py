@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from parties.tls.certificates import Authority, alternative_names, common_name, is_authority, issued_by, may_be
+from parties.remote.tls.certificates import Authority, alternative_names, common_name, is_authority, issued_by, may_be
 
 CA = "ca.pem"
 CA_KEY = "ca-key.pem"

@@ -2,7 +2,7 @@
 
 from concurrent.futures import Future
 
-from parties.remote.connection import PartyConnection
+from parties.remote.server.connection import PartyConnection
 from vfl.checkpoint import State
 from vfl.wire.envelope import Envelope, Restore, Save
 from vfl.wire.messages import Buffer, Kind, Message, pieces

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from cryptography import x509
 
-from parties.tls.certificates import SERVER, common_name
-from parties.tls.files import TlsFiles
+from parties.remote.tls.certificates import SERVER, common_name
+from parties.remote.tls.files import TlsFiles
 
 STEP_LIMIT_S = 5.0
 """For every step: looking up, connecting, shaking hands, the first bytes."""

@@ -1,0 +1,1 @@
+"""Timings and endurance runs of the two sides, in one process and in many."""

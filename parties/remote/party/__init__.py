@@ -1,0 +1,1 @@
+"""A party's process: it dials out and does what is due."""

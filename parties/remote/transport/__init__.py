@@ -1,0 +1,1 @@
+"""gRPC streams over mutual TLS, as both sides use them."""
