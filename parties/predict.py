@@ -18,11 +18,11 @@ from torch import Tensor
 from parties.head_server import HeadServer
 from parties.trained import load_trained, parties_of
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.fields import nearest
 from vfl.data.prediction_files import unknown_labels
 from vfl.data.samples import Samples
 from vfl.data.split import Split, split_data
 from vfl.data.vertical import grid_partition, standardise
+from vfl.registry import nearest
 from vfl.vertical.link import PeerLost
 
 WhenAbsent = Literal["refuse", "zeros", "mean"]

@@ -11,13 +11,13 @@ from vfl.config.fields import (
     Positive,
     RatioSchedule,
     Section,
-    nearest,
     strict_int,
 )
 from vfl.config.horizontal import HorizontalConfig, check_horizontal, unused_settings
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
+from vfl.registry import nearest
 
 
 class DatasetConfig(Section):

@@ -1,13 +1,20 @@
 """What every section of the configuration is made of: its base class, checked numbers, the one-line error."""
 
-import difflib
 import math
-from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+)
 
 from vfl.lightweighting.schedule import PartySchedule, Schedule, parse_party_schedule, parse_schedule
+from vfl.registry import Registry
 
 
 class ConfigError(ValueError):
@@ -51,18 +58,12 @@ RatioSchedule = Annotated[PartySchedule, PlainValidator(parse_party_schedule), A
 RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate), AsItIs]
 
 
+def name_in(registry: Registry[Any]) -> AfterValidator:
+    """Return the check, for ``Annotated[str, ...]``, that a registry has a component of that name."""
+    return AfterValidator(registry.check)
+
+
 class Section(BaseModel):
     """A frozen group of settings that refuses keys it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Return the end of an error line about an unknown name: the nearest known one, or all of them."""
-    return did_you_mean(name, known) or f"; known: {', '.join(known)}"
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return the end of an error line that names the nearest known name; empty where none is near."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -10,7 +10,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
-from vfl.config.fields import ConfigError, did_you_mean, nearest
+from vfl.config.fields import ConfigError
+from vfl.registry import did_you_mean, nearest
 
 
 class _Loader(yaml.SafeLoader):
@@ -190,7 +191,9 @@ def _one_line(error: dict[str, Any]) -> str:
         return f"{field}: is missing"
     if not field:
         return message
-    got = "" if error["type"] == "value_error" and "(" in message else f" (got {error['input']!r})"
+    named = isinstance(error["input"], str) and repr(error["input"]) in message
+    told = error["type"] == "value_error" and ("(" in message or named)
+    got = "" if told else f" (got {error['input']!r})"
     near = ""
     if error["type"] == "literal_error":
         near = did_you_mean(str(error["input"]), re.findall(r"'([^']*)'", error["ctx"]["expected"]))

@@ -23,8 +23,9 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from vfl.config import ConfigError, ExperimentConfig, parse_config
-from vfl.config.fields import Fraction, Number, Positive, Section, nearest
+from vfl.config.fields import Fraction, Number, Positive, Section
 from vfl.config.files import lay_over, parse_overrides, read_settings, read_yaml
+from vfl.registry import nearest
 
 Settings = Mapping[str, Any]
 """Values by dotted key."""

@@ -1,0 +1,82 @@
+"""Components of packages: found by name, imported when chosen, refused in one line."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from vfl import registry
+from vfl.registry import Registry
+
+GROUP = "lvfl.tests"
+THINGS = Registry[type](
+    GROUP, "thing", {"ours": "collections:Counter"}, "a class", fits=lambda thing: isinstance(thing, type)
+)
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch):
+    """Install packages: name, source of its one module of that name, and what it offers."""
+    monkeypatch.syspath_prepend(tmp_path)
+    registry._offered.cache_clear()
+
+    def one(name: str, source: str, **offers: str) -> None:
+        (tmp_path / f"{name}.py").write_text(source)
+        info = tmp_path / f"{name}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        lines = "\n".join(f"{offer} = {name}:{attribute}" for offer, attribute in offers.items())
+        (info / "entry_points.txt").write_text(f"[{GROUP}]\n{lines}\n")
+
+    yield one
+    registry._offered.cache_clear()
+
+
+def test_a_package_is_imported_when_its_component_is_chosen(install):
+    install("strange_one", "class Thing: pass", theirs="Thing")
+    assert THINGS.names() == ("ours", "theirs")
+    assert THINGS.check("theirs") == "theirs"
+    assert "strange_one" not in sys.modules
+    assert THINGS.load("theirs").__module__ == "strange_one"
+    assert THINGS.load("ours").__name__ == "Counter"
+
+
+@pytest.mark.parametrize("name", ["ourss", "collections:Counter", "collections.Counter", "../ours", ""])
+def test_an_unknown_name_is_no_place_where_code_is_looked_for(name, install):
+    with pytest.raises(ValueError, match=f"unknown thing '{name}'; (did you mean 'ours'|known: ours)"):
+        THINGS.load(name)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("Thing = 3", "thing 'theirs' of package 'strange_two': 3 does not fit; it must be a class"),
+        ("", "cannot import 'strange_two:Thing' .AttributeError: "),
+        ("raise OSError('two\\nlines')", "cannot import 'strange_two:Thing' .OSError: two lines"),
+        ("class Thing(", "cannot import 'strange_two:Thing' .SyntaxError: "),
+    ],
+)
+def test_a_broken_component_gets_one_line(source, line, install, monkeypatch):
+    monkeypatch.delitem(sys.modules, "strange_two", raising=False)
+    install("strange_two", source, theirs="Thing")
+    with pytest.raises(ValueError, match=line) as error:
+        THINGS.load("theirs")
+    assert "\n" not in str(error.value)
+
+
+def test_two_packages_with_one_name_are_both_named(install):
+    install("strange_three", "class Thing: pass", theirs="Thing")
+    install("strange_four", "class Thing: pass", theirs="Thing", ours="Thing")
+    with pytest.raises(ValueError, match=r"package 'strange_three' and package 'strange_four'|'strange_four' and"):
+        THINGS.load("theirs")
+    assert THINGS.load("ours").__name__ == "Counter"  # a name of ours cannot be taken
+
+
+def test_a_process_may_add_its_own(install):
+    things = Registry[type](GROUP, "thing", {"ours": "collections:Counter"}, "a class", THINGS.fits)
+    things.add("mine", int)
+    assert things.load("mine") is int
+    with pytest.raises(ValueError, match="the name is taken"):
+        things.add("ours", int)
+    with pytest.raises(ValueError, match="'x' of this process: 3 does not fit; it must be a class"):
+        things.add("x", 3)  # pyright: ignore[reportArgumentType]  # what is tested

@@ -1,0 +1,107 @@
+"""What a configuration may choose by name: our own components, and those of packages that a user has installed.
+
+A package offers its own by entry point, in the group of the registry:
+
+    [project.entry-points."lvfl.feature_models"]
+    my_model = "my_package.models:MyModel"
+
+A name is looked up in this process's own installation and nowhere else: it is never a module, a path or anything that
+a peer sends. Nothing is imported before it is chosen, and none of another package's before its name is used.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Registry(Generic[T]):
+    """The components of one kind, by name. Our own names cannot be taken by a package."""
+
+    group: str
+    """Of the entry points by which packages offer theirs."""
+    what: str
+    """What one of them is called, as "feature model"."""
+    built_in: Mapping[str, str]
+    """Ours: "module:attribute" by name, in the order in which they are shown."""
+    contract: str
+    """What one of them must be; ends the line about one that is not."""
+    fits: Callable[[Any], bool] = callable
+    """Whether something keeps the contract, as far as that shows without using it."""
+    added: dict[str, T] = field(default_factory=dict[str, T])
+    """Those of this process alone; see `add`."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names: ours, those added, those of packages."""
+        return tuple(dict.fromkeys((*self.built_in, *self.added, *_offered(self.group))))
+
+    def check(self, name: str) -> str:
+        """Return the name. Raises ValueError, with the nearest name or all of them, where it is unknown."""
+        if name not in self.built_in and name not in self.names():
+            raise ValueError(f"unknown {self.what} {name!r}{nearest(name, self.names())}")
+        return name
+
+    def load(self, name: str) -> T:
+        """Return the component of that name.
+
+        Raises ValueError, one line, for an unknown name, two packages with one name, and a component that cannot be
+        imported or does not keep the contract.
+        """
+        if self.check(name) in self.built_in:
+            module, _, attribute = self.built_in[name].partition(":")
+            return getattr(import_module(module), attribute)
+        return self.added[name] if name in self.added else self._load_offered(name)
+
+    def add(self, name: str, component: T) -> None:
+        """Let this process choose a component of its caller's. Raises ValueError for a name of ours, or a misfit."""
+        if name in self.built_in:
+            raise ValueError(f"{self.what} {name!r}: the name is taken; choose another")
+        self.added[name] = self._checked(name, "of this process", component)
+
+    def _load_offered(self, name: str) -> T:
+        first, *others = _offered(self.group)[name]
+        if others:
+            rivals = " and ".join(_package(point) for point in (first, *others))
+            raise ValueError(f"{self.what} {name!r}: {rivals} both offer it; uninstall one")
+        origin = f"of {_package(first)}"
+        try:
+            component = first.load()
+        except Exception as error:  # another package's code: whatever it raises
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"{self.what} {name!r} {origin}: cannot import {first.value!r} ({reason})") from None
+        return self._checked(name, origin, component)
+
+    def _checked(self, name: str, origin: str, component: object) -> T:
+        if not self.fits(component):
+            raise ValueError(f"{self.what} {name!r} {origin}: {component!r} does not fit; it must be {self.contract}")
+        return cast(T, component)
+
+
+@cache
+def _offered(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Return the entry points of a group by name: more than one where packages disagree."""
+    offered: dict[str, tuple[EntryPoint, ...]] = {}
+    for point in entry_points(group=group):
+        offered[point.name] = (*offered.get(point.name, ()), point)
+    return offered
+
+
+def _package(point: EntryPoint) -> str:
+    return f"package {point.dist.name!r}" if point.dist is not None else "an unknown package"
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return the end of an error line about an unknown name: the nearest known one, or all of them."""
+    return did_you_mean(name, known) or f"; known: {', '.join(known)}"
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return the end of an error line that names the nearest known name; empty where none is near."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    return f"; did you mean {close[0]!r}?" if close else ""
