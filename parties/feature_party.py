@@ -191,7 +191,7 @@ class FeatureParty:
             gradient_BD = self.protocol.gradient(embedding_BD.detach())
             self.optimizer.zero_grad()
             embedding_BD.backward(gradient_BD)  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
-            self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+            self.optimizer.step()
             self.report.train_macs += BACKWARD_FORWARDS * self.macs * len(pending.rows_B)
             embedding_BD = None
         passes = (1 + BACKWARD_FORWARDS) * self.config.training.local_iterations

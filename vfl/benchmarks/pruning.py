@@ -46,7 +46,7 @@ class PartyStep:
         embedding_BD = self.runtime.forward(self.model, self.runtime.batch(self.images, self.rows_B))
         self.optimizer.zero_grad()
         embedding_BD.backward(self.gradient_BD)  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
-        self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        self.optimizer.step()
 
     def prune(self, alpha: float, round_to: int | None) -> float:
         """Prune as a party does in the first exchange of a round; return the seconds of the event."""

@@ -13,12 +13,11 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vfl.lightweighting.dependency import CoupledLayers, Importance, PrunableLayer, Shadow, modules_by_name
 from vfl.lightweighting.history import PruningEvent, PruningState, checked_state
-from vfl.lightweighting.shrink import carry_optimizer, check_optimizer, shrink_model
+from vfl.lightweighting.shrink import Optimizer, carry_optimizer, check_optimizer, shrink_model
 
 
 def kept_width(alpha: float, width: int, round_to: int | None = None) -> int:
@@ -94,7 +93,7 @@ class StructuredPruner:
         """Output channels of every prunable layer at the ratio alpha, were it the first one reached."""
         return {name: kept_width(alpha, width, self._round_to) for name, width in self.original_widths.items()}
 
-    def prune_to(self, alpha: float, optimizer: torch.optim.Optimizer | None = None) -> bool:
+    def prune_to(self, alpha: float, optimizer: Optimizer | None = None) -> bool:
         """Prune from the present widths to those of `alpha`, if it exceeds `alpha_max`; True if a width changed.
 
         All importances are those of the weights before the event; ties go to the lower index, which is removed first.
@@ -119,9 +118,7 @@ class StructuredPruner:
         self.alpha_max = alpha
         return changed
 
-    def _remove(
-        self, shadow: Shadow, removed: Mapping[str, Sequence[int]], optimizer: torch.optim.Optimizer | None
-    ) -> None:
+    def _remove(self, shadow: Shadow, removed: Mapping[str, Sequence[int]], optimizer: Optimizer | None) -> None:
         """Remove channels, given by the name of a group's first layer, from the model and the optimizer's state."""
         positions = shadow.remove(removed)
         if optimizer is not None:
@@ -138,7 +135,7 @@ class StructuredPruner:
         """What `load_state_dict` needs to give a dense model this one's structure; a copy."""
         return {"alpha_max": self.alpha_max, "history": copy.deepcopy(self._history)}
 
-    def load_state_dict(self, state: Mapping[str, Any], optimizer: torch.optim.Optimizer | None = None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
         """Repeat the removals of `state` on a model that was not pruned yet, so that pruned weights then fit.
 
         `optimizer` is rebound as in `prune_to`. Weights and the optimizer's state are loaded afterwards, by the

@@ -5,12 +5,19 @@ flattened old tensor: one form for every kind of layer, for both its dimensions 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 Positions = Mapping[str, Tensor]
+
+
+class Optimizer(Protocol):
+    """What a pruning changes of an optimizer: every ``torch.optim.Optimizer`` has it, and so has ``vfl.optim.SGD``."""
+
+    param_groups: list[dict[str, Any]]
+    state: Any
 
 
 def select(values: Tensor, positions: Tensor) -> Tensor:
@@ -48,7 +55,7 @@ def shrink_model(model: nn.Module, positions: Positions) -> dict[Tensor, nn.Para
     return replaced
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, positions: Positions) -> None:
+def check_optimizer(optimizer: Optimizer, model: nn.Module, positions: Positions) -> None:
     """Raise ValueError unless the optimizer holds trainable parameters of the model, in a state that can be carried.
 
     Carried are scalars and tensors of the parameter's shape: SGD with momentum, Adam and the like.
@@ -64,7 +71,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, position
 
 
 def carry_optimizer(
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     replaced: Mapping[Tensor, nn.Parameter],
     positions_of: Mapping[Tensor, Tensor],
 ) -> None:

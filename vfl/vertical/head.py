@@ -44,7 +44,7 @@ class HeadTrainer:
 
     def apply(self) -> None:
         """Take the SGD step on theta_0 whose gradients ``backward`` computed."""
-        self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        self.optimizer.step()
 
     def step(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
         """Take one SGD step on theta_0 and return the loss before it."""

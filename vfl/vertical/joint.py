@@ -46,5 +46,5 @@ class JointTrainer:
         loss = F.cross_entropy(logits_BC, labels_N[rows_B].to(self.runtime.device))
         self.optimizer.zero_grad()
         loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
-        self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        self.optimizer.step()
         return loss.detach()

@@ -79,7 +79,7 @@ class SequentialEngine:
                 _gradient_of(parameter).add_(shift)
             for parameter, anchor in zip(self.model.parameters, anchors, strict=False):
                 _gradient_of(parameter).add_(parameter.detach() - anchor, alpha=task.pull)
-            self.optimizer.step()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+            self.optimizer.step()
         return LocalResult(
             task.client,
             self.model.weights_P - task.start_P,

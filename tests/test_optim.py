@@ -1,0 +1,59 @@
+"""SGD without PyTorch's compiler, against PyTorch's own."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from vfl.config import OptimizerConfig
+from vfl.optim import build_sgd
+
+SETTINGS = [
+    {"momentum": 0.0},
+    {"momentum": 0.9},
+    {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+]
+
+
+def model(layout: torch.memory_format) -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3), nn.Linear(3, 3))
+    layers[4].requires_grad_(False)  # what has no gradient takes no step
+    return layers.to(memory_format=layout)  # pyright: ignore[reportCallIssue]  # missing in the stub
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_steps_are_those_of_torch_bit_for_bit(settings, layout):
+    own, other = model(layout), model(layout)
+    optimizer = build_sgd(own, OptimizerConfig(learning_rate=0.1, **settings))
+    fused = layout == torch.contiguous_format
+    reference = torch.optim.SGD(other.parameters(), lr=0.1, fused=fused, **settings)
+    assert optimizer.fused == fused
+    for seed in range(4):
+        batch = torch.randn(5, 2, 8, 8, generator=torch.Generator().manual_seed(seed))
+        for module, each in ((own, optimizer), (other, reference)):
+            each.zero_grad()
+            module(batch).square().mean().backward()
+            each.step()
+    for a, b in zip(own.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert set(optimizer.state.get(a, {})) == set(reference.state.get(b, {}) if settings["momentum"] else ())
+        for key, value in optimizer.state.get(a, {}).items():
+            assert torch.equal(value, reference.state[b][key])
+
+
+def test_a_step_does_not_import_the_compiler():
+    code = """
+import sys, torch
+from vfl.config import OptimizerConfig
+from vfl.optim import build_sgd
+layer = torch.nn.Linear(2, 2)
+optimizer = build_sgd(layer, OptimizerConfig())
+layer(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
