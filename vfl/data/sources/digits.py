@@ -1,4 +1,6 @@
 """The 1,797 8 x 8 digits within scikit-learn: a data set that needs no files."""
+# pyright: reportUnknownMemberType=false
+# torch.from_numpy is partly untyped.
 
 import warnings
 from importlib.util import find_spec
