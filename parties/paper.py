@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
 
-from parties.run import run_experiment
+from vfl.experiments.run import run_experiment
 from vfl.atomic import write_atomically
 from vfl.checkpoint import CheckpointStore
 from vfl.loop import Callback, Metrics, TrainingLoop

@@ -13,7 +13,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from parties.series import train_for_page
+from vfl.experiments.series import train_for_page
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.config import ConfigError
 from vfl.horizontal.paper.flare_output import write_results

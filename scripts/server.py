@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from parties.remote.server.server_process import run_server
-from parties.run import show_outcome
+from vfl.experiments.run import show_outcome
 from vfl.cli import OneLineParser, ShowConsole, exit_code
 from vfl.config import load_config
 from vfl.run_folder import choose_run_dir

@@ -9,11 +9,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from parties.sweep import train_sweep
+from vfl.experiments.sweep import train_sweep
 from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, exit_code
 from vfl.config import ConfigError
-from vfl.sweep.plan import load_sweep
-from vfl.sweep.show import names
+from vfl.experiments.sweep_plan import load_sweep
+from vfl.experiments.sweep_view import names
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from parties.remote.together import run_together
-from parties.run import run_experiment, show_outcome
+from vfl.experiments.run import run_experiment, show_outcome
 from vfl.cli import OneLineParser, ShowConsole, exit_code
 from vfl.config import load_config
 from vfl.run_folder import choose_run_dir

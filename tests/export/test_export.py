@@ -16,7 +16,7 @@ from models.registry import build_feature_model
 from models.small_map import SmallMapConv2d
 from parties.local import LocalLink
 from parties.predict import predict
-from parties.run import run_experiment
+from vfl.experiments.run import run_experiment
 from parties.trained import load_trained
 from vfl.config import ConfigError, parse_config
 from vfl.export import model as exporting

@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from parties.run import run_experiment
+from vfl.experiments.run import run_experiment
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.horizontal.build import build_horizontal
 from vfl.horizontal.flare import Flare

@@ -24,7 +24,7 @@ from parties.predict import (
     read_samples,
     use_samples,
 )
-from parties.run import run_experiment
+from vfl.experiments.run import run_experiment
 from parties.trained import load_trained, parties_of
 from vfl.checkpoint import CheckpointStore, CorruptCheckpoint
 from vfl.config import ConfigError, parse_config

@@ -277,7 +277,7 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[s
 def train_in_process(config: ExperimentConfig, run_dir: Path) -> dict[str, Any]:
     from rich.console import Console
 
-    from parties.run import run_experiment
+    from vfl.experiments.run import run_experiment
 
     run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
     return outcome_of(run_dir)

@@ -151,7 +151,7 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "has the embeddings": at("vfl.vertical.labels", "ShareEmbeddings.begin"),
     "trains the head": at("vfl.vertical.head", "HeadTrainer.step"),
     "commits": lambda strike: around(Path, "rename", strike),
-    "writes its summary": at("parties.run", "write_summary"),
+    "writes its summary": at("vfl.experiments.run", "write_summary"),
     # at either
     "writes a checkpoint": at_half_a_tensor_file,
 }

@@ -325,7 +325,7 @@ def serve() -> None:
 
 def preload() -> None:
     """Import what a run imports on its way, and compute nothing: threads would not survive a fork."""
-    for name in ("sklearn.datasets", "torch._dynamo", "parties.run"):
+    for name in ("sklearn.datasets", "torch._dynamo", "vfl.experiments.run"):
         importlib.import_module(name)
 
 
@@ -433,9 +433,9 @@ def at_row_without_checkpoint(counter: Counter) -> None:
 
 
 def at_summary(counter: Counter) -> None:
-    import parties.run
+    import vfl.experiments.run
 
-    before(parties.run, "write_summary", counter)
+    before(vfl.experiments.run, "write_summary", counter)
 
 
 def at_removal(counter: Counter) -> None:

@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from parties import paper
 from parties.paper import fork_store, run_all
-from parties.run import run_experiment
+from vfl.experiments.run import run_experiment
 from vfl.checkpoint import CheckpointStore
 from vfl.config import parse_config
 from vfl.loop import Callback, TrainingLoop

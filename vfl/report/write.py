@@ -12,7 +12,7 @@ from vfl.report.figures import Drawing, draw
 from vfl.report.runs import Subject
 from vfl.report.svg import inline_svg, png
 from vfl.report.tables import TableData, party_tables, tables
-from vfl.sweep.show import names
+from vfl.experiments.sweep_view import names
 
 PAGE = "report.html"
 TEXT = "report.md"

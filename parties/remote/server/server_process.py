@@ -15,7 +15,7 @@ from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.stand_in import ABSENT, DroppableLink, StandIn
 from parties.remote.transport.security import load_identity
-from parties.run import Outcome, train
+from vfl.experiments.run import Outcome, train
 from vfl.callbacks import Callback, ShowProgress
 from vfl.checkpoint import CheckpointStore
 from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST

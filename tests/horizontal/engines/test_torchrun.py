@@ -224,7 +224,7 @@ def test_workers_without_the_checkpoint_are_found_out(group):
 
 def serve() -> None:
     # Imported and nothing computed: threads would not survive a fork.
-    for name in ("sklearn.datasets", "torch._dynamo", "torch.distributed", "parties.remote.together", "parties.run"):
+    for name in ("sklearn.datasets", "torch._dynamo", "torch.distributed", "parties.remote.together", "vfl.experiments.run"):
         importlib.import_module(name)
     for line in sys.stdin:
         order = json.loads(line)
@@ -292,7 +292,7 @@ def run(order: dict[str, Any], rank: int) -> None:
 
 def strike(passing: int, action: str) -> None:
     """Let something happen to this worker, a signal when it is about to train its ``passing``-th client."""
-    import parties.run
+    import vfl.experiments.run
     import vfl.horizontal.build
     from vfl.horizontal.engines.sequential import SequentialEngine
 
@@ -307,7 +307,7 @@ def strike(passing: int, action: str) -> None:
         vfl.horizontal.build.load_data = load_other
         return
     if action == "no checkpoint":
-        parties.run.ReadOnlyStore.load_latest = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]
+        vfl.experiments.run.ReadOnlyStore.load_latest = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]
         return
     train = SequentialEngine._train  # pyright: ignore[reportPrivateUsage]
     passed = 0

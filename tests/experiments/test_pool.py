@@ -10,7 +10,7 @@ import pytest
 
 from parties import pool
 from vfl.config import ExperimentConfig
-from vfl.sweep.plan import SweepRun
+from vfl.experiments.sweep_plan import SweepRun
 
 
 def test_a_signal_while_a_run_starts_ends_that_run_as_well(

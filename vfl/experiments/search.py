@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vfl.config import ConfigError
-from vfl.sweep.plan import SearchConfig, Settings, folder_name
+from vfl.experiments.sweep_plan import SearchConfig, Settings, folder_name
 
 if TYPE_CHECKING:
     import optuna

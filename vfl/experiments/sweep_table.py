@@ -9,7 +9,7 @@ from typing import Any
 
 from vfl.atomic import write_atomically
 from vfl.costs import savings
-from vfl.sweep.plan import SweepRun
+from vfl.experiments.sweep_plan import SweepRun
 
 COUNTED = ("uplink_bytes", "downlink_bytes", "dense_uplink_bytes", "dense_downlink_bytes")
 COMPUTED = ("train_macs", "unpruned_train_macs")

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from parties import sweep as sweeps
-from parties.pool import Ended, Event, Progress
-from vfl.sweep.plan import SearchConfig, Sweep, SweepRun
+from vfl.experiments.pool import Ended, Event, Progress
+from vfl.experiments.sweep_plan import SearchConfig, Sweep, SweepRun
 
 BYTES = {"uplink_bytes": 1, "downlink_bytes": 1, "dense_uplink_bytes": 2, "dense_downlink_bytes": 2}
 SUMMARY = {"rounds": 1, "test_accuracy": 0.9, "train_macs": 1, "unpruned_train_macs": 2, "wall_time_s": 1.0} | BYTES

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from vfl.sweep.show import SweepView
+from vfl.experiments.sweep_view import SweepView
 
 SUMMARY = {"test_accuracy": 0.9123, "savings_compute": 0.5, "savings_communication": 0.25, "wall_time_s": 61.0}
 NAME = "lightweighting.alpha0.4-lightweighting.beta0.6-seed1"

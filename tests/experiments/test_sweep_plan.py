@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.config import ConfigError
-from vfl.sweep.plan import Sweep, folder_name, load_sweep
+from vfl.experiments.sweep_plan import Sweep, folder_name, load_sweep
 
 BASE = {"name": "base", "training": {"rounds": 7}, "lightweighting": {"beta": 0.1}}
 

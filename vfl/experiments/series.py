@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from parties.run import Outcome, run_experiment
+from vfl.experiments.run import Outcome, run_experiment
 from vfl.atomic import write_atomically
 from vfl.config import ExperimentConfig
 from vfl.loop import Diverged
