@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
 
-from vfl.experiments.run import run_experiment
 from vfl.atomic import write_atomically
 from vfl.checkpoint import CheckpointStore
+from vfl.experiments.run import run_experiment
 from vfl.loop import Callback, Metrics, TrainingLoop
 from vfl.run_folder import check_run, is_finished, open_run, read_rows
 from vfl.vertical.paper.plan import Fork, Plan, Run

@@ -22,8 +22,8 @@ from vfl.data.prediction_files import unknown_labels
 from vfl.data.samples import Samples
 from vfl.data.split import Split, split_data
 from vfl.data.vertical import grid_partition, standardise
+from vfl.errors import PeerLost
 from vfl.registry import nearest
-from vfl.vertical.link import PeerLost
 
 WhenAbsent = Literal["refuse", "zeros", "mean"]
 

@@ -13,9 +13,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from vfl.experiments.series import train_for_page
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.config import ConfigError
+from vfl.experiments.series import train_for_page
 from vfl.horizontal.paper.flare_output import write_results
 from vfl.horizontal.paper.flare_studies import DATA_SETS, FIGURES, Planner, Scale, make_runs
 

@@ -12,8 +12,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from vfl.experiments.series import train_for_page
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
+from vfl.experiments.series import train_for_page
 from vfl.horizontal.paper.output import write_results
 from vfl.horizontal.paper.studies import STUDIES, make_runs
 

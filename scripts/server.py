@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from parties.remote.server.server_process import run_server
-from vfl.experiments.run import show_outcome
 from vfl.cli import OneLineParser, ShowConsole, exit_code
 from vfl.config import load_config
+from vfl.experiments.run import show_outcome
 from vfl.run_folder import choose_run_dir
 
 
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"warning: {line}")
     run_dir = arguments.run_dir or choose_run_dir(config.name, Path("runs"), resume=arguments.resume)
     outcome = run_server(config, run_dir, resume=arguments.resume, insecure=arguments.insecure, console=console)
-    return show_outcome(outcome, run_dir, console)
+    return show_outcome(outcome, config, run_dir, console)
 
 
 def main() -> int:

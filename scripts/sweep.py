@@ -9,9 +9,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.experiments.sweep import train_sweep
 from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, exit_code
 from vfl.config import ConfigError
+from vfl.experiments.sweep import train_sweep
 from vfl.experiments.sweep_plan import load_sweep
 from vfl.experiments.sweep_view import names
 

@@ -15,7 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vfl.callbacks import EarlyStop, JsonLines, ShowProgress
 from vfl.checkpoint import CheckpointStore, State
-from vfl.loop import Callback, Diverged, Metrics, TrainingLoop, stop_on_signal
+from vfl.errors import Diverged
+from vfl.loop import Callback, Metrics, TrainingLoop, stop_on_signal
 from vfl.tensorboard import TensorBoard
 
 
@@ -439,7 +440,8 @@ class Steps(Fake):
 
 def show(folder: Path, rounds: int, console: Console, **fake: Any) -> None:
     algorithm = Steps(**fake)
-    algorithm.progress = ShowProgress(console)
+    shown = {"savings/compute": "saved: compute {:.0%}", "savings/communication": "communication {:.0%}"}
+    algorithm.progress = ShowProgress(console, shown)
     run(folder, rounds, algorithm, [algorithm.progress], evaluate_every=2)
 
 

@@ -22,8 +22,9 @@ FORBIDDEN = {
     "parties": {"scripts", "tests"},
     "scripts": {"scripts", "tests"},
 }
-GENERAL = ("vfl/loop.py", "vfl/callbacks.py", "vfl/tensorboard.py", "vfl/checkpoint.py", "vfl/costs.py")
-"""What horizontal algorithms use as well."""
+GENERAL = ("loop", "callbacks", "tensorboard", "checkpoint", "costs", "errors", "workers", "run_folder", "experiments")
+"""What both modes use."""
+OF_ONE_MODE = ("vfl.vertical", "vfl.horizontal", "vfl.lightweighting", "vfl.wire")
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -65,10 +66,13 @@ def test_models_import_torch_and_the_standard_library_only():
     assert strange == []
 
 
-@pytest.mark.parametrize("path", GENERAL)
-def test_what_all_algorithms_share_knows_nothing_of_one_kind(path: str):
-    special = [name for name in imported(ROOT / path) if name.startswith(("vfl.vertical", "vfl.horizontal"))]
+@pytest.mark.parametrize("name", GENERAL)
+def test_what_both_modes_share_knows_nothing_of_one(name: str):
+    place = ROOT / "vfl" / name
+    paths = list(place.glob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+    special = [(path.name, each) for path in paths for each in imported(path) if each.startswith(OF_ONE_MODE)]
     assert special == []
+    assert all(".mode == " not in path.read_text(encoding="utf-8") for path in paths)
 
 
 def test_only_the_configuration_knows_yaml():

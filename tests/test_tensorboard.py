@@ -8,8 +8,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
+from parties.mode import VERTICAL
 from parties.widths import ShowWidths, draw_widths
 from vfl.checkpoint import CheckpointStore
+from vfl.horizontal.mode import HORIZONTAL
 from vfl.loop import TrainingLoop
 from vfl.tensorboard import TensorBoard, layout
 
@@ -29,7 +31,10 @@ def trained(build, tmp_path: Path) -> Path:
     for rounds in (2, 4):
         server = build(**sections)
         tensorboard = TensorBoard(
-            tmp_path, "name: small\n", {"lightweighting.beta": 0.1, "labels": "shared", "odd": (1,)}
+            tmp_path,
+            "name: small\n",
+            {"lightweighting.beta": 0.1, "labels": "shared", "odd": (1,)},
+            VERTICAL.front_page,
         )
         store = CheckpointStore(tmp_path / "checkpoints")
         TrainingLoop(server, rounds, [tensorboard, ShowWidths(server, tensorboard)], checkpoints=store).run()
@@ -73,7 +78,12 @@ def test_the_page_opens_on_the_savings(trained: Path):
 
 def test_every_quantity_has_one_chart(trained: Path):
     metrics = dict.fromkeys(events_of(trained).Tags()["scalars"], 0.0)
-    charts = [tag for category in layout(metrics).values() for chart in category.values() for tag in chart[1]]
+    charts = [
+        tag
+        for category in layout(metrics, VERTICAL.front_page).values()
+        for chart in category.values()
+        for tag in chart[1]
+    ]
     import re
 
     for tag in metrics:
@@ -81,7 +91,7 @@ def test_every_quantity_has_one_chart(trained: Path):
 
 
 def test_a_horizontal_run_has_no_empty_charts():
-    sections: dict[str, Any] = layout({"accuracy/test": 0.5, "loss/train": 1.0})
+    sections: dict[str, Any] = layout({"accuracy/test": 0.5, "loss/train": 1.0}, HORIZONTAL.front_page)
     assert [list(charts) for charts in sections.values()] == [["test accuracy"], ["loss"]]
 
 

@@ -1,6 +1,7 @@
 """What watches the loop: JSONL, progress and early stopping; TensorBoard has a file of its own."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -31,10 +32,16 @@ class JsonLines(Callback):
 
 
 class ShowProgress(Callback):
-    """A bar on a terminal, one plain line per round otherwise."""
+    """A bar on a terminal, one plain line per round otherwise.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: where it is shown.
+        shown: what a round's line tells beside loss and accuracy: a format by tag.
+    """
+
+    def __init__(self, console: Console, shown: Mapping[str, str] | None = None) -> None:
         self.console = console
+        self.shown = {"loss/train": "loss {:.4f}", "accuracy/test": "test accuracy {:.2%}"} | dict(shown or {})
         self.bar = Progress(
             TextColumn("round {task.fields[label]}"),
             BarColumn(),
@@ -59,10 +66,7 @@ class ShowProgress(Callback):
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Show the round's result."""
-        shown = [("loss/train", "loss {:.4f}"), ("accuracy/test", "test accuracy {:.2%}")]
-        shown += [("savings/compute", "saved: compute {:.0%}"), ("savings/communication", "communication {:.0%}")]
-        shown += [("clients/reporting", "clients {:.0f}"), ("simulated_time_s/total", "simulated {:.1f} s")]
-        text = "  ".join(form.format(metrics[tag]) for tag, form in shown if tag in metrics)
+        text = "  ".join(form.format(metrics[tag]) for tag, form in self.shown.items() if tag in metrics)
         self.bar.update(self.task, completed=0)
         self._label_round(loop)
         self._print(f"round {round_index + 1}/{loop.rounds}  {text}")

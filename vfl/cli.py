@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from vfl.config import ConfigError
-from vfl.vertical.link import PeerLost
+from vfl.errors import PeerLost
 from vfl.workers import speaks
 
 DONE = 0

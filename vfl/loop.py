@@ -8,16 +8,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from vfl.checkpoint import CheckpointStore, State
+from vfl.errors import Diverged
 
 Metrics = dict[str, float]
 """Values of one round by TensorBoard tag, as ``accuracy/test`` or ``alpha/party_1``."""
-
-
-class Diverged(ValueError):  # noqa: N818 - says what happened
-    """Training has left the finite numbers. ``what`` names the loss or metric that tells so."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is not finite: lower training.optimizer.learning_rate")
 
 
 def finite(value: float, what: str) -> float:

@@ -4,6 +4,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ from torch.utils.tensorboard.summary import hparams as hparams_summaries
 from vfl.loop import Callback, Metrics, TrainingLoop
 
 Layout = dict[str, dict[str, list[str | list[str]]]]
-SAVINGS = {
-    "test accuracy": "accuracy/test",
-    "compute saved": "savings/compute",
-    "communication saved": "savings/communication",
-}
-"""Charts on which the page opens, by title: what was bought, and for how much. A line per run."""
-BY_PARTY = {"compute saved, by party": "savings_compute", "communication saved, by party": "savings_communication"}
+
+
+@dataclass(frozen=True)
+class FrontPage:
+    """The charts on which the page opens; those whose quantity a run does not have are left out."""
+
+    title: str = "what is reached"
+    tags: Mapping[str, str] = field(default_factory=lambda: {"test accuracy": "accuracy/test"})
+    """Tag by title, with a line per run; the columns of the page HParams as well."""
+    by_owner: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Quantity by title, with a line per owner."""
 
 
 class TensorBoard(Callback):
@@ -29,12 +34,20 @@ class TensorBoard(Callback):
         run_dir: folder of the event files.
         config: the resolved configuration, shown as text.
         hparams: settings on the page HParams, by dotted key.
+        front_page: what the page opens on.
     """
 
-    def __init__(self, run_dir: Path, config: str = "", hparams: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        config: str = "",
+        hparams: Mapping[str, Any] | None = None,
+        front_page: FrontPage = FrontPage(),
+    ) -> None:
         self.run_dir = run_dir
         self.config = config
         self.hparams = hparams or {}
+        self.front_page = front_page
         self.writer: SummaryWriter | None = None
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
@@ -54,32 +67,32 @@ class TensorBoard(Callback):
 
     def _describe(self, writer: SummaryWriter, metrics: Metrics) -> None:
         """Write what belongs to the run, not to a round."""
-        writer.add_custom_scalars(layout(metrics))
+        writer.add_custom_scalars(layout(metrics, self.front_page))
         if self.config:
             writer.add_text("config", f"```yaml\n{self.config}```", 0)
         if self.hparams:
             shown = {key: _plain(value) for key, value in self.hparams.items()}
-            columns = dict.fromkeys((*SAVINGS.values(), "loss/test"))
+            columns = dict.fromkeys((*self.front_page.tags.values(), "loss/test"))
             # add_hparams would write them into a folder of its own, apart from the run's curves.
             for summary in hparams_summaries(shown, columns):
                 writer._get_file_writer().add_summary(summary)  # pyright: ignore[reportPrivateUsage]
 
 
-def layout(metrics: Metrics) -> Layout:
-    """Return a layout of the custom scalars: the savings first, then a chart per quantity with a line per owner.
+def layout(metrics: Metrics, page: FrontPage) -> Layout:
+    """Return a layout of the custom scalars: the front page, then a chart per quantity with a line per owner.
 
-    TensorBoard sorts the sections by name, so they are numbered.
+    TensorBoard sorts the sections by name, so they are numbered. A run's first round may have no evaluation yet.
     """
-    savings = {title: tag for title, tag in SAVINGS.items() if tag in metrics or tag == "accuracy/test"}
-    by_party = {title: name for title, name in BY_PARTY.items() if any(tag.startswith(f"{name}/") for tag in metrics)}
-    shown = {"accuracy", "savings", *by_party.values()}
+    tags = {title: tag for title, tag in page.tags.items() if tag in metrics or tag == "accuracy/test"}
+    by_owner = {title: name for title, name in page.by_owner.items() if any(t.startswith(f"{name}/") for t in metrics)}
+    shown = {tag.partition("/")[0] for tag in page.tags.values()} | set(by_owner.values())
     others = dict.fromkeys(tag.partition("/")[0] for tag in metrics)
-    first: dict[str, list[str | list[str]]] = {title: ["Multiline", [f"^{tag}$"]] for title, tag in savings.items()}
-    first |= {title: ["Multiline", [f"^{name}/"]] for title, name in by_party.items()}
+    first: dict[str, list[str | list[str]]] = {title: ["Multiline", [f"^{tag}$"]] for title, tag in tags.items()}
+    first |= {title: ["Multiline", [f"^{name}/"]] for title, name in by_owner.items()}
     rest: dict[str, list[str | list[str]]] = {
         name: ["Multiline", [f"^{name}/"]] for name in others if name not in shown
     }
-    return {"1 what lightweighting buys": first} | ({"2 every quantity": rest} if rest else {})
+    return {f"1 {page.title}": first} | ({"2 every quantity": rest} if rest else {})
 
 
 def _plain(value: Any) -> bool | float | str:

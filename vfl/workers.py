@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.vertical.link import PeerLost
+from vfl.errors import PeerLost
 
 PATH_BYTES = 4096
 """Longest path of Linux."""
@@ -123,27 +123,16 @@ class Workers(Alone):
             ) from error
 
 
-def join_workers(config: ExperimentConfig) -> Alone:
+def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, int], None]) -> Alone:
     """Join the other workers where torchrun has started this process, else be alone.
 
-    Raises ConfigError, before anything is waited for, for a run that cannot be shared.
+    ``check`` raises ConfigError, before anything is waited for, for an experiment that so many cannot share.
     """
     if not _under_torchrun():
         return Alone()
-    size, horizontal = int(os.environ["WORLD_SIZE"]), config.horizontal
-    if config.mode != "horizontal":
-        raise ConfigError("mode: torchrun shares the clients of mode horizontal; for vertical use --processes")
-    if size > horizontal.clients_per_round:
-        raise ConfigError(
-            f"horizontal.clients_per_round: {horizontal.clients_per_round} clients are too few for {size} workers; "
-            "raise it or lower torchrun's --nproc-per-node"
-        )
-    if horizontal.engine == "batched":
-        raise ConfigError("horizontal.engine: workers under torchrun train their clients sequentially; use auto")
-    if horizontal.client_state == "disk":
-        raise ConfigError("horizontal.client_state: disk is for one process; use memory, or run without torchrun")
+    check(config, int(os.environ["WORLD_SIZE"]))
     _take_share_of_machine(config)
-    return Workers(torch.device(config.device).type, horizontal.worker_timeout_s)
+    return Workers(torch.device(config.device).type, config.horizontal.worker_timeout_s)
 
 
 def speaks() -> bool:

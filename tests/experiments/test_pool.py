@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from parties import pool
 from vfl.config import ExperimentConfig
+from vfl.experiments import pool
 from vfl.experiments.sweep_plan import SweepRun
 
 

@@ -3,13 +3,15 @@
 import gc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from parties import run, series
 from vfl.config import ExperimentConfig
+from vfl.experiments import run, series
+from vfl.experiments.mode import Built, Stage
 
 
 def test_a_run_has_let_go_of_the_one_before_it(
@@ -17,15 +19,15 @@ def test_a_run_has_let_go_of_the_one_before_it(
 ):
     models: list[weakref.ref[object]] = []
     alive_at_start: list[int] = []
-    build = run.build_algorithm
+    mode = run.find_mode("vertical")
 
-    def build_and_watch(*arguments: object) -> object:
+    def build_and_watch(config: ExperimentConfig, stage: Stage) -> Built:
         alive_at_start.append(sum(model() is not None for model in models))
-        algorithm, callbacks = build(*arguments)  # pyright: ignore[reportArgumentType]  # whatever it takes
-        models.append(weakref.ref(algorithm.links[0].party.model))  # pyright: ignore[reportAttributeAccessIssue]  # a HeadServer with local links
-        return algorithm, callbacks
+        built = mode.build(config, stage)
+        models.append(weakref.ref(built.algorithm.links[0].party.model))  # pyright: ignore[reportAttributeAccessIssue]  # a HeadServer with local links
+        return built
 
-    monkeypatch.setattr(run, "build_algorithm", build_and_watch)
+    monkeypatch.setattr(run, "find_mode", lambda name: replace(mode, build=build_and_watch))
     config = configure(training={"rounds": 1})
     gc.disable()  # as good as between runs of few objects
     try:

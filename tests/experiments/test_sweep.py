@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from parties import sweep as sweeps
+from vfl.experiments import sweep as sweeps
 from vfl.experiments.pool import Ended, Event, Progress
 from vfl.experiments.sweep_plan import SearchConfig, Sweep, SweepRun
 

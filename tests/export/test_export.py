@@ -16,9 +16,9 @@ from models.registry import build_feature_model
 from models.small_map import SmallMapConv2d
 from parties.local import LocalLink
 from parties.predict import predict
-from vfl.experiments.run import run_experiment
 from parties.trained import load_trained
 from vfl.config import ConfigError, parse_config
+from vfl.experiments.run import run_experiment
 from vfl.export import model as exporting
 from vfl.export.model import ExportMismatch, check_tools, export_model, plain_model, run_onnx
 from vfl.lightweighting.pruning import StructuredPruner

@@ -9,8 +9,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from vfl.experiments.run import run_experiment
 from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.experiments.run import run_experiment
 from vfl.horizontal.build import build_horizontal
 from vfl.horizontal.flare import Flare
 from vfl.horizontal.paper.flare_gap import random_cell

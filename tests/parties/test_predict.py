@@ -24,14 +24,14 @@ from parties.predict import (
     read_samples,
     use_samples,
 )
-from vfl.experiments.run import run_experiment
 from parties.trained import load_trained, parties_of
 from vfl.checkpoint import CheckpointStore, CorruptCheckpoint
 from vfl.config import ConfigError, parse_config
 from vfl.data.datasets import load_dataset
 from vfl.data.split import split_data
+from vfl.errors import PeerLost
+from vfl.experiments.run import run_experiment
 from vfl.run_folder import read_summary
-from vfl.vertical.link import PeerLost
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CLASSES = 10

@@ -8,7 +8,7 @@ import pytest
 
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.link import RemoteLink
-from vfl.vertical.link import PeerLost
+from vfl.errors import PeerLost
 from vfl.wire.envelope import (
     PROTOCOL_VERSION,
     Envelope,

@@ -18,7 +18,7 @@ from parties.remote.together import free_port
 from parties.remote.transport import rpc
 from parties.remote.transport.rpc import error_text, grpc, is_end, open_channel, open_stream
 from vfl.config import ConfigError, NetworkConfig
-from vfl.vertical.link import PeerLost
+from vfl.errors import PeerLost
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of, read_envelope
 from vfl.wire.parcel import PIECE_BYTES, Assembler, Parcel, cut
 

@@ -19,7 +19,7 @@ from parties.remote.together import SERVER, Supervisor, predict_together
 from parties.trained import load_run, load_trained
 from vfl.config import ConfigError
 from vfl.data.datasets import load_dataset
-from vfl.vertical.link import PeerLost
+from vfl.errors import PeerLost
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 GRID = {"partition": {"rows": 2, "columns": 2}}

@@ -325,7 +325,7 @@ def serve() -> None:
 
 def preload() -> None:
     """Import what a run imports on its way, and compute nothing: threads would not survive a fork."""
-    for name in ("sklearn.datasets", "torch._dynamo", "vfl.experiments.run"):
+    for name in ("sklearn.datasets", "torch._dynamo", "vfl.experiments.run", "parties.mode", "vfl.horizontal.mode"):
         importlib.import_module(name)
 
 

@@ -18,9 +18,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from parties import paper
 from parties.paper import fork_store, run_all
-from vfl.experiments.run import run_experiment
 from vfl.checkpoint import CheckpointStore
 from vfl.config import parse_config
+from vfl.experiments.run import run_experiment
 from vfl.loop import Callback, TrainingLoop
 from vfl.run_folder import read_rows
 from vfl.vertical.paper.plan import Plan, make_plan

@@ -4,10 +4,10 @@ A user's mistake becomes one line of ``ConfigError`` that names the field and th
 """
 
 from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
-from vfl.config.fields import ConfigError
 from vfl.config.files import changed_keys, dotted_settings, dump_config, load_config, parse_config
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
+from vfl.errors import ConfigError
 
 __all__ = [
     "ConfigError",

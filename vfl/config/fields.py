@@ -17,13 +17,6 @@ from vfl.lightweighting.schedule import PartySchedule, Schedule, parse_party_sch
 from vfl.registry import Registry
 
 
-class ConfigError(ValueError):
-    """A configuration that cannot be run; the text is one line that names the field and the fix."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(" ".join(text.splitlines()))  # keys and values of a user's may hold line ends
-
-
 def _learning_rate(value: object) -> Schedule:
     schedule = parse_schedule(value)
     values = list(schedule.values()) if isinstance(schedule, dict) else [schedule]

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
-from vfl.config.fields import ConfigError
+from vfl.errors import ConfigError
 from vfl.registry import did_you_mean, nearest
 
 

@@ -1,26 +1,21 @@
-"""One training from a configuration: parties or clients in this process, the callbacks, the loop and its signals."""
+"""One training from a configuration: what its mode builds, the callbacks, the loop and its signals."""
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from parties.head_server import HeadServer
-from parties.local import build_in_process
-from parties.widths import ShowWidths
-from vfl.callbacks import EarlyStop, JsonLines, ShowProgress
+from vfl.callbacks import EarlyStop, JsonLines
 from vfl.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.cli import DONE, INTERRUPTED
-from vfl.config import ExperimentConfig, dotted_settings, dump_config
-from vfl.horizontal import table as horizontal_table
-from vfl.loop import Algorithm, Callback, TrainingLoop, stop_on_signal
+from vfl.config import ExperimentConfig
+from vfl.experiments.mode import Built, Stage, find_mode
+from vfl.loop import Callback, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, write_summary
-from vfl.runtime import Runtime, start_runtime
-from vfl.tensorboard import TensorBoard
-from vfl.vertical import table as vertical_table
+from vfl.runtime import start_runtime
 from vfl.workers import Alone
 
 
@@ -36,26 +31,6 @@ class Outcome:
     """The signal that asked for an end, which may have come in the last round; None without one."""
     stop_reason: str | None
     """Why the loop ended before its last round, signals included."""
-
-
-def build_algorithm(
-    config: ExperimentConfig,
-    runtime: Runtime,
-    run_dir: Path,
-    console: Console,
-    on_step: Callable[[int, int], None],
-    workers: Alone | None = None,
-) -> tuple[Algorithm, list[Callback]]:
-    """Build what the loop trains, and the callbacks that are its own.
-
-    Raises ValueError for data that is not there or does not fit.
-    """
-    if config.mode == "horizontal":
-        from vfl.horizontal.build import build_horizontal  # scipy and matplotlib: over a second of everybody's start
-
-        trainer, show_split = build_horizontal(config, runtime, run_dir, console, on_step, workers)
-        return trainer, [show_split]
-    return build_in_process(config, runtime, on_step), []
 
 
 def run_experiment(
@@ -74,53 +49,44 @@ def run_experiment(
     settings on TensorBoard's page of that name, by dotted key; None shows all. Raises ValueError for data or a folder
     that cannot be used.
     """
-    if workers is not None and workers.rank > 0:
-        return _follow(config, run_dir, console, workers)
-    check_run(run_dir, config, resume=resume)
+    mode, workers = find_mode(config.mode), workers or Alone()
+    first = workers.rank == 0
+    if first:
+        check_run(run_dir, config, resume=resume)
     # A series' last run: its data hang in reference cycles, and Python's collector counts objects, not their bytes.
     gc.collect()
-    runtime = start_runtime(config)
-    progress = ShowProgress(console)
-    algorithm, own_callbacks = build_algorithm(config, runtime, run_dir, console, progress.on_step, workers)
+    stage = mode.stage(config, start_runtime(config), run_dir, console, workers, hparams)
+    built = mode.build(config, stage)
+    checkpoints = run_dir / "checkpoints"
+    if not first:
+        return train(built, config, stage, ReadOnlyStore(checkpoints, keep=config.checkpoint.keep))
     open_run(run_dir, config)
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
-    store = CheckpointStore(run_dir / "checkpoints", keep=config.checkpoint.keep)
     with only_process_in(run_dir):
-        return train(algorithm, config, run_dir, store, progress, [*own_callbacks, *extra_callbacks], workers, hparams)
-
-
-def _follow(config: ExperimentConfig, run_dir: Path, console: Console, workers: Alone) -> Outcome:
-    """Do what the first worker does, and write nothing."""
-    runtime = start_runtime(config)
-    algorithm, _ = build_algorithm(config, runtime, run_dir, console, lambda done, total: None, workers)
-    store = ReadOnlyStore(run_dir / "checkpoints", keep=config.checkpoint.keep)
-    return train(algorithm, config, run_dir, store, ShowProgress(console), workers=workers)
+        store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)
+        return train(built, config, stage, store, extra_callbacks)
 
 
 def train(
-    algorithm: Algorithm,
+    built: Built,
     config: ExperimentConfig,
-    run_dir: Path,
+    stage: Stage,
     store: CheckpointStore,
-    progress: ShowProgress,
     extra_callbacks: Sequence[Callback] = (),
-    workers: Alone | None = None,
-    hparams: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Train in a folder that is open and locked, from the newest checkpoint in ``store`` on.
 
-    The first of several ``workers`` has the folder and the callbacks; the others are ready when it is.
+    The first of several workers has the folder and the callbacks; the others are ready when it is.
     """
-    workers = workers or Alone()
+    workers, run_dir = stage.workers, stage.run_dir
     first = workers.rank == 0
-    tensorboard = TensorBoard(run_dir, dump_config(config), dotted_settings(config) if hparams is None else hparams)
-    callbacks: list[Callback] = [tensorboard, JsonLines(run_dir / "metrics.jsonl"), progress] if first else []
-    if first and isinstance(algorithm, HeadServer):
-        callbacks.append(ShowWidths(algorithm, tensorboard))
+    callbacks: list[Callback] = []
+    if first:
+        callbacks += [stage.tensorboard, JsonLines(run_dir / "metrics.jsonl"), stage.progress, *built.callbacks]
     if config.training.patience is not None:
         callbacks.append(EarlyStop(config.training.patience))
     loop = TrainingLoop(
-        algorithm,
+        built.algorithm,
         config.training.rounds,
         [*callbacks, *extra_callbacks],
         checkpoints=store,
@@ -133,7 +99,7 @@ def train(
         signals.append(signal_name)
         loop.request_stop(signal_name, to_resume=True)
         again = " (again: at once)" if workers.size == 1 else ""
-        progress.console.print(f"{signal_name}: ending after this round and its checkpoint{again}")
+        stage.console.print(f"{signal_name}: ending after this round and its checkpoint{again}")
 
     workers.on_stop(end)
     with stop_on_signal(workers.ask_to_stop):
@@ -151,7 +117,7 @@ def train(
     return Outcome(summary, finished, signals[0] if signals else None, loop.stop_reason if ended_early else None)
 
 
-def show_outcome(outcome: Outcome, run_dir: Path, console: Console, *, horizontal: bool = False) -> int:
+def show_outcome(outcome: Outcome, config: ExperimentConfig, run_dir: Path, console: Console) -> int:
     """Show how a training ended and return the exit code."""
     if not outcome.finished:
         rounds = outcome.summary["rounds"]
@@ -159,6 +125,5 @@ def show_outcome(outcome: Outcome, run_dir: Path, console: Console, *, horizonta
         return INTERRUPTED
     if outcome.stop_reason:
         console.print(f"stopped early: {outcome.stop_reason}")
-    table = horizontal_table if horizontal else vertical_table
-    console.print(table.summary_table(outcome.summary))
+    console.print(find_mode(config.mode).table(outcome.summary))
     return DONE

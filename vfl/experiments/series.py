@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from vfl.experiments.run import Outcome, run_experiment
 from vfl.atomic import write_atomically
 from vfl.config import ExperimentConfig
-from vfl.loop import Diverged
+from vfl.errors import Diverged
+from vfl.experiments.run import Outcome, run_experiment
 from vfl.run_folder import is_finished
 
 

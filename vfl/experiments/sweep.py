@@ -13,14 +13,14 @@ from typing import Any
 
 from rich.console import Console
 
-from vfl.experiments.pool import Ended, Event, train_in_processes
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError
-from vfl.run_folder import is_finished, only_process_in, read_summary
-from vfl.experiments.sweep_plan import Sweep, SweepRun
+from vfl.experiments.pool import Ended, Event, train_in_processes
 from vfl.experiments.search import Search
-from vfl.experiments.sweep_view import SweepView
+from vfl.experiments.sweep_plan import Sweep, SweepRun
 from vfl.experiments.sweep_table import shares, write_tables
+from vfl.experiments.sweep_view import SweepView
+from vfl.run_folder import is_finished, only_process_in, read_summary
 
 MANIFEST = "sweep.json"
 

@@ -8,11 +8,11 @@ from jinja2 import Environment, StrictUndefined
 
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, dump_config
+from vfl.experiments.sweep_view import names
 from vfl.report.figures import Drawing, draw
 from vfl.report.runs import Subject
 from vfl.report.svg import inline_svg, png
 from vfl.report.tables import TableData, party_tables, tables
-from vfl.experiments.sweep_view import names
 
 PAGE = "report.html"
 TEXT = "report.md"

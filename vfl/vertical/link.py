@@ -7,10 +7,6 @@ from vfl.checkpoint import State
 from vfl.wire.messages import Buffer, Message
 
 
-class PeerLost(RuntimeError):  # noqa: N818 - says what happened
-    """The other side is gone, frozen or cut off; the text names it and says how that was noticed."""
-
-
 class PartyLink(Protocol):
     """A way to a party: requests in order, each with its reply. The algorithm cannot tell links apart.
 

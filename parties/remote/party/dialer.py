@@ -14,7 +14,7 @@ from parties.remote.tls.files import TlsFiles
 from parties.remote.transport.rpc import Call, error_text, is_end, is_oversize, open_channel, open_stream
 from parties.remote.transport.stream import Ended, Stream
 from vfl.config import NetworkConfig
-from vfl.vertical.link import PeerLost
+from vfl.errors import PeerLost
 from vfl.wire.envelope import Envelope, EnvelopeError, kind_of, read_envelope, refusal
 from vfl.wire.parcel import Parcel
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from parties.remote.transport.stream import Stream
-from vfl.vertical.link import PeerLost
+from vfl.errors import PeerLost
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Hello, check_run, kind_of
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Parcel

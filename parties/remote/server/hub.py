@@ -13,7 +13,7 @@ from parties.remote.tls.files import TlsFiles
 from parties.remote.transport.rpc import Pipe, Server, error_text, is_end, make_server
 from parties.remote.transport.stream import Ended, Stream
 from vfl.config import NetworkConfig
-from vfl.vertical.link import PeerLost
+from vfl.errors import PeerLost
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Welcome, read_envelope, refusal
 
 JOIN_LIMIT_S = 20.0

@@ -35,9 +35,9 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_label_data
 from vfl.data.prediction_files import load_sample_labels, unknown_labels
 from vfl.data.samples import ids_digest
+from vfl.errors import PeerLost
 from vfl.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
-from vfl.vertical.link import PeerLost
 from vfl.wire.messages import Buffer, Message
 
 MEANS = "mean_embeddings"

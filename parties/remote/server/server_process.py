@@ -9,22 +9,25 @@ from rich.console import Console
 from torch import Tensor
 
 from parties.build import TrainingLabels, build_head_server, feature_config
+from parties.mode import VERTICAL
 from parties.remote.joining import DataDigests, Expected, agreement, check_mode, labels_digest
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.stand_in import ABSENT, DroppableLink, StandIn
 from parties.remote.transport.security import load_identity
-from vfl.experiments.run import Outcome, train
-from vfl.callbacks import Callback, ShowProgress
+from parties.widths import ShowWidths
 from vfl.checkpoint import CheckpointStore
 from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import LabelData, load_label_data
-from vfl.loop import TrainingLoop
+from vfl.errors import PeerLost
+from vfl.experiments.mode import Built
+from vfl.experiments.run import Outcome, train
+from vfl.loop import Callback, TrainingLoop
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, write_run_id
 from vfl.runtime import Runtime, start_runtime
-from vfl.vertical.link import PartyLink, PeerLost
+from vfl.vertical.link import PartyLink
 
 OWNER = "server"
 
@@ -125,16 +128,17 @@ class ServerProcess:
         """Train one session."""
         self.session += 1
         store = self._open_store(connections)
-        progress = ShowProgress(console)
-        algorithm = build_head_server(
+        stage = VERTICAL.stage(self.config, self.runtime, self.run_dir, console)
+        server = build_head_server(
             self._links(hub, connections, console),
             self.labels.train,
             self.labels.test_labels_N,
             self.config,
             self.runtime,
-            progress.on_step,
+            stage.progress.on_step,
         )
-        return train(algorithm, self.config, self.run_dir, store, progress, [self.breaks])
+        built = Built(server, [ShowWidths(server, stage.tensorboard)])
+        return train(built, self.config, stage, store, [self.breaks])
 
     def _away_at_checkpoint(self) -> set[str]:
         """Return whom an earlier server had dropped: this one does not wait for them either."""

@@ -18,9 +18,9 @@ from parties.feature_party import REPLIES
 from parties.remote.server.link import RemoteLink, reference
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
+from vfl.errors import PeerLost
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import encode_as
-from vfl.vertical.link import PeerLost
 from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind, control, pack, unpack
 
 ABSENT, STAND_IN = "absent", "stand_in"

@@ -1,0 +1,34 @@
+"""Vertical experiments, as the room that runs them sees them: all parties in this process."""
+
+from parties.local import build_in_process
+from parties.widths import ShowWidths
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.experiments.mode import Built, Mode, Stage
+from vfl.tensorboard import FrontPage
+from vfl.vertical.table import summary_table
+
+
+def _build(config: ExperimentConfig, stage: Stage) -> Built:
+    server = build_in_process(config, stage.runtime, stage.progress.on_step)
+    return Built(server, [ShowWidths(server, stage.tensorboard)])
+
+
+def _check_workers(config: ExperimentConfig, workers: int) -> None:
+    raise ConfigError("mode: torchrun shares the clients of mode horizontal; for vertical use --processes")
+
+
+VERTICAL = Mode(
+    _build,
+    summary_table,
+    _check_workers,
+    shown={"savings/compute": "saved: compute {:.0%}", "savings/communication": "communication {:.0%}"},
+    front_page=FrontPage(
+        "what lightweighting buys",
+        {
+            "test accuracy": "accuracy/test",
+            "compute saved": "savings/compute",
+            "communication saved": "savings/communication",
+        },
+        {"compute saved, by party": "savings_compute", "communication saved, by party": "savings_communication"},
+    ),
+)

@@ -1,0 +1,19 @@
+"""The errors that a user meets in one line: what was given, what was lost, where training went astray."""
+
+
+class ConfigError(ValueError):
+    """A setting, a file or an option is wrong; the text is one line that names it and the fix."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(text.splitlines()))  # keys and values of a user's may hold line ends
+
+
+class Diverged(ValueError):  # noqa: N818 - says what happened
+    """Training has left the finite numbers. ``what`` names the loss or metric that tells so."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not finite: lower training.optimizer.learning_rate")
+
+
+class PeerLost(RuntimeError):  # noqa: N818 - says what happened
+    """The other side is gone, frozen or cut off; the text names it and says how that was noticed."""

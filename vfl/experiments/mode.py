@@ -1,0 +1,90 @@
+"""What the two kinds of experiment differ in, seen from the room that runs them.
+
+A mode is offered by entry point (group ``lvfl.modes`` in pyproject.toml) under the name that ``mode`` of the
+configuration has: this room is below the parties and cannot import them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from vfl.callbacks import ShowProgress
+from vfl.config import ExperimentConfig, dotted_settings, dump_config
+from vfl.errors import ConfigError
+from vfl.loop import Algorithm, Callback
+from vfl.runtime import Runtime
+from vfl.tensorboard import FrontPage, TensorBoard
+from vfl.workers import Alone
+
+GROUP = "lvfl.modes"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a run is computed, shown and kept."""
+
+    runtime: Runtime
+    run_dir: Path
+    console: Console
+    progress: ShowProgress
+    tensorboard: TensorBoard
+    workers: Alone
+
+
+class Built(NamedTuple):
+    """What the loop trains, and the callbacks that are its own."""
+
+    algorithm: Algorithm
+    callbacks: Sequence[Callback] = ()
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One kind of experiment."""
+
+    build: Callable[[ExperimentConfig, Stage], Built]
+    """Loads the data and builds everything. Raises ValueError for data that is not there or does not fit."""
+    table: Callable[[Mapping[str, Any]], Table]
+    """Shows the summary of a finished run."""
+    check_workers: Callable[[ExperimentConfig, int], None]
+    """Raises ConfigError for an experiment that so many processes under torchrun cannot share."""
+    shown: Mapping[str, str] = field(default_factory=dict[str, str])
+    """How a round's line tells the metrics that it adds to loss and accuracy: a format by tag."""
+    front_page: FrontPage = field(default_factory=FrontPage)
+    """The charts on which TensorBoard opens."""
+
+    def stage(
+        self,
+        config: ExperimentConfig,
+        runtime: Runtime,
+        run_dir: Path,
+        console: Console,
+        workers: Alone | None = None,
+        hparams: Mapping[str, Any] | None = None,
+    ) -> Stage:
+        """Return the stage of a run in ``run_dir``; ``hparams`` as in ``run_experiment``."""
+        hparams = dotted_settings(config) if hparams is None else hparams
+        board = TensorBoard(run_dir, dump_config(config), hparams, self.front_page)
+        return Stage(runtime, run_dir, console, ShowProgress(console, self.shown), board, workers or Alone())
+
+
+def find_mode(name: str) -> Mode:
+    """Return the mode of this name. Raises ConfigError where nothing that is installed offers it."""
+    return _entry_point(name).load()
+
+
+def module_of(name: str) -> str:
+    """Return the module that a mode is imported from. Raises as ``find_mode``."""
+    return _entry_point(name).module
+
+
+def _entry_point(name: str) -> EntryPoint:
+    offered = [entry for entry in entry_points(group=GROUP) if entry.name == name]
+    if not offered:
+        raise ConfigError(f"mode: no installed package offers {name!r}; install this one again: pip install -e .")
+    return offered[0]
