@@ -14,7 +14,7 @@ from rich.console import Console
 from parties.remote.together import run_together
 from vfl.cli import OneLineParser, ShowConsole, exit_code
 from vfl.config import load_config
-from vfl.experiments.mode import find_mode
+from vfl.experiments.mode import MODES
 from vfl.experiments.run import run_experiment, show_outcome
 from vfl.run_folder import choose_run_dir
 from vfl.workers import join_workers, speaks
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     config = load_config(arguments.config, arguments.overrides)
     for line in config.warnings():
         console.print(f"warning: {line}")
-    workers = join_workers(config, find_mode(config.mode).check_workers)
+    workers = join_workers(config, MODES.load(config.mode).check_workers)
     run_dir = arguments.run_dir or choose_run_dir(config.name, Path("runs"), resume=arguments.resume)
     run_dir = Path(workers.from_first(str(run_dir)))  # the others may find it begun
     if arguments.resume and not (run_dir / "config.yaml").exists():

@@ -5,13 +5,14 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from vfl.config import ExperimentConfig
 from vfl.experiments import run, series
-from vfl.experiments.mode import Built, Stage
+from vfl.experiments.mode import MODES, Built, Stage
 
 
 def test_a_run_has_let_go_of_the_one_before_it(
@@ -19,7 +20,7 @@ def test_a_run_has_let_go_of_the_one_before_it(
 ):
     models: list[weakref.ref[object]] = []
     alive_at_start: list[int] = []
-    mode = run.find_mode("vertical")
+    mode = MODES.load("vertical")
 
     def build_and_watch(config: ExperimentConfig, stage: Stage) -> Built:
         alive_at_start.append(sum(model() is not None for model in models))
@@ -27,7 +28,7 @@ def test_a_run_has_let_go_of_the_one_before_it(
         models.append(weakref.ref(built.algorithm.links[0].party.model))  # pyright: ignore[reportAttributeAccessIssue]  # a HeadServer with local links
         return built
 
-    monkeypatch.setattr(run, "find_mode", lambda name: replace(mode, build=build_and_watch))
+    monkeypatch.setattr(run, "MODES", SimpleNamespace(load=lambda name: replace(mode, build=build_and_watch)))
     config = configure(training={"rounds": 1})
     gc.disable()  # as good as between runs of few objects
     try:

@@ -1,12 +1,7 @@
-"""What the two kinds of experiment differ in, seen from the room that runs them.
-
-A mode is offered by entry point (group ``lvfl.modes`` in pyproject.toml) under the name that ``mode`` of the
-configuration has: this room is below the parties and cannot import them.
-"""
+"""What the kinds of experiment differ in, seen from the room that runs them; looked up by ``mode``, here alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,13 +10,11 @@ from rich.table import Table
 
 from vfl.callbacks import ShowProgress
 from vfl.config import ExperimentConfig, dotted_settings, dump_config
-from vfl.errors import ConfigError
 from vfl.loop import Algorithm, Callback
+from vfl.registry import Registry
 from vfl.runtime import Runtime
 from vfl.tensorboard import FrontPage, TensorBoard
 from vfl.workers import Alone
-
-GROUP = "lvfl.modes"
 
 
 @dataclass(frozen=True)
@@ -73,18 +66,11 @@ class Mode:
         return Stage(runtime, run_dir, console, ShowProgress(console, self.shown), board, workers or Alone())
 
 
-def find_mode(name: str) -> Mode:
-    """Return the mode of this name. Raises ConfigError where nothing that is installed offers it."""
-    return _entry_point(name).load()
-
-
-def module_of(name: str) -> str:
-    """Return the module that a mode is imported from. Raises as ``find_mode``."""
-    return _entry_point(name).module
-
-
-def _entry_point(name: str) -> EntryPoint:
-    offered = [entry for entry in entry_points(group=GROUP) if entry.name == name]
-    if not offered:
-        raise ConfigError(f"mode: no installed package offers {name!r}; install this one again: pip install -e .")
-    return offered[0]
+MODES: Registry[Mode] = Registry(
+    "lvfl.modes",
+    "mode",
+    {"vertical": "parties.mode:VERTICAL", "horizontal": "vfl.horizontal.mode:HORIZONTAL"},
+    "a vfl.experiments.mode.Mode",
+    lambda component: isinstance(component, Mode),
+)
+"""Named, not imported: this room is below the parties."""

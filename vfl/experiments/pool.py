@@ -17,7 +17,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 from vfl.cli import ShowConsole
-from vfl.experiments.mode import module_of
+from vfl.experiments.mode import MODES
 from vfl.experiments.run import run_experiment
 from vfl.experiments.sweep_plan import SweepRun
 from vfl.loop import Callback, Metrics, TrainingLoop, stop_on_signal
@@ -76,7 +76,7 @@ def train_in_processes(
     the name of the signal, None without one. When this process dies, so do its runs.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, *{module_of(run.config.mode) for run in runs}])
+    context.set_forkserver_preload([__name__, *{MODES.load(run.config.mode).build.__module__ for run in runs}])
     left = list(runs)
     running: dict[Connection, tuple[SweepRun, ForkServerProcess]] = {}
     signals: list[str] = []

@@ -12,7 +12,7 @@ from vfl.callbacks import EarlyStop, JsonLines
 from vfl.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.cli import DONE, INTERRUPTED
 from vfl.config import ExperimentConfig
-from vfl.experiments.mode import Built, Stage, find_mode
+from vfl.experiments.mode import MODES, Built, Stage
 from vfl.loop import Callback, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, write_summary
 from vfl.runtime import start_runtime
@@ -49,7 +49,7 @@ def run_experiment(
     settings on TensorBoard's page of that name, by dotted key; None shows all. Raises ValueError for data or a folder
     that cannot be used.
     """
-    mode, workers = find_mode(config.mode), workers or Alone()
+    mode, workers = MODES.load(config.mode), workers or Alone()
     first = workers.rank == 0
     if first:
         check_run(run_dir, config, resume=resume)
@@ -125,5 +125,5 @@ def show_outcome(outcome: Outcome, config: ExperimentConfig, run_dir: Path, cons
         return INTERRUPTED
     if outcome.stop_reason:
         console.print(f"stopped early: {outcome.stop_reason}")
-    console.print(find_mode(config.mode).table(outcome.summary))
+    console.print(MODES.load(config.mode).table(outcome.summary))
     return DONE
