@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,15 @@ from vfl.data.samples import Samples
 from vfl.digest import check_same_data, weights_digest
 from vfl.lightweighting.pruning import StructuredPruner, psi
 from vfl.lightweighting.sparsify import omega, sparsify
+from vfl.loop import finite
 from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_sgd, load_momentum, momentum_of, set_learning_rate
 from vfl.runtime import Runtime
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import EmbeddingSender, encode_as
 from vfl.vertical.labels import PartyProtocol
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control
+from vfl.wire.control import Description, Report, RoundStart, SampleRange, fixed_seconds
+from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 
 R = TypeVar("R")
 
@@ -49,7 +51,7 @@ class PendingExchange:
 
 
 @dataclass
-class RoundReport:
+class RoundCounts:
     """What a party counts during one round."""
 
     train_macs: int = 0
@@ -105,7 +107,7 @@ class FeatureParty:
         self.round_index: int = -1
         self.batches: list[Tensor] = []
         self.pending: PendingExchange | None = None
-        self.report = RoundReport()
+        self.counts = RoundCounts()
 
     def handle(self, request: Message) -> Message:
         """Answer a message. Raises MessageError for one that does not belong here."""
@@ -123,14 +125,15 @@ class FeatureParty:
                 self._timed(self.update, message)
                 return ()
             case Kind.END_ROUND:
-                return (control(self.end_round()),)
+                return (self.end_round().part(),)
             case Kind.EVALUATE:
-                return (Part(PartKind.EMBEDDING, self.evaluate(message.settings)),)
+                wanted = SampleRange.from_json(message.only(PartKind.CONTROL))
+                return (Part(PartKind.EMBEDDING, self.evaluate(wanted)),)
             case Kind.MEAN:
                 return (Part(PartKind.EMBEDDING, self.mean_embedding()),)
             case Kind.DESCRIBE:
-                return (control(self.describe()),)
-            case _:
+                return (self.describe().part(),)
+            case Kind.EMBEDDING | Kind.REPORT | Kind.EVALUATION | Kind.DONE | Kind.DESCRIPTION:
                 raise MessageError(f"{self.name} cannot answer {message.kind.name}")
 
     @cached_property
@@ -142,23 +145,23 @@ class FeatureParty:
         started_s = time.perf_counter()
         result = step(message)
         self.runtime.synchronize()
-        self.report.train_time_s += time.perf_counter() - started_s
+        self.counts.train_time_s += time.perf_counter() - started_s
         return result
 
     def start_round(self, message: Message) -> None:
         """Take the round's ratios (and head), and derive the order of its batches."""
         if message.round_index != self.round_index + 1:
             raise MessageError(f"round {message.round_index} came, {self.name} has done {self.round_index + 1}")
-        settings = message.settings
+        assigned = RoundStart.from_json(message.only(PartKind.CONTROL))
         self.round_index = message.round_index
-        self.alpha, self.beta = _ratio(settings, "alpha"), _ratio(settings, "beta")
+        self.alpha, self.beta = assigned.alpha, assigned.beta
         set_learning_rate(self.optimizer, self.config.training.optimizer, message.round_index)
-        self.protocol.start_round(message)
+        self.protocol.start_round(message, assigned.head_digest)
         training = self.config.training
         self.batches = batch_rows(
             self.config.seed, message.round_index, self.steps, len(self.train), training.batch_size
         )
-        self.report = RoundReport()
+        self.counts = RoundCounts()
         self.model.train()
 
     def embed(self, message: Message) -> bytes:
@@ -170,7 +173,7 @@ class FeatureParty:
         embedding_BD = self._forward(inputs)
         dense_BD = embedding_BD.detach().cpu()
         frame, sent_BD = self.sender.send(dense_BD, rows_B, self.beta)
-        self.report.omega += omega(dense_BD, sent_BD)
+        self.counts.omega += omega(dense_BD, sent_BD)
         self.pending = PendingExchange(message.exchange, rows_B, inputs, embedding_BD, sent_BD)
         return frame
 
@@ -193,10 +196,10 @@ class FeatureParty:
             # embedding_BD.backward(gradient_BD), bit for bit; its first call imports sympy, which takes 0.8 s.
             (embedding_BD * gradient_BD).sum().backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
             self.optimizer.step()
-            self.report.train_macs += BACKWARD_FORWARDS * self.macs * len(pending.rows_B)
+            self.counts.train_macs += BACKWARD_FORWARDS * self.macs * len(pending.rows_B)
             embedding_BD = None
         passes = (1 + BACKWARD_FORWARDS) * self.config.training.local_iterations
-        self.report.unpruned_train_macs += passes * self.unpruned_macs * len(pending.rows_B)
+        self.counts.unpruned_train_macs += passes * self.unpruned_macs * len(pending.rows_B)
         self.protocol.finish(self.config.training.local_iterations)
 
     def prune(self) -> bool:
@@ -208,7 +211,7 @@ class FeatureParty:
         if pruned:
             self.runtime.place(self.model)
             self.macs = count_macs(self.model, self.example)
-            self.report.psi = psi(before_BD, self._probe())
+            self.counts.psi = psi(before_BD, self._probe())
         elif self.pruner.widths() == self.pruner.original_widths:
             warnings.warn(
                 f"{self.name}: alpha {self.alpha:g} removes no filter: the layers are too narrow for it, "
@@ -217,27 +220,26 @@ class FeatureParty:
             )
         return pruned
 
-    def end_round(self) -> dict[str, float | str]:
+    def end_round(self) -> Report:
         """Return what the round cost and the errors that lightweighting made."""
-        return {
-            "alpha": self.pruner.alpha_max,
-            "beta": self.beta,
-            "macs_per_sample": self.macs,
-            "parameters": count_parameters(self.model),
-            "train_macs": self.report.train_macs,
-            "unpruned_train_macs": self.report.unpruned_train_macs,
-            "train_time_s": f"{self.report.train_time_s:.6e}",  # of fixed width: bytes must not depend on speed
-            "omega": self.report.omega / self.steps,
-            "psi": self.report.psi,
-            **self.protocol.report(),
-        }
+        return Report(
+            alpha=self.pruner.alpha_max,
+            beta=self.beta,
+            macs_per_sample=self.macs,
+            parameters=count_parameters(self.model),
+            train_macs=self.counts.train_macs,
+            unpruned_train_macs=self.counts.unpruned_train_macs,
+            train_time_s=fixed_seconds(self.counts.train_time_s),
+            omega=finite(self.counts.omega / self.steps, f"omega/{self.name}"),
+            psi=finite(self.counts.psi, f"psi/{self.name}"),
+            head_drift=self.protocol.drift(),
+        )
 
-    def evaluate(self, settings: dict[str, Any]) -> bytes:
-        """Return the frame of the embeddings of test samples ``start`` to ``stop``."""
-        start, stop = settings.get("start"), settings.get("stop")
-        if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start < stop <= len(self.test)):
-            raise MessageError(f"{self.name} has no test samples {start} to {stop}")
-        rows_B = torch.arange(start, stop)
+    def evaluate(self, wanted: SampleRange) -> bytes:
+        """Return the frame of the embeddings of a range of test samples."""
+        if not wanted.start < wanted.stop <= len(self.test):
+            raise MessageError(f"{self.name} has no test samples {wanted.start} to {wanted.stop}")
+        rows_B = torch.arange(wanted.start, wanted.stop)
         embedding_BD = self._embed_still(self.runtime.batch(self.test.features, rows_B)).cpu()
         if self.config.evaluation.sparsified:
             embedding_BD = sparsify(embedding_BD, self.beta)
@@ -254,13 +256,13 @@ class FeatureParty:
         mean_1D = (total_D / samples).float().unsqueeze(0)
         return encode_as(self.config.wire.values, mean_1D, f"{self.name}'s mean embedding")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Description:
         """Return the digest of the weights, and the widths of the prunable layers, now and as built."""
-        return {
-            "weights_digest": weights_digest(self.model.state_dict()),
-            "widths": self.pruner.widths(),
-            "original_widths": self.pruner.original_widths,
-        }
+        return Description(
+            weights_digest=weights_digest(self.model.state_dict()),
+            widths=self.pruner.widths(),
+            original_widths=self.pruner.original_widths,
+        )
 
     def state_dict(self) -> State:
         """Return everything that the party's next rounds depend on."""
@@ -289,7 +291,7 @@ class FeatureParty:
         self.macs = count_macs(self.model, self.example)
 
     def _forward(self, inputs: Tensor) -> Tensor:
-        self.report.train_macs += self.macs * len(inputs)
+        self.counts.train_macs += self.macs * len(inputs)
         return self.runtime.forward(self.model, inputs)
 
     def _probe(self) -> Tensor:
@@ -304,22 +306,3 @@ class FeatureParty:
             embedding_BD = self.runtime.forward(self.model, inputs)
         self.model.train(was_training)
         return embedding_BD
-
-
-def _ratio(settings: dict[str, Any], name: str) -> float:
-    ratio = settings.get(name)
-    if not isinstance(ratio, int | float) or not 0 <= ratio < 1:
-        raise MessageError(f"{name} {ratio!r} is outside [0, 1)")
-    return float(ratio)
-
-
-REPLIES = {
-    Kind.START_ROUND: Kind.DONE,
-    Kind.EMBED: Kind.EMBEDDING,
-    Kind.UPDATE: Kind.DONE,
-    Kind.END_ROUND: Kind.REPORT,
-    Kind.EVALUATE: Kind.EVALUATION,
-    Kind.MEAN: Kind.EVALUATION,
-    Kind.DESCRIBE: Kind.DESCRIPTION,
-}
-"""What answers what."""

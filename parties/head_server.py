@@ -3,13 +3,12 @@
 Shapes: B batch, D width of one embedding, P width of all embeddings together.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -26,17 +25,19 @@ from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import ServerProtocol
 from vfl.vertical.link import PartyLink
+from vfl.vertical.reports import RoundWork, check_report
 from vfl.wire.codec import dense_frame_size, frame_info
-from vfl.wire.messages import Buffer, Kind, Message, MessageError, PartKind, control, unpack
+from vfl.wire.control import Description, Report, RoundStart, SampleRange
+from vfl.wire.messages import MEASURING, Buffer, Kind, Message, PartKind, check_reply
+
+T = TypeVar("T")
 
 OWNER = "server"
 """The server's name among the owners of state and weights."""
-MEASURING = (Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION)
-"""Messages that look at the model and do not train it."""
 PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
 """What a party is now, by its last report."""
-REPORTED = (*PRESENT, "train_macs", "unpruned_train_macs", "omega", "psi")
-"""Numbers of a party's report."""
+SHOWN = (*PRESENT, "omega", "psi", "head_drift")
+"""What of a party's report is a metric as it is."""
 
 
 class HeadServer:
@@ -74,7 +75,10 @@ class HeadServer:
         self.on_exchange = on_exchange
         self.steps = steps_in_round(config.training.steps_per_round, len(train_labels_N), config.training.batch_size)
         self.costs = {link.name: PartyCosts() for link in links}
-        self.reports: dict[str, dict[str, Any]] = {}
+        self.reports: dict[str, Report] = {}
+        self.assigned: dict[str, RoundStart] = {}
+        self.work = RoundWork(self.steps, config.training.batch_size, config.training.local_iterations)
+        self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
 
     def train_round(self, round_index: int) -> Metrics:
@@ -97,19 +101,23 @@ class HeadServer:
         device = self.trainer.runtime.device
         frames: list[Buffer] = []
         embeddings: list[Tensor] = []
-        # One at a time: what is here is decoded while the other parties still compute.
-        replies = self._ask_all(Message(Kind.EMBED, round_index, exchange))
-        for receiver, reply in zip(self.receivers, replies, strict=True):
-            frames.append(self._frame(receiver.sender, reply))
-            embeddings.append(receiver.receive(frames[-1], rows_B).to(device))
+        replies = [
+            self._send(link, Message(Kind.EMBED, round_index, exchange), partial(_receive, receiver, rows_B))
+            for link, receiver in zip(self.links, self.receivers, strict=True)
+        ]
+        for reply in replies:  # one at a time: what is here is decoded while the other parties still compute
+            frame, embedding_BD = reply()
+            frames.append(frame)
+            embeddings.append(embedding_BD.to(device))
         labels_B = self.train_labels_N[rows_B.to(device)]
         updates, losses = self.protocol.begin(self.trainer, frames, embeddings, labels_B)
         done = [
-            self._send(link, Message(Kind.UPDATE, round_index, exchange, parts))
+            self._send(link, Message(Kind.UPDATE, round_index, exchange, parts), _done)
             for link, parts in zip(self.links, updates, strict=True)
         ]
         losses += self.trainer.steps(embeddings, labels_B, self.config.training.local_iterations - len(losses))
-        self._await_done(done)
+        for updated in done:
+            updated()
         return losses[0]
 
     def evaluate(self) -> Metrics:
@@ -130,7 +138,7 @@ class HeadServer:
 
     def test_embeddings(self, start: int, stop: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
         """Ask parties for their embeddings [B, D] of the test samples ``start`` to ``stop``; return them by name."""
-        message = Message(Kind.EVALUATE, parts=(control({"start": start, "stop": stop}),))
+        message = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop).part(),))
         return self._embeddings(message, stop - start, links)
 
     def mean_embeddings(self, links: Sequence[PartyLink]) -> dict[str, Tensor]:
@@ -147,10 +155,10 @@ class HeadServer:
     def summary(self) -> dict[str, Any]:
         """Return the totals of all rounds, and per party what it is now and what it cost."""
         digests = {OWNER: weights_digest(self.trainer.head.state_dict())}
-        digests |= {name: str(described["weights_digest"]) for name, described in self.describe().items()}
+        digests |= {name: described.weights_digest for name, described in self.describe().items()}
         parties = {
             name: {
-                **{key: self.reports.get(name, {}).get(key) for key in PRESENT},
+                **{key: getattr(self.reports.get(name), key, None) for key in PRESENT},
                 "uplink_bytes": costs.training_bytes("uplink"),
                 "downlink_bytes": costs.training_bytes("downlink"),
                 "train_time_s": costs.train_time_s,
@@ -160,10 +168,10 @@ class HeadServer:
         }
         return {**total_costs(self.costs), "model_digest": combined_digest(digests), "parties": parties}
 
-    def describe(self) -> dict[str, dict[str, Any]]:
+    def describe(self) -> dict[str, Description]:
         """Return, by party, the digest of its weights and the widths of its prunable layers, now and as built."""
-        replies = self._ask_all(Message(Kind.DESCRIBE))
-        return {link.name: reply.settings for link, reply in zip(self.links, replies, strict=True)}
+        described = {link.name: self._send(link, Message(Kind.DESCRIBE), _description) for link in self.links}
+        return {name: reply() for name, reply in described.items()}
 
     def state_dict(self) -> dict[str, State]:
         """Return the server's state, and what the links keep of their parties."""
@@ -171,12 +179,12 @@ class HeadServer:
             "head": self.trainer.state_dict(),
             "feedback": {receiver.sender: receiver.state_dict() for receiver in self.receivers},
             "costs": {name: asdict(costs) for name, costs in self.costs.items()},
-            "reports": self.reports,
+            "reports": {name: report.model_dump(exclude_none=True) for name, report in self.reports.items()},
             "ratio_sums": self.ratio_sums,
             "data_digest": self._data_digest,
         }
         saving = {link.name: link.save() for link in self.links}  # all at once
-        return {OWNER: own} | {name: state.result() for name, state in saving.items()}
+        return {OWNER: own} | {name: saved() for name, saved in saving.items()}
 
     def load_state_dict(self, state: Mapping[str, State]) -> None:
         """Continue from a state."""
@@ -186,10 +194,11 @@ class HeadServer:
         for receiver in self.receivers:
             receiver.load_state_dict(own["feedback"][receiver.sender])
         self.costs = {name: PartyCosts(**costs) for name, costs in own["costs"].items()}
-        self.reports = own["reports"]
+        # Checked when they came.
+        self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
         self.ratio_sums = own["ratio_sums"]
         for loading in [link.load(state[link.name]) for link in self.links]:
-            loading.result()
+            loading()
 
     def close(self) -> None:
         """Release the parties."""
@@ -201,74 +210,77 @@ class HeadServer:
         return weights_digest({"train": self.train_labels_N, "test": self.test_labels_N})
 
     def _start_round(self, round_index: int) -> None:
+        self._round_began_s = time.monotonic()
         self.trainer.start_round(round_index)
-        parts, settings = self.protocol.start_round(self.trainer)
+        parts, head_digest = self.protocol.start_round(self.trainer)
         ratios = self.config.lightweighting
-        pending: list[Future[Buffer]] = []
-        for link in self.links:
-            assigned = {
-                "alpha": value_at(schedule_of(ratios.alpha, link.name), round_index),
-                "beta": value_at(schedule_of(ratios.beta, link.name), round_index),
-            }
-            message = Message(Kind.START_ROUND, round_index, parts=(control(assigned | settings), *parts))
-            pending.append(self._send(link, message))
-        self._await_done(pending)
+        self.assigned = {
+            link.name: RoundStart(
+                alpha=value_at(schedule_of(ratios.alpha, link.name), round_index),
+                beta=value_at(schedule_of(ratios.beta, link.name), round_index),
+                head_digest=head_digest,
+            )
+            for link in self.links
+        }
+        requests = [
+            (link, Message(Kind.START_ROUND, round_index, 0, (self.assigned[link.name].part(), *parts)))
+            for link in self.links
+        ]
+        for started in [self._send(link, request, _done) for link, request in requests]:
+            started()
 
     def _end_round(self, round_index: int) -> None:
-        for link, reply in zip(self.links, self._ask_all(Message(Kind.END_ROUND, round_index)), strict=True):
-            report = _checked_report(link.name, reply.settings)
-            self.reports[link.name] = report
-            costs = self.costs[link.name]
-            costs.train_macs += report["train_macs"]
-            costs.unpruned_train_macs += report["unpruned_train_macs"]
-            costs.train_time_s += float(report["train_time_s"])
+        replies = {
+            link.name: self._send(link, Message(Kind.END_ROUND, round_index), partial(self._report, link))
+            for link in self.links
+        }
+        for name, reply in replies.items():
+            report = self.reports[name] = reply()
+            costs = self.costs[name]
+            costs.train_macs += report.train_macs
+            costs.unpruned_train_macs += report.unpruned_train_macs
+            costs.train_time_s += report.elapsed_s
             for ratio in self.ratio_sums:
-                self.ratio_sums[ratio] += report[ratio]
+                self.ratio_sums[ratio] += getattr(report, ratio)
+
+    def _report(self, link: PartyLink, reply: Message) -> Report:
+        """Read a party's report; what stands in for one reports no work."""
+        report = Report.from_json(reply.only(PartKind.CONTROL))
+        if not link.absent:
+            wall_s = time.monotonic() - self._round_began_s
+            check_report(report, self.assigned[link.name], self.reports.get(link.name), self.work, wall_s)
+        return report
 
     def _report_metrics(self) -> Metrics:
-        tags = ("alpha", "beta", "macs_per_sample", "parameters", "omega", "psi", "head_drift")
         metrics = {
-            f"{tag}/{name}": float(report[tag])
-            for tag in tags
+            f"{tag}/{name}": float(value)
+            for tag in SHOWN
             for name, report in self.reports.items()
-            if tag in report
+            if (value := getattr(report, tag)) is not None
         }
         # Corollary 1: the convergence bound grows with both sums over rounds and parties.
         return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
 
     def _embeddings(self, message: Message, rows: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
         """Send one message that is answered by embeddings [rows, D]; return them by party."""
-        replies = self._replies([self._send(link, message) for link in links], Kind.EVALUATION, links)
         receivers = {receiver.sender: receiver for receiver in self.receivers}
-        return {
-            link.name: receivers[link.name].decode(self._frame(link.name, reply), rows)
-            for link, reply in zip(links, replies, strict=True)
-        }
+        replies = {link.name: self._send(link, message, partial(_decode, receivers[link.name], rows)) for link in links}
+        return {name: reply() for name, reply in replies.items()}
 
-    def _ask_all(self, message: Message) -> Iterator[Message]:
-        """Send one message to all parties; their replies follow as they come, in the parties' order."""
-        return self._replies([self._send(link, message) for link in self.links], _ANSWERS[message.kind], self.links)
+    def _send(self, link: PartyLink, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
+        """Send a message; what is returned waits for what ``take`` makes of the reply. Book what has travelled."""
 
-    def _send(self, link: PartyLink, message: Message) -> Future[Buffer]:
-        reply = link.send(message)
-        if not link.absent:
-            self._book(link.name, "downlink", message)
-        return reply
-
-    def _replies(
-        self, pending: Sequence[Future[Buffer]], expected: Kind, links: Sequence[PartyLink]
-    ) -> Iterator[Message]:
-        for link, future in zip(links, pending, strict=True):
-            reply = unpack(future.result())
-            if reply.kind != expected:
-                raise MessageError(f"{link.name} answered {reply.kind.name} instead of {expected.name}")
+        def checked(reply: Message) -> T:
+            check_reply(request, reply)
+            taken = take(reply)
             if not link.absent:
                 self._book(link.name, "uplink", reply)
-            yield reply
+            return taken
 
-    def _await_done(self, pending: Sequence[Future[Buffer]]) -> None:
-        for _ in self._replies(pending, Kind.DONE, self.links):
-            pass
+        waiting = link.send(request, checked)
+        if not link.absent:
+            self._book(link.name, "downlink", request)
+        return waiting
 
     def _book(self, name: str, direction: Direction, message: Message) -> None:
         costs = self.costs[name]
@@ -283,31 +295,20 @@ class HeadServer:
         envelope = message.size - sum(part.size for part in message.parts)
         costs.book_bytes(direction, EVALUATION if measuring else "control", envelope, envelope)
 
-    def _frame(self, sender: str, reply: Message) -> Buffer:
-        frames = reply.payloads(PartKind.EMBEDDING)
-        if len(frames) != 1:
-            raise MessageError(f"{sender}: {reply.kind.name} with {len(frames)} embeddings instead of 1")
-        return frames[0]
+
+def _done(reply: Message) -> None:
+    """Nothing is in the reply."""
 
 
-def _checked_report(party: str, report: dict[str, Any]) -> dict[str, Any]:
-    """Return a party's report as it came. Raises MessageError where a number is missing or none."""
-    for key in REPORTED:
-        value = report.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise MessageError(f"{party}: its report has {key} = {value!r} instead of a number")
-    try:
-        elapsed_s = float(report.get("train_time_s", ""))
-    except (TypeError, ValueError):
-        elapsed_s = math.nan
-    if not math.isfinite(elapsed_s):
-        raise MessageError(f"{party}: its report has train_time_s = {report.get('train_time_s')!r}")
-    return report
+def _description(reply: Message) -> Description:
+    return Description.from_json(reply.only(PartKind.CONTROL))
 
 
-_ANSWERS = {
-    Kind.EMBED: Kind.EMBEDDING,
-    Kind.UPDATE: Kind.DONE,
-    Kind.END_ROUND: Kind.REPORT,
-    Kind.DESCRIBE: Kind.DESCRIPTION,
-}
+def _decode(receiver: EmbeddingReceiver, rows: int, reply: Message) -> Tensor:
+    return receiver.decode(reply.only(PartKind.EMBEDDING), rows)
+
+
+def _receive(receiver: EmbeddingReceiver, rows_B: Tensor, reply: Message) -> tuple[Buffer, Tensor]:
+    """Return an embedding's frame, to be forwarded as it came, and what it holds."""
+    frame = reply.only(PartKind.EMBEDDING)
+    return frame, receiver.receive(frame, rows_B)

@@ -1,7 +1,7 @@
 """All parties in one process: the link, and the building of an experiment."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from typing import TypeVar
 
 from parties.build import TrainingLabels, build_head_server, build_party
 from parties.feature_party import FeatureParty
@@ -11,7 +11,9 @@ from vfl.config import ExperimentConfig
 from vfl.data.split import split_data
 from vfl.data.vertical import check_aligned, standardise
 from vfl.runtime import Runtime
-from vfl.wire.messages import Buffer, Message, pack, unpack
+from vfl.wire.messages import Message, pack, unpack
+
+T = TypeVar("T")
 
 
 class LocalLink:
@@ -23,28 +25,22 @@ class LocalLink:
         self.party = party
         self.name = party.name
 
-    def send(self, request: Message) -> Future[Buffer]:
+    def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
         """Let the party answer; an error of the party is raised here."""
-        reply = Future[Buffer]()
-        reply.set_result(pack(self.party.handle(unpack(pack(request)))))
-        return reply
+        reply = unpack(pack(self.party.handle(unpack(pack(request)))))
+        return lambda: take(reply)
 
-    def save(self) -> Future[State]:
+    def save(self) -> Callable[[], State]:
         """Return the party's whole state."""
-        state = Future[State]()
-        state.set_result(self.party.state_dict())
-        return state
+        return self.party.state_dict
 
-    def load(self, state: State) -> Future[None]:
+    def load(self, state: State) -> Callable[[], None]:
         """Restore the party's whole state. Raises ValueError where the party kept its state for itself."""
         if "model" not in state:
             raise ValueError(
                 f"--resume: {self.name} was a process of its own and kept its state; resume with processes again"
             )
-        self.party.load_state_dict(state)
-        done = Future[None]()
-        done.set_result(None)
-        return done
+        return lambda: self.party.load_state_dict(state)
 
     def close(self) -> None:
         """Nothing to release."""

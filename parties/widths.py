@@ -26,7 +26,7 @@ class ShowWidths(Callback):
 
     def on_start(self, loop: TrainingLoop) -> None:
         """Take the ratios of a resumed run as drawn."""
-        self.alphas = {name: float(report["alpha"]) for name, report in self.server.reports.items()}
+        self.alphas = {name: report.alpha for name, report in self.server.reports.items()}
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Draw the parties that were pruned in this round."""
@@ -40,10 +40,10 @@ class ShowWidths(Callback):
         writer = self.tensorboard.writer
         assert writer is not None
         for name in pruned:
-            if "widths" not in described[name]:  # a stand-in for a lost party has none
+            if not described[name].widths:  # a stand-in for a lost party has none
                 continue
             title = f"{name}, alpha {alphas[name]:g}, round {round_index}"
-            image_HWC = draw_widths(title, described[name]["widths"], described[name]["original_widths"])
+            image_HWC = draw_widths(title, described[name].widths, described[name].original_widths)
             writer.add_image(f"widths/{name}", image_HWC, round_index, dataformats="HWC")
 
 

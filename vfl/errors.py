@@ -17,3 +17,12 @@ class Diverged(ValueError):  # noqa: N818 - says what happened
 
 class PeerLost(RuntimeError):  # noqa: N818 - says what happened
     """The other side is gone, frozen or cut off; the text names it and says how that was noticed."""
+
+
+class PeerMisbehaved(PeerLost):
+    """A party sent what it must not, or refused to go on. It is lost, as if it had died."""
+
+    def __init__(self, party: str, what: str) -> None:
+        super().__init__(f"{party} is lost: {what}")
+        self.party = party
+        self.what = what

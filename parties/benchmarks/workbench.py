@@ -195,7 +195,7 @@ class Echo:
 
     def send(self, content: bytes) -> Buffer:
         """Return what came back."""
-        return self.connection.order(Envelope(request=b""), lambda answer: answer.content, [content]).result()
+        return self.connection.order(Envelope(request=b""), [content]).result().content
 
 
 def echo(config: ExperimentConfig, name: str) -> None:

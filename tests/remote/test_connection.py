@@ -1,14 +1,13 @@
 """What answers an order, and what does not belong on the stream: the server's end, without a network."""
 
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.link import RemoteLink
-from vfl.errors import PeerLost
+from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.wire.envelope import (
     PROTOCOL_VERSION,
     Envelope,
@@ -20,7 +19,7 @@ from vfl.wire.envelope import (
     Welcome,
     refusal,
 )
-from vfl.wire.messages import Buffer, Kind, Message, unpack
+from vfl.wire.messages import Buffer, Kind, Message, pack, unpack
 from vfl.wire.parcel import Parcel, cut
 
 RUN = "0123456789abcdef"
@@ -65,26 +64,32 @@ def reply_to(order: Envelope, content: bytes = b"", **changes: Any) -> Parcel:
     return Parcel(Envelope(**fields | changes), content)
 
 
-def two_requests() -> tuple[PartyConnection, list[Envelope], list[Future[Buffer]]]:
+Waiting = Callable[[], Message]
+
+
+def send(link: RemoteLink, message: Message) -> Waiting:
+    return link.send(message, lambda reply: reply)
+
+
+def two_requests() -> tuple[PartyConnection, list[Envelope], list[Waiting]]:
     """A link in its second session with restore answered and two requests on their way."""
     connection, wire, _ = connect()
     RemoteLink(connection, 1)
     link = RemoteLink(connection, 2)
     connection.receive(reply_to(wire.sent[-1], reply=None, restored=Restored()))
-    futures = [link.send(Message(Kind.EMBED, 4, exchange)) for exchange in (0, 1)]
-    return connection, wire.sent[-2:], futures
+    waiting = [send(link, Message(Kind.EMBED, 4, exchange)) for exchange in (0, 1)]
+    return connection, wire.sent[-2:], waiting
 
 
-def test_orders_are_numbered_and_answers_reach_their_futures():
-    connection, (first, second), futures = two_requests()
+def test_orders_are_numbered_and_answers_reach_who_waits():
+    connection, (first, second), (one, two) = two_requests()
     header = [(e.version, e.run, e.session, e.sequence, e.round, e.exchange) for e in (first, second)]
     assert header == [(PROTOCOL_VERSION, RUN, 2, 2, 4, 0), (PROTOCOL_VERSION, RUN, 2, 3, 4, 1)]
     assert [unpack(e.request) for e in (first, second)] == [Message(Kind.EMBED, 4, exchange) for exchange in (0, 1)]
-    connection.receive(reply_to(first, b"one"))
-    assert futures[0].result(0) == b"one"
-    assert not futures[1].done()
-    connection.receive(reply_to(second, b"two"))
-    assert futures[1].result(0) == b"two"
+    for exchange, (order, wait) in enumerate(((first, one), (second, two))):
+        reply = Message(Kind.EMBEDDING, 4, exchange)
+        connection.receive(reply_to(order, pack(reply)))
+        assert wait() == reply
 
 
 STRANGE = {
@@ -96,6 +101,7 @@ STRANGE = {
     "never asked for": ({"sequence": 4}, "reply to order 4 came out of order"),
     "of a future round": ({"round": 5}, "reply of round 5, exchange 0 came where round 4, exchange 0 is due"),
     "of another exchange": ({"exchange": 1}, "reply of round 4, exchange 1 came where"),
+    "of an earlier session": ({"session": 0}, "reply of session 0 came, this is session 2"),
     "of another kind": ({"reply": None, "saved": Saved()}, "saved came where reply is due"),
     "a request": ({"reply": None, "request": b""}, "request came, which only a server sends"),
     "a second hello": ({"reply": None, "hello": Hello()}, "hello came"),
@@ -106,10 +112,10 @@ STRANGE = {
 @pytest.mark.parametrize("case", STRANGE)
 def test_an_answer_that_does_not_belong_here(case: str):
     changes, message = STRANGE[case]
-    connection, (first, _), futures = two_requests()
+    connection, (first, _), _ = two_requests()
     with pytest.raises(EnvelopeError, match=message):
         connection.receive(reply_to(first, **changes))
-    assert not any(future.done() for future in futures)
+    connection.receive(reply_to(first))  # which is still due
 
 
 def test_an_answer_once_more_when_nothing_is_due():
@@ -121,37 +127,52 @@ def test_an_answer_once_more_when_nothing_is_due():
 
 
 def test_answers_of_an_earlier_session_are_passed_over():
-    connection, (first, _), futures = two_requests()
-    connection.receive(reply_to(first, session=1))
-    assert not any(future.done() for future in futures)
+    connection, (first, _), _ = two_requests()
+    late = reply_to(first, session=1, sequence=1)
+    connection.receive(late)
+    with pytest.raises(EnvelopeError, match="reply of session 1 came, this is session 2"):
+        connection.receive(late)  # asked for once
+    connection.receive(reply_to(first))
 
 
 def test_a_lost_party_fails_what_is_under_way_and_what_follows():
-    connection, _, futures = two_requests()
+    connection, _, waiting = two_requests()
     connection.fail(PeerLost("party_1 is lost: silent"))
-    connection.fail(ValueError("later"))
-    for future in [*futures, RemoteLink(connection, 3).send(Message(Kind.EMBED))]:
+    connection.fail(PeerLost("later"))
+    for wait in [*waiting, lambda: RemoteLink(connection, 3)]:
         with pytest.raises(PeerLost, match="party_1 is lost: silent"):
-            future.result(0)
+            wait()
 
 
 def test_a_party_that_cannot_go_on_says_why():
-    connection, _, futures = two_requests()
+    connection, _, waiting = two_requests()
     connection.receive(Parcel(refusal("disk full")))
-    with pytest.raises(ValueError, match="party_1: disk full"):
-        futures[0].result(0)
+    with pytest.raises(PeerMisbehaved, match="party_1 is lost: it refuses to go on: disk full"):
+        waiting[0]()
+
+
+def test_a_party_whose_reply_is_wrong_is_told_and_lost():
+    connection, wire, _ = connect()
+    link = RemoteLink(connection, 1)
+    connection.receive(reply_to(wire.sent[-1], reply=None, restored=Restored()))
+    wait = link.send(Message(Kind.EMBED, 4, 0), lambda reply: reply.parts[3])
+    connection.receive(reply_to(wire.sent[-1], pack(Message(Kind.EMBEDDING, 4, 0))))
+    with pytest.raises(PeerMisbehaved, match="party_1 is lost: tuple index out of range"):
+        wait()
+    assert connection.lost
+    assert wire.sent[-1].refusal.reason == wire.ended[0] == "tuple index out of range"
 
 
 def test_a_save_is_a_reference_and_the_round_is_on_the_partys_disk():
     connection, wire, _ = connect()
     link = RemoteLink(connection, 1)
     connection.receive(reply_to(wire.sent[-1], reply=None, restored=Restored()))
-    link.send(Message(Kind.END_ROUND, 6))
+    send(link, Message(Kind.END_ROUND, 6))
     connection.receive(reply_to(wire.sent[-1]))
-    future = link.save()
+    saved = link.save()
     assert wire.sent[-1].save.round == 7
-    connection.receive(reply_to(wire.sent[-1], reply=None, saved=Saved(digest="abc")))
-    assert future.result(0) == {"round": 7, "digest": "abc", "as_of": 7}
+    connection.receive(reply_to(wire.sent[-1], reply=None, saved=Saved(digest="ab" * 32)))
+    assert saved() == {"round": 7, "digest": "ab" * 32, "as_of": 7}
     assert connection.rounds == {7}
 
 
@@ -172,10 +193,10 @@ def test_a_slow_party_is_told_once_and_stays():
 
 def test_a_party_beyond_the_limit_is_lost():
     connection, wire, _ = connect(reply_limit_s=0.0)
-    future = RemoteLink(connection, 1).send(Message(Kind.EMBED))
+    wait = send(RemoteLink(connection, 1), Message(Kind.EMBED))
     connection.check_pace()
     with pytest.raises(PeerLost, match=r"party_1 lives but gave no restored .* within network.reply_limit_s = 0"):
-        future.result(0)
+        wait()
     assert len(wire.ended) == 1
 
 

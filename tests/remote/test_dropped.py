@@ -11,6 +11,7 @@ from parties.remote.server.stand_in import StandIn
 from parties.remote.together import SERVER
 from vfl.vertical.batches import batch_rows
 from vfl.wire.codec import decode, encode
+from vfl.wire.control import Report
 from vfl.wire.messages import Kind, Message, Part, PartKind, control
 
 EXCHANGES = 2
@@ -139,9 +140,19 @@ def test_what_stands_in(configure, stand_in: str):
 
 def test_an_absent_party_does_nothing(configure):
     away = StandIn("party_1", configure(network={"on_party_loss": "drop"}), 48, 40)
-    told = {"alpha": 0.5, "beta": 0.3, "macs_per_sample": 7, "parameters": 9, "train_macs": 11, "omega": 1.0}
-    away.remember(Message(Kind.END_ROUND, 2), Message(Kind.REPORT, 2, parts=(control(told),)))
-    report = away.answer(Message(Kind.END_ROUND, 3)).settings
-    assert (report["alpha"], report["parameters"]) == (0.5, 9)
-    assert (report["train_macs"], report["omega"], report["train_time_s"]) == (0, 0.0, "0")
+    told = Report(
+        alpha=0.5,
+        beta=0.3,
+        macs_per_sample=7,
+        parameters=9,
+        train_macs=11,
+        unpruned_train_macs=12,
+        train_time_s="1.000000e+00",
+        omega=1.0,
+        psi=2.0,
+    )
+    away.remember(Message(Kind.END_ROUND, 2), Message(Kind.REPORT, 2, parts=(told.part(),)))
+    report = Report.from_json(away.answer(Message(Kind.END_ROUND, 3)).only(PartKind.CONTROL))
+    assert (report.alpha, report.parameters) == (0.5, 9)
+    assert (report.train_macs, report.omega, report.elapsed_s) == (0, 0.0, 0.0)
     assert away.answer(Message(Kind.UPDATE, 3, 1)).kind == Kind.DONE

@@ -19,7 +19,7 @@ from vfl.lightweighting.sparsify import sparsify
 from vfl.vertical.embeddings import decode_finite
 from vfl.wire.codec import ValueType, encode
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello
-from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind, pieces, unpack
+from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind, pieces
 from vfl.wire.parcel import MIB, PIECE_BYTES, cut
 
 LIMIT_MB = 64
@@ -87,15 +87,15 @@ def joined() -> Iterator[tuple[Party, RemoteLink]]:
     with Hub(RUN, expected, network, None, log=lambda line: None) as hub:
         party.thread.start()
         link = RemoteLink(hub.wait_for(("party_1",), 60)["party_1"], 1)
-        party.answer = [bytes(LIMIT_MB * MIB)]
-        link.send(Message(Kind.EMBED)).result(60)
+        party.answer = pieces(carrying(bytes(LIMIT_MB * MIB - 64)))
+        ask(link)
         yield party, link
         link.connection.stream.end("over")
         party.thread.join()
 
 
 def ask(link: RemoteLink, *parts: Part) -> Message:
-    return unpack(link.send(Message(Kind.UPDATE, parts=parts)).result(60))
+    return link.send(Message(Kind.UPDATE, parts=parts), lambda reply: reply)()
 
 
 def carrying(frame: Buffer) -> Message:

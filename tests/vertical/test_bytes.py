@@ -1,7 +1,7 @@
 """Bytes: what the ledger says equals what really travelled, and only what may travel did."""
 
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -22,11 +22,13 @@ class RecordingLink:
         self.down: list[Buffer] = []
         self.up: list[Buffer] = []
 
-    def send(self, request: Message) -> Future[Buffer]:
-        reply = self.link.send(request)
+    def send(self, request: Message, take: Callable[[Message], Any]) -> Callable[[], Any]:
+        def recorded(reply: Message) -> Any:
+            self.up.append(pack(reply))
+            return take(reply)
+
         self.down.append(pack(request))
-        self.up.append(reply.result())
-        return reply
+        return self.link.send(request, recorded)
 
 
 def record(server: HeadServer, rounds: int) -> list[RecordingLink]:

@@ -375,7 +375,7 @@ def test_a_message_that_does_not_belong_here_is_refused(build):
         (Message(Kind.UPDATE, 0, 0), "no embedding of round 0, exchange 0 to update"),
         (Message(Kind.DONE), "cannot answer DONE"),
         (Message(Kind.EVALUATE, parts=(control({"start": 0, "stop": 10**12}),)), "no test samples 0 to 1000000000000"),
-        (Message(Kind.START_ROUND, parts=(control({"beta": 0.1}),)), r"alpha None is outside \[0, 1\)"),
+        (Message(Kind.START_ROUND, parts=(control({"beta": 0.1}),)), "RoundStart: 'alpha': Field required"),
     ):
         with pytest.raises(MessageError, match=text):
             party.handle(message)

@@ -10,8 +10,9 @@ import torch
 from vfl.lightweighting.sparsify import sparsify
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.wire.codec import CodecError, ValueType, decode, encode
+from vfl.wire.control import SampleRange
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, check_run
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control, pieces, unpack
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pieces, unpack
 from vfl.wire.parcel import Assembler, cut
 
 RUN = "0123456789abcdef"
@@ -23,15 +24,16 @@ MIB = 1 << 20
 def originals() -> list[tuple[bytes, ValueType]]:
     """Good envelopes of every kind that carries something, frames of every format."""
     values = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(2))
+    asked = SampleRange(start=3, stop=7).part()
     made: list[tuple[bytes, ValueType]] = []
     types: tuple[ValueType, ...] = ("float32", "float16", "bfloat16")
     for kind in types:
         for beta in (0.0, 0.4, 0.9):
             frame = Part(PartKind.EMBEDDING, encode(sparsify(values, beta), kind))
-            message = Message(Kind.EMBEDDING, 3, 1, (frame, control({"alpha": 0.5, "beta": [1, None]})))
-            envelope = Envelope(version=PROTOCOL_VERSION, run=RUN, session=1, sequence=2, round=3, exchange=1)
-            envelope.reply = b""
-            made.append((b"".join(cut(envelope, pieces(message))), kind))
+            for message in (Message(Kind.UPDATE, 3, 1, (frame,)), Message(Kind.EVALUATE, 3, 1, (asked,))):
+                envelope = Envelope(version=PROTOCOL_VERSION, run=RUN, session=1, sequence=2, round=3, exchange=1)
+                envelope.reply = b""
+                made.append((b"".join(cut(envelope, pieces(message))), kind))
     for other in (
         Envelope(version=PROTOCOL_VERSION, hello=Hello(party="party_1", agreement='{"seed": 1}', rounds=[1, 2])),
         Envelope(version=PROTOCOL_VERSION, run=RUN, goodbye=Goodbye(exit_code=3, reason="over")),
@@ -71,7 +73,8 @@ def read_all(data: bytes, receiver: EmbeddingReceiver) -> str:
         message = unpack(parcel.content)
         for frame in message.payloads(PartKind.EMBEDDING):
             receiver.decode(frame, ROWS)
-        _ = message.settings
+        for settings in message.payloads(PartKind.CONTROL):
+            SampleRange.from_json(settings)
     except EnvelopeError:
         return "envelope"
     except CodecError:

@@ -5,19 +5,31 @@ from hypothesis import strategies as st
 from vfl.wire.messages import (
     MAX_PARTS,
     MAX_SETTINGS_BYTES,
+    PARTS,
     Kind,
     Message,
     MessageError,
     Part,
     PartKind,
+    check_reply,
     control,
     pack,
     unpack,
 )
 
 uint32 = st.integers(0, 2**32 - 1)
-parts = st.lists(st.builds(Part, st.sampled_from(PartKind), st.binary(max_size=40)), max_size=5).map(tuple)
-any_message = st.builds(Message, st.sampled_from(Kind), uint32, uint32, parts)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    """Any message with any number of the parts that its kind may have."""
+    kind = draw(st.sampled_from(Kind))
+    part = st.builds(Part, st.sampled_from(PARTS[kind]), st.binary(max_size=40)) if PARTS[kind] else st.nothing()
+    parts = draw(st.lists(part, max_size=5)) if PARTS[kind] else []
+    return Message(kind, draw(uint32), draw(uint32), tuple(parts))
+
+
+any_message = messages()
 
 
 @given(any_message)
@@ -48,11 +60,11 @@ def test_mutated_bytes_give_a_message_or_the_typed_error(message: Message, data:
         (b"\x02" + pack(Message(Kind.EMBED))[1:], "protocol version 2, this side speaks 1"),
         (b"\x01\x63" + pack(Message(Kind.EMBED))[2:], "99 is no Kind"),
         (pack(Message(Kind.EMBED)) + b"x", "1 bytes after the last part"),
-        (pack(Message(Kind.EMBED, parts=(Part(PartKind.HEAD, b"abc"),)))[:-1], "truncated in a part's payload"),
-        (pack(Message(Kind.EMBED, parts=(Part(PartKind.HEAD, b""),)))[:-1], "truncated in a part's header"),
+        (pack(Message(Kind.UPDATE, parts=(Part(PartKind.HEAD, b"abc"),)))[:-1], "truncated in a part's payload"),
+        (pack(Message(Kind.UPDATE, parts=(Part(PartKind.HEAD, b""),)))[:-1], "truncated in a part's header"),
         (pack(Message(Kind.EMBED))[:10] + (MAX_PARTS + 1).to_bytes(2, "little"), "at most 4096 are allowed"),
         (
-            pack(Message(Kind.EMBED, parts=(Part(PartKind.CONTROL, bytes(MAX_SETTINGS_BYTES + 1)),))),
+            pack(Message(Kind.REPORT, parts=(Part(PartKind.CONTROL, bytes(MAX_SETTINGS_BYTES + 1)),))),
             "control part of 1048577 bytes",
         ),
     ],
@@ -62,21 +74,25 @@ def test_each_malformation_has_its_own_text(data: bytes, text: str):
         unpack(data)
 
 
-def test_settings_keep_all_bits_of_a_float():
-    message = Message(Kind.START_ROUND, parts=(control({"alpha": 0.1 + 0.2, "name": "ü"}),))
-    assert unpack(pack(message)).settings == {"alpha": 0.1 + 0.2, "name": "ü"}
+def test_a_part_that_the_kind_of_message_cannot_have():
+    with pytest.raises(MessageError, match="DONE message with a EMBEDDING part"):
+        unpack(pack(Message(Kind.DONE, parts=(Part(PartKind.EMBEDDING, b""),))))
+
+
+REQUEST = Message(Kind.END_ROUND, 4, 1)
 
 
 @pytest.mark.parametrize(
-    ("parts", "text"),
+    ("reply", "text"),
     [
-        ((), "with 0 control parts instead of 1"),
-        ((control({}), control({})), "with 2 control parts instead of 1"),
-        ((Part(PartKind.CONTROL, b"{"),), "is not JSON"),
-        ((Part(PartKind.CONTROL, b"[1]"),), "is not a JSON object"),
-        ((Part(PartKind.CONTROL, b"\xff\xfe"),), "is not JSON"),
+        (Message(Kind.DONE, 4, 1), "DONE of round 4, exchange 1 came where REPORT of round 4, exchange 1 is due"),
+        (Message(Kind.REPORT, 5, 1, (control({}),)), "REPORT of round 5, exchange 1 came where"),
+        (Message(Kind.REPORT, 4, 0, (control({}),)), "REPORT of round 4, exchange 0 came where"),
+        (Message(Kind.REPORT, 4, 1), "REPORT with 0 parts instead of 1"),
+        (Message(Kind.REPORT, 4, 1, (control({}), control({}))), "REPORT with 2 parts instead of 1"),
     ],
 )
-def test_settings_that_are_none_are_refused(parts: tuple[Part, ...], text: str):
+def test_a_reply_that_does_not_answer(reply: Message, text: str):
+    check_reply(REQUEST, Message(Kind.REPORT, 4, 1, (control({}),)))
     with pytest.raises(MessageError, match=text):
-        _ = Message(Kind.REPORT, parts=parts).settings
+        check_reply(REQUEST, reply)

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from vfl.config.fields import Number, Positive, Section
+from vfl.config.fields import Number, Positive, Section, strict_int
 
 Address = Annotated[str, Field(pattern=r"^\[?[A-Za-z0-9_.:-]+\]?:[0-9]{1,5}$")]
 Seconds = Annotated[Number, Field(gt=0)]
@@ -41,6 +41,9 @@ class NetworkConfig(Section):
     on_party_loss: Literal["wait", "drop", "abort"] = "wait"
     """wait: until the party is back (wait_s), then go on from the last round that all have; drop: go on without it
     until it is back; abort: end with exit code 3."""
+    max_offences: Annotated[int, BeforeValidator(strict_int), Field(ge=0)] = 3
+    """How often a party that sent what it must not, or refused to go on, may come back; the next time the training
+    ends (wait), or goes on without it to its end (drop)."""
     stand_in: Literal["last", "zeros"] = "last"
     """With on_party_loss drop: what stands for the lost party's embeddings, the last one of each sample or zeros."""
     max_message_mb: Positive = 64

@@ -30,8 +30,8 @@ HeadSync = Literal["replay", "broadcast"]
 class ServerProtocol(Protocol):
     """The server's side of a label protocol."""
 
-    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], dict[str, str]]:
-        """Return what every party needs of theta_0 at the start of a round: parts and settings."""
+    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], str | None]:
+        """Return what every party needs of theta_0 at the start of a round: parts, and their digest."""
         ...
 
     def begin(
@@ -44,8 +44,8 @@ class ServerProtocol(Protocol):
 class PartyProtocol(Protocol):
     """A party's side of a label protocol, within one exchange: receive, E times gradient, finish."""
 
-    def start_round(self, message: Message) -> None:
-        """Take what the server sent at the start of a round."""
+    def start_round(self, message: Message, head_digest: str | None) -> None:
+        """Take what the server sent at the start of a round; ``head_digest`` is that of theta_0 within."""
         ...
 
     def receive(self, message: Message, rows_B: Tensor, sent_BD: Tensor) -> None:
@@ -60,8 +60,8 @@ class PartyProtocol(Protocol):
         """End the exchange after the party's local iterations."""
         ...
 
-    def report(self) -> dict[str, float]:
-        """Return what the party reports about the round."""
+    def drift(self) -> float | None:
+        """Return the replica's difference to theta_0 at the start of the round; None where nothing is replayed."""
         ...
 
     def state_dict(self) -> State:
@@ -79,11 +79,11 @@ class ShareEmbeddings:
     def __init__(self, head_sync: HeadSync) -> None:
         self.head_sync = head_sync
 
-    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], dict[str, str]]:
+    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], str | None]:
         """Return theta_0 with its digest where parties replay from here."""
         if self.head_sync == "broadcast":
-            return (), {}
-        return trainer.parts(), {"head_digest": weights_digest(trainer.head.state_dict())}
+            return (), None
+        return trainer.parts(), weights_digest(trainer.head.state_dict())
 
     def begin(
         self, trainer: HeadTrainer, frames: Sequence[Buffer], embeddings: Sequence[Tensor], labels_B: Tensor
@@ -100,9 +100,9 @@ class ReturnGradients:
     def __init__(self, values: ValueType) -> None:
         self.values: ValueType = values
 
-    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], dict[str, str]]:
+    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], str | None]:
         """Return nothing: theta_0 never leaves the server."""
-        return (), {}
+        return (), None
 
     def begin(
         self, trainer: HeadTrainer, frames: Sequence[Buffer], embeddings: Sequence[Tensor], labels_B: Tensor
@@ -146,18 +146,18 @@ class HeadReplica:
         self.position = position
         self.others = others
         self.head_sync = head_sync
-        self.drift = 0.0
+        self._drift = 0.0
         self._embeddings: list[Tensor] = []
         self._labels_B = labels_N[:0]
         self._gradients_are_here = False  # of the first replayed step
 
-    def start_round(self, message: Message) -> None:
+    def start_round(self, message: Message, head_digest: str | None) -> None:
         """Take over theta_0 and note how far the replica had drifted from it."""
         self.trainer.start_round(message.round_index)
         if self.head_sync == "broadcast":
             return
-        self.drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
-        if message.settings.get("head_digest") != weights_digest(self.trainer.head.state_dict()):
+        self._drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
+        if head_digest != weights_digest(self.trainer.head.state_dict()):
             raise ValueError("the head that arrived is not the one that the server sent (digests differ)")
 
     def receive(self, message: Message, rows_B: Tensor, sent_BD: Tensor) -> None:
@@ -194,9 +194,9 @@ class HeadReplica:
             self.trainer.steps(self._embeddings, self._labels_B, iterations - self._gradients_are_here)
         self._embeddings, self._gradients_are_here = [], False
 
-    def report(self) -> dict[str, float]:
+    def drift(self) -> float | None:
         """Return the drift found at the start of the round; 0 means equal bits."""
-        return {"head_drift": self.drift} if self.head_sync == "replay" else {}
+        return self._drift if self.head_sync == "replay" else None
 
     def state_dict(self) -> State:
         """Return the replica, its momentum, and the estimates of the others' embeddings."""
@@ -228,7 +228,7 @@ class ReceivedGradient:
         self.device = device
         self._gradient_BD = torch.empty(0)
 
-    def start_round(self, message: Message) -> None:
+    def start_round(self, message: Message, head_digest: str | None) -> None:
         """Nothing to take."""
 
     def receive(self, message: Message, rows_B: Tensor, sent_BD: Tensor) -> None:
@@ -247,9 +247,9 @@ class ReceivedGradient:
         """Forget the gradient."""
         self._gradient_BD = torch.empty(0)
 
-    def report(self) -> dict[str, float]:
-        """Nothing to report."""
-        return {}
+    def drift(self) -> float | None:
+        """Nothing is replayed."""
+        return None
 
     def state_dict(self) -> State:
         """Nothing outlasts an exchange."""

@@ -1,16 +1,19 @@
 """What the head server sees of a party."""
 
-from concurrent.futures import Future
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from vfl.checkpoint import State
-from vfl.wire.messages import Buffer, Message
+from vfl.wire.messages import Message
+
+T = TypeVar("T")
 
 
 class PartyLink(Protocol):
     """A way to a party: requests in order, each with its reply. The algorithm cannot tell links apart.
 
-    Futures raise PeerLost where the party is lost, and ValueError for what the party could not do.
+    What a method returns is called to wait for its outcome: all parties are asked before the first is waited for. Both
+    raise PeerLost where the party is lost, which it also is when its reply is not what was asked for.
     """
 
     name: str
@@ -20,16 +23,19 @@ class PartyLink(Protocol):
         """The link stands in for a lost party: what it answers has not travelled."""
         ...
 
-    def send(self, request: Message) -> Future[Buffer]:
-        """Send a message, packed; the future holds the packed reply. Requests are handled in the order sent."""
+    def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
+        """Send a message; the outcome is what ``take`` makes of the reply, which it raises an error for if it is wrong.
+
+        The party handles requests in the order sent; each is waited for before the next.
+        """
         ...
 
-    def save(self) -> Future[State]:
-        """Return what the server must keep to restore the party as it is now."""
+    def save(self) -> Callable[[], State]:
+        """Have the party keep its state; the outcome is what the server must keep to restore it."""
         ...
 
-    def load(self, state: State) -> Future[None]:
-        """Restore the party from what ``save`` returned."""
+    def load(self, state: State) -> Callable[[], None]:
+        """Restore the party from what ``save`` returned. Raises ValueError for a state of another kind of link."""
         ...
 
     def close(self) -> None:

@@ -8,7 +8,8 @@
     10      2      number of parts
     12      ...    parts: 1 byte kind, 4 bytes length, payload
 
-Tensor payloads are frames of ``vfl.wire.codec``, settings and reports are JSON. Nothing is ever unpickled.
+Tensor payloads are frames of ``vfl.wire.codec``, settings and reports JSON (``vfl.wire.control``). Nothing is ever
+unpickled.
 """
 
 import json
@@ -16,7 +17,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 VERSION = 1
 MAX_PARTS = 4096
@@ -65,6 +66,35 @@ class PartKind(IntEnum):
     CONTROL = 4
 
 
+REPLIES: Mapping[Kind, Kind] = {
+    Kind.START_ROUND: Kind.DONE,
+    Kind.EMBED: Kind.EMBEDDING,
+    Kind.UPDATE: Kind.DONE,
+    Kind.END_ROUND: Kind.REPORT,
+    Kind.EVALUATE: Kind.EVALUATION,
+    Kind.MEAN: Kind.EVALUATION,
+    Kind.DESCRIBE: Kind.DESCRIPTION,
+}
+"""What answers what."""
+MEASURING = frozenset({Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION})
+"""Messages that look at the model and do not train it."""
+PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
+    Kind.START_ROUND: (PartKind.CONTROL, PartKind.HEAD),
+    Kind.EMBED: (),
+    Kind.EMBEDDING: (PartKind.EMBEDDING,),
+    Kind.UPDATE: (PartKind.EMBEDDING, PartKind.GRADIENT, PartKind.HEAD),
+    Kind.END_ROUND: (),
+    Kind.REPORT: (PartKind.CONTROL,),
+    Kind.EVALUATE: (PartKind.CONTROL,),
+    Kind.EVALUATION: (PartKind.EMBEDDING,),
+    Kind.DESCRIBE: (),
+    Kind.DONE: (),
+    Kind.DESCRIPTION: (PartKind.CONTROL,),
+    Kind.MEAN: (),
+}
+"""The kinds of part that a message may have; a reply has one of each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A labelled payload."""
@@ -96,19 +126,12 @@ class Message:
         """Return the payloads of one kind, in order."""
         return [part.payload for part in self.parts if part.kind == kind]
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The JSON object of the message's control part. Raises MessageError where there is not just one."""
-        payloads = self.payloads(PartKind.CONTROL)
+    def only(self, kind: PartKind) -> Buffer:
+        """Return the one payload of a kind. Raises MessageError where there is not just one."""
+        payloads = self.payloads(kind)
         if len(payloads) != 1:
-            raise MessageError(f"{self.kind.name} message with {len(payloads)} control parts instead of 1")
-        try:
-            settings = json.loads(bytes(payloads[0]))
-        except (ValueError, RecursionError) as error:
-            raise MessageError(f"{self.kind.name} message: control part is not JSON ({error})") from None
-        if not isinstance(settings, dict):
-            raise MessageError(f"{self.kind.name} message: control part is not a JSON object")
-        return cast(dict[str, Any], settings)
+            raise MessageError(f"{self.kind.name} message with {len(payloads)} {kind.name} parts instead of 1")
+        return payloads[0]
 
 
 def control(settings: Mapping[str, Any]) -> Part:
@@ -155,7 +178,21 @@ def unpack(data: Buffer) -> Message:
         offset += size
     if offset != len(data):
         raise MessageError(f"{len(data) - offset} bytes after the last part")
-    return Message(_member(Kind, kind), round_index, exchange, tuple(parts))
+    message = Message(_member(Kind, kind), round_index, exchange, tuple(parts))
+    if strange := {part.kind for part in parts} - {*PARTS[message.kind]}:
+        raise MessageError(f"{message.kind.name} message with a {min(strange).name} part")
+    return message
+
+
+def check_reply(request: Message, reply: Message) -> None:
+    """Raise MessageError for a reply to something else, or with other parts than one of each that is due."""
+    came = reply.kind, reply.round_index, reply.exchange
+    due = REPLIES[request.kind], request.round_index, request.exchange
+    if came != due:
+        name = "{0.name} of round {1}, exchange {2}".format
+        raise MessageError(f"{name(*came)} came where {name(*due)} is due")
+    if tuple(part.kind for part in reply.parts) != PARTS[reply.kind]:
+        raise MessageError(f"{reply.kind.name} with {len(reply.parts)} parts instead of {len(PARTS[reply.kind])}")
 
 
 def read_header(data: Buffer) -> tuple[Kind, int, int]:

@@ -1,21 +1,21 @@
 """The server's end of one party's stream: orders go out in sequence, each with a future for its answer."""
 
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from parties.remote.transport.stream import Stream
-from vfl.errors import PeerLost
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Hello, check_run, kind_of
+from vfl.errors import PeerLost, PeerMisbehaved
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Hello, check_run, kind_of, refusal
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Parcel
 
-T = TypeVar("T")
 ANSWERS = {"request": "reply", "restore": "restored", "save": "saved"}
+SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass
@@ -25,8 +25,7 @@ class _Pending:
     order: Envelope
     """Its sequence, round and exchange."""
     answer: str
-    read: Callable[[Parcel], Any]
-    future: "Future[Any]"
+    future: "Future[Parcel]"
     sent_s: float
     slow: bool = False
     """Its slowness has been told."""
@@ -68,32 +67,40 @@ class PartyConnection:
         self.session = 0
         self._sequence = 0
         self._pending = deque[_Pending]()
-        self._lost: Exception | None = None
+        self._void = deque[tuple[int, int]]()
+        """Session and sequence of orders that a new session has voided: their answers may still come."""
+        self._lost: PeerLost | None = None
         self._lock = threading.Lock()
 
     def start_session(self, session: int) -> None:
         """Void everything that is under way: what follows belongs to a new session."""
         with self._lock:
+            self._void.extend((self.session, each.order.sequence) for each in self._pending)
             self.session, self._sequence = session, 0
             self._pending.clear()
 
-    def order(self, order: Envelope, read: Callable[[Parcel], T], content: Sequence[Buffer] = ()) -> "Future[T]":
-        """Send an order; the future holds what ``read`` makes of its answer.
+    @property
+    def lost(self) -> bool:
+        """Nothing can be ordered any more."""
+        return self._lost is not None
+
+    def order(self, order: Envelope, content: Sequence[Buffer] = ()) -> "Future[Parcel]":
+        """Send an order; the future holds its answer, or raises PeerLost.
 
         ``order`` has its kind and, for a request, round and exchange; the rest is filled in here. ``content``: the
-        packed message of a request. Raises ConfigError for one above network.max_message_mb.
+        packed message of a request. Raises PeerLost where the party is lost already, ConfigError for a message above
+        network.max_message_mb.
         """
-        future = Future[T]()
+        future = Future[Parcel]()
         with self._lock:
             if self._lost is not None:
-                future.set_exception(self._lost)
-                return future
+                raise self._lost
             self._sequence += 1
             order.version, order.run = PROTOCOL_VERSION, self.run
             order.session, order.sequence = self.session, self._sequence
             answer = ANSWERS[kind_of(order)]
             header = Envelope(sequence=self._sequence, round=order.round, exchange=order.exchange)
-            self._pending.append(_Pending(header, answer, read, future, time.monotonic()))
+            self._pending.append(_Pending(header, answer, future, time.monotonic()))
         self.stream.send(order, content)
         return future
 
@@ -102,7 +109,7 @@ class PartyConnection:
         envelope = parcel.envelope
         kind = kind_of(envelope)
         if kind == "refusal":  # of whatever run
-            self.fail(ValueError(f"{self.name}: {envelope.refusal.reason}"))
+            self.fail(PeerMisbehaved(self.name, f"it refuses to go on: {envelope.refusal.reason}"))
             self.stream.end("it refused to go on")
             return
         check_run(envelope, self.run)
@@ -113,7 +120,13 @@ class PartyConnection:
         else:
             raise EnvelopeError(f"{kind} came, which only a server sends or only a stream begins with")
 
-    def fail(self, error: Exception) -> None:
+    def expel(self, error: PeerMisbehaved) -> None:
+        """Tell the party what was wrong with its message, and end its stream."""
+        self.fail(error)
+        self.stream.send(refusal(error.what))
+        self.stream.end(error.what)
+
+    def fail(self, error: PeerLost) -> None:
         """Let this and every later order fail."""
         with self._lock:
             self._lost = self._lost or error
@@ -141,9 +154,10 @@ class PartyConnection:
     def _answer(self, parcel: Parcel, kind: str) -> None:
         envelope = parcel.envelope
         with self._lock:
-            if envelope.session < self.session:
+            if self._void and (envelope.session, envelope.sequence) == self._void[0]:
+                self._void.popleft()
                 return  # asked for before the training went back to a checkpoint
-            if envelope.session > self.session:
+            if envelope.session != self.session:
                 raise EnvelopeError(f"{kind} of session {envelope.session} came, this is session {self.session}")
             oldest = self._pending[0] if self._pending else None
             if envelope.sequence < self._sequence - len(self._pending) + 1:
@@ -160,5 +174,7 @@ class PartyConnection:
                 raise EnvelopeError(
                     f"{kind} of round {came[0]}, exchange {came[1]} came where round {due[0]}, exchange {due[1]} is due"
                 )
+            if kind == "saved" and not SHA256.fullmatch(envelope.saved.digest):
+                raise EnvelopeError("saved without a sha256")
             self._pending.popleft()
-        oldest.future.set_result(oldest.read(parcel))
+        oldest.future.set_result(parcel)

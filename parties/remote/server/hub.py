@@ -13,7 +13,7 @@ from parties.remote.tls.files import TlsFiles
 from parties.remote.transport.rpc import Pipe, Server, error_text, is_end, make_server
 from parties.remote.transport.stream import Ended, Stream
 from vfl.config import NetworkConfig
-from vfl.errors import PeerLost
+from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Welcome, read_envelope, refusal
 
 JOIN_LIMIT_S = 20.0
@@ -55,6 +55,8 @@ class Hub:
         self.log = log
         self.on_leaving = on_leaving
         self.on_joined = on_joined
+        self.barred: dict[str, str] = {}
+        """Why a party is not let in any more, by name."""
         self._connections: dict[str, PartyConnection] = {}
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
@@ -78,16 +80,16 @@ class Hub:
         self._stop_thread()
 
     def joined(self) -> dict[str, PartyConnection]:
-        """Return the parties that are connected now."""
+        """Return the parties that are connected now, but for those that are being thrown out."""
         with self._changed:
-            return dict(self._connections)
+            return {name: connection for name, connection in self._connections.items() if not connection.lost}
 
     def wait_for(self, names: tuple[str, ...], limit_s: float) -> dict[str, PartyConnection]:
         """Return all of ``names``, connected. Raises PeerLost, naming the missing, after ``limit_s``."""
         deadline_s = time.monotonic() + limit_s
         told: list[str] = []
         with self._changed:
-            while missing := [name for name in names if name not in self._connections]:
+            while missing := [name for name in names if name not in self.joined()]:
                 if missing != told:
                     self.log(f"waiting for {', '.join(missing)}")
                     told = missing
@@ -139,7 +141,7 @@ class Hub:
         except Exception as error:
             ended = Ended(error_text(error))
         finally:  # a peer that hangs up cancels this very task
-            self._drop(connection, ended.reason)
+            self._drop(connection, ended)
 
     def _admit(self, first: Envelope, identity: str | None, pipe: Pipe) -> PartyConnection | None:
         """Return the new party's connection; None for one that only asks and would be let in. Raises JoinRefused."""
@@ -150,6 +152,8 @@ class Hub:
                 "give the party another --run-dir, or resume the server's run"
             )
         check_hello(hello, self.expected[hello.party])
+        if hello.party in self.barred:
+            raise JoinRefused(self.barred[hello.party])
         connection = PartyConnection(
             hello,
             self.run,
@@ -168,7 +172,7 @@ class Hub:
         )
         with self._changed:
             present = self._connections.get(hello.party)
-            if present is not None and present.hello.instance != hello.instance:
+            if present is not None and not present.lost and present.hello.instance != hello.instance:
                 raise JoinRefused(
                     f"{hello.party} is already here; stop the other process of that name "
                     f"(one that died without a word is let go after {self.network.silence_s:g} s)",
@@ -186,8 +190,9 @@ class Hub:
         self.on_joined(hello.party)
         return connection
 
-    def _drop(self, connection: PartyConnection, reason: str) -> None:
-        lost = PeerLost(f"{connection.name} is lost: {reason}")
+    def _drop(self, connection: PartyConnection, ended: Ended) -> None:
+        name = connection.name
+        lost = PeerMisbehaved(name, ended.reason) if ended.violation else PeerLost(f"{name} is lost: {ended.reason}")
         with self._changed:
             if self._connections.get(connection.name) is connection:
                 del self._connections[connection.name]

@@ -1,12 +1,17 @@
 """The way to a party in another process."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TypeVar
 
 from parties.remote.server.connection import PartyConnection
 from vfl.checkpoint import State
+from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.wire.envelope import Envelope, Restore, Save
-from vfl.wire.messages import Buffer, Kind, Message, pieces
+from vfl.wire.messages import Kind, Message, pieces, unpack
 from vfl.wire.parcel import Parcel
+
+T = TypeVar("T")
 
 
 class RemoteLink:
@@ -25,24 +30,26 @@ class RemoteLink:
         connection.start_session(session)
         self._restore(reference(0, ""))
 
-    def send(self, request: Message) -> Future[Buffer]:
-        """Send a message; the future holds the packed reply, or PeerLost."""
+    def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
+        """Send a message; the outcome is what ``take`` makes of the reply. Both raise PeerLost."""
         if request.kind == Kind.END_ROUND:
             self.rounds_done = request.round_index + 1
         order = Envelope(round=request.round_index, exchange=request.exchange, request=b"")
-        return self.connection.order(order, lambda answer: answer.content, pieces(request))
+        answer = self.connection.order(order, pieces(request))
+        return lambda: self._taken(answer, lambda parcel: take(unpack(parcel.content)))
 
-    def save(self) -> Future[State]:
-        """Have the party write its state; the future holds a reference to it."""
+    def save(self) -> Callable[[], State]:
+        """Have the party write its state; the outcome is a reference to it."""
         rounds = self.rounds_done
+        answer = self.connection.order(Envelope(save=Save(round=rounds)))
 
-        def refer(answer: Parcel) -> State:
+        def refer(parcel: Parcel) -> State:
             self.connection.rounds.add(rounds)
-            return reference(rounds, answer.envelope.saved.digest)
+            return reference(rounds, parcel.envelope.saved.digest)
 
-        return self.connection.order(Envelope(save=Save(round=rounds)), refer)
+        return lambda: self._taken(answer, refer)
 
-    def load(self, state: State) -> Future[None]:
+    def load(self, state: State) -> Callable[[], None]:
         """Have the party go back to the state of a reference. Raises ValueError for a state that is none."""
         if not state.keys() >= reference(0, "").keys():
             raise ValueError(
@@ -53,10 +60,23 @@ class RemoteLink:
     def close(self) -> None:
         """Leave the party where it is: another session may follow."""
 
-    def _restore(self, state: State) -> Future[None]:
+    def _restore(self, state: State) -> Callable[[], None]:
         self.rounds_done = state["as_of"]
         restore = Restore(round=state["round"], digest=state["digest"], as_of=state["as_of"])
-        return self.connection.order(Envelope(restore=restore), lambda answer: None)
+        answer = self.connection.order(Envelope(restore=restore))
+        return lambda: self._taken(answer, lambda parcel: None)
+
+    def _taken(self, answer: "Future[Parcel]", take: Callable[[Parcel], T]) -> T:
+        """Wait for an answer and take it. Whatever goes wrong with it is the party's doing: it is lost by that."""
+        parcel = answer.result()
+        try:
+            return take(parcel)
+        except PeerLost:
+            raise
+        except Exception as error:
+            lost = PeerMisbehaved(self.name, " ".join(str(error).split()) or repr(error))
+            self.connection.expel(lost)
+            raise lost from error
 
 
 def reference(rounds: int, digest: str) -> State:

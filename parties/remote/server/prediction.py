@@ -3,10 +3,10 @@
 A party needs no mode for it: it does what the server orders. Only the server knows that nothing is trained.
 """
 
-from collections.abc import Collection
-from concurrent.futures import Future
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from torch import Tensor
@@ -26,6 +26,7 @@ from parties.remote.joining import Expected, agreement
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
+from parties.remote.server.offences import Offences
 from parties.remote.server.server_process import OWNER, ServerLabels, server_file, server_labels
 from parties.remote.transport.security import load_identity
 from parties.trained import Trained, load_run
@@ -38,7 +39,9 @@ from vfl.data.samples import ids_digest
 from vfl.errors import PeerLost
 from vfl.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
-from vfl.wire.messages import Buffer, Message
+from vfl.wire.messages import Message
+
+T = TypeVar("T")
 
 MEANS = "mean_embeddings"
 """In the server's folder: every party's mean embedding, for when it is absent."""
@@ -52,19 +55,17 @@ class AbsentLink:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def send(self, request: Message) -> Future[Buffer]:
+    def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
         """Refuse."""
         raise PeerLost(f"{self.name} is absent")
 
-    def save(self) -> Future[State]:
+    def save(self) -> Callable[[], State]:
         """Refuse."""
         raise PeerLost(f"{self.name} is absent")
 
-    def load(self, state: State) -> Future[None]:
+    def load(self, state: State) -> Callable[[], None]:
         """Leave it where it is."""
-        done = Future[None]()
-        done.set_result(None)
-        return done
+        return lambda: None
 
     def close(self) -> None:
         """Nothing to release."""
@@ -106,6 +107,7 @@ class PredictionServer:
         """
         reason, code = "the server stopped", INTERRUPTED
         session = 0
+        offences = Offences(self.config.network.max_offences)
         try:
             while True:
                 session += 1
@@ -113,6 +115,8 @@ class PredictionServer:
                 try:
                     prediction = self._predict(connections, session)
                 except PeerLost as lost:
+                    if last := offences.note(lost):
+                        raise PeerLost(last) from None
                     console.print(f"{lost}; waiting up to {self.config.network.wait_s:g} s for it to come back")
                     continue
                 reason, code = f"{len(prediction.ids_N)} samples are predicted", DONE

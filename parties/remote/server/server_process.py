@@ -14,6 +14,7 @@ from parties.remote.joining import DataDigests, Expected, agreement, check_mode,
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
+from parties.remote.server.offences import Offences
 from parties.remote.server.stand_in import ABSENT, DroppableLink, StandIn
 from parties.remote.transport.security import load_identity
 from parties.widths import ShowWidths
@@ -89,6 +90,7 @@ class ServerProcess:
         self.names = config.data.partition.parties
         self.breaks = Breaks()
         self.session = 0
+        self.offences = Offences(config.network.max_offences)
         self.stand_ins = {
             name: StandIn(name, config, len(labels.train.labels_N), len(labels.test_labels_N))
             for name in self.names
@@ -109,7 +111,7 @@ class ServerProcess:
                 try:
                     outcome = self._train(hub, connections, console)
                 except PeerLost as lost:
-                    self.away.clear()
+                    self.away = set(hub.barred)
                     self._after_loss(lost, console)
                     continue
                 if outcome.finished or outcome.signal_name:
@@ -150,6 +152,8 @@ class ServerProcess:
         self.away -= hub.joined().keys()
         self.breaks.returned.clear()
         names = tuple(name for name in self.names if name not in self.away)
+        if not names:
+            raise PeerLost(f"no party is left: {'; '.join(hub.barred.values())}")
         return hub.wait_for(names, self.config.network.wait_s)
 
     def _open_store(self, connections: dict[str, PartyConnection]) -> CheckpointStore:
@@ -170,11 +174,14 @@ class ServerProcess:
 
         def drop(lost: PeerLost, name: str) -> None:
             self.away.add(name)
+            if last := self.offences.note(lost):
+                hub.barred[name] = last
             if self.away >= set(self.names):
                 raise PeerLost(f"{lost}; no party is left")
             if name in hub.joined():  # back already
                 self.breaks.come_back(name)
-            console.print(f"{lost}; dropped: {self.config.network.stand_in} embeddings stand in until it is back")
+            until = f"to the end: {last}" if last else "until it is back"
+            console.print(f"{lost}; dropped: {self.config.network.stand_in} embeddings stand in {until}")
 
         return [
             DroppableLink(remote.get(name), stand_in, partial(drop, name=name))
@@ -189,6 +196,8 @@ class ServerProcess:
     def _after_loss(self, lost: PeerLost, console: Console) -> None:
         if self.config.network.on_party_loss == "abort":
             raise PeerLost(f"{lost}; network.on_party_loss is abort") from None
+        if last := self.offences.note(lost):
+            raise PeerLost(last) from None
         console.print(f"{lost}; waiting up to {self.config.network.wait_s:g} s for it to come back")
 
     def _let_leave(self, hub: Hub, outcome: Outcome) -> None:

@@ -6,36 +6,35 @@ Its own model stays as it last saved it. When it is back, it goes on from there 
 Shapes: B batch, D embedding width, N training samples, M test samples.
 """
 
+import hashlib
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from parties.build import build_receiver
-from parties.feature_party import REPLIES
 from parties.remote.server.link import RemoteLink, reference
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.errors import PeerLost
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import encode_as
-from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind, control, pack, unpack
+from vfl.wire.control import Description, Report, SampleRange, fixed_seconds
+from vfl.wire.messages import REPLIES, Kind, Message, Part, PartKind
+
+T = TypeVar("T")
 
 ABSENT, STAND_IN = "absent", "stand_in"
 """What a checkpoint of the server holds of a party beside the reference: whether it was away, and its stand-in."""
-NOTHING_DONE: dict[str, Any] = {
-    "alpha": 0.0,
-    "beta": 0.0,
-    "macs_per_sample": 0,
-    "parameters": 0,
+IDLE: dict[str, Any] = {
     "train_macs": 0,
     "unpruned_train_macs": 0,
-    "train_time_s": "0",
+    "train_time_s": fixed_seconds(0.0),
     "omega": 0.0,
     "psi": 0.0,
 }
+"""What a report says of a round without the party."""
 
 
 class StandIn:
@@ -54,7 +53,7 @@ class StandIn:
         self.receiver = build_receiver(name, train_samples, config)
         self.train_ND = torch.zeros(train_samples, self.receiver.width)
         self.test_MD = torch.zeros(test_samples, self.receiver.width)
-        self.report = NOTHING_DONE
+        self.report = Report(alpha=0.0, beta=0.0, macs_per_sample=0, parameters=0, **IDLE)
         self.saved = reference(0, "")
         self._round = -1
         self._rows: list[Tensor] = []
@@ -63,10 +62,10 @@ class StandIn:
         """Keep what a later answer needs."""
         keeps = self.config.network.stand_in == "last"
         if reply.kind == Kind.REPORT:
-            self.report = reply.settings
+            self.report = Report.from_json(reply.only(PartKind.CONTROL))
         elif keeps and reply.kind in (Kind.EMBEDDING, Kind.EVALUATION):
             kept, rows = self._place(request)
-            kept[rows] = self.receiver.decode(reply.payloads(PartKind.EMBEDDING)[0], len(kept[rows]))
+            kept[rows] = self.receiver.decode(reply.only(PartKind.EMBEDDING), len(kept[rows]))
 
     def answer(self, request: Message) -> Message:
         """Return what stands for the party's reply."""
@@ -77,26 +76,33 @@ class StandIn:
                 frame = encode_as(self.receiver.values, kept[rows], f"{self.name}'s stand-in")
                 parts = (Part(PartKind.EMBEDDING, frame),)
             case Kind.END_ROUND:
-                idle = {"train_macs": 0, "unpruned_train_macs": 0, "train_time_s": "0", "omega": 0.0, "psi": 0.0}
-                parts = (control({**self.report, **idle}),)
+                parts = (self.report.model_copy(update=IDLE).part(),)
             case Kind.DESCRIBE:
-                parts = (control({"weights_digest": f"absent, saved as {self.saved['digest']}"}),)
-            case _:
+                parts = (Description(weights_digest=self._digest(), widths={}, original_widths={}).part(),)
+            case Kind.START_ROUND | Kind.UPDATE:
                 pass
+            case Kind.MEAN | Kind.EMBEDDING | Kind.REPORT | Kind.EVALUATION | Kind.DONE | Kind.DESCRIPTION:
+                raise AssertionError(f"nothing stands in for an answer to {request.kind.name}")
         return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 
     def state_dict(self) -> State:
         """Return what a server that is started again needs to answer alike: the answers kept so far."""
-        return {"train_ND": self.train_ND, "test_MD": self.test_MD, "report": self.report}
+        return {"train_ND": self.train_ND, "test_MD": self.test_MD, "report": self.report.model_dump(exclude_none=True)}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
-        self.train_ND, self.test_MD, self.report = state["train_ND"], state["test_MD"], state["report"]
+        self.train_ND, self.test_MD = state["train_ND"], state["test_MD"]
+        self.report = Report.model_construct(**state["report"])  # checked when it came
+
+    def _digest(self) -> str:
+        """Stand for the digest of weights that are not here: by that of the party's last checkpoint."""
+        return hashlib.sha256(f"absent, saved as {self.saved['digest']}".encode()).hexdigest()
 
     def _place(self, request: Message) -> tuple[Tensor, Tensor | slice]:
         """Return where the embeddings of a request's samples are kept: the store and its rows."""
         if request.kind == Kind.EVALUATE:
-            return self.test_MD, slice(request.settings["start"], request.settings["stop"])
+            wanted = SampleRange.from_json(request.only(PartKind.CONTROL))
+            return self.test_MD, slice(wanted.start, wanted.stop)
         if request.round_index != self._round:
             training, samples = self.config.training, len(self.train_ND)
             steps = steps_in_round(training.steps_per_round, samples, training.batch_size)
@@ -111,7 +117,7 @@ class DroppableLink:
     Args:
         link: the way to the party; None where it is away already.
         stand_in: answers in its place.
-        on_loss: called, in the stream's thread, when it is lost; what it raises the order in question raises.
+        on_loss: called when it is lost; what it raises the order in question raises.
     """
 
     def __init__(self, link: RemoteLink | None, stand_in: StandIn, on_loss: Callable[[PeerLost], None]) -> None:
@@ -122,66 +128,66 @@ class DroppableLink:
         self.absent = link is None
         self._rounds_done = 0
 
-    def send(self, request: Message) -> Future[Buffer]:
-        """Send a message; the future holds the packed reply, the party's or its stand-in's."""
+    def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
+        """Send a message; the outcome is what ``take`` makes of the reply, the party's or its stand-in's."""
         if request.kind == Kind.END_ROUND:
             self._rounds_done = request.round_index + 1
 
-        def keep(reply: Buffer) -> Buffer:
-            self.stand_in.remember(request, unpack(reply))
-            return reply
+        def keep(reply: Message) -> T:
+            taken = take(reply)
+            self.stand_in.remember(request, reply)
+            return taken
 
-        sent = self.link.send(request) if self.link is not None and not self.absent else None
-        return self._or_instead(sent, keep, lambda: pack(self.stand_in.answer(request)))
+        return self._or_instead(lambda link: link.send(request, keep), lambda: take(self.stand_in.answer(request)))
 
-    def save(self) -> Future[State]:
-        """Return a reference to the party's last state on its disk, and what is kept of its answers."""
+    def save(self) -> Callable[[], State]:
+        """Have the party save; the outcome refers to its last state on its disk, and holds its answers so far."""
 
-        def keep(saved: State) -> State:
-            self.stand_in.saved = saved
-            return saved | {ABSENT: False, STAND_IN: self.stand_in.state_dict()}
+        def ask(link: RemoteLink) -> Callable[[], State]:
+            saving = link.save()
+
+            def keep() -> State:
+                self.stand_in.saved = saving()
+                return self.stand_in.saved | {ABSENT: False, STAND_IN: self.stand_in.state_dict()}
+
+            return keep
 
         def instead() -> State:
             saved = self.stand_in.saved | {"as_of": self._rounds_done}
             return saved | {ABSENT: True, STAND_IN: self.stand_in.state_dict()}
 
-        saving = self.link.save() if self.link is not None and not self.absent else None
-        return self._or_instead(saving, keep, instead)
+        return self._or_instead(ask, instead)
 
-    def load(self, state: State) -> Future[None]:
+    def load(self, state: State) -> Callable[[], None]:
         """Have the party go back to the state of a reference."""
         self._rounds_done = state["as_of"]
         self.stand_in.saved = {key: state[key] for key in self.stand_in.saved}
         if STAND_IN in state:  # not where the run has waited for parties so far
             self.stand_in.load_state_dict(state[STAND_IN])
-        loading = self.link.load(state) if self.link is not None and not self.absent else None
-        return self._or_instead(loading, lambda done: done, lambda: None)
+        return self._or_instead(lambda link: link.load(state), lambda: None)
 
     def close(self) -> None:
         """Leave the party where it is: another session may follow."""
 
-    def _or_instead(
-        self, sent: "Future[Any] | None", keep: Callable[[Any], Any], instead: Callable[[], Any]
-    ) -> "Future[Any]":
-        """Return a future of what ``sent`` brings, or of what stands for it where the party is lost."""
-        outer = Future[Any]()
+    def _or_instead(self, ask: Callable[[RemoteLink], Callable[[], T]], instead: Callable[[], T]) -> Callable[[], T]:
+        """Ask the party; the outcome is what it answers, and from the moment that it is lost what stands for that."""
+        if self.link is None or self.absent:
+            return instead
+        try:
+            answered = ask(self.link)
+        except PeerLost as lost:
+            self._lose(lost)
+            return instead
 
-        def settle(inner: "Future[Any] | None") -> None:
+        def answered_or_instead() -> T:
             try:
-                if inner is not None:
-                    try:
-                        outer.set_result(keep(inner.result()))
-                        return
-                    except PeerLost as lost:
-                        if not self.absent:
-                            self.absent = True
-                            self.on_loss(lost)
-                outer.set_result(instead())
-            except Exception as error:
-                outer.set_exception(error)
+                return answered()
+            except PeerLost as lost:
+                self._lose(lost)
+                return instead()
 
-        if sent is None:
-            settle(None)
-        else:
-            sent.add_done_callback(settle)
-        return outer
+        return answered_or_instead
+
+    def _lose(self, lost: PeerLost) -> None:
+        self.absent = True
+        self.on_loss(lost)
