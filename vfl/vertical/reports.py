@@ -33,6 +33,8 @@ def check_report(report: Report, assigned: RoundStart, before: Report | None, wo
     """
     alphas = assigned.alpha, max(assigned.alpha, before.alpha if before else 0.0)
     _check(alphas[0] <= report.alpha <= alphas[1], f"alpha {report.alpha:g} where {assigned.alpha:g} was assigned")
+    replays = assigned.head_digest is not None
+    _check(replays == (report.head_drift is not None), f"head_drift {report.head_drift}")
     _check(report.beta == assigned.beta, f"beta {report.beta:g} where {assigned.beta:g} was assigned")
     unpruned, rest = divmod(report.unpruned_train_macs, work.forwards)
     _check(rest == 0, f"unpruned_train_macs {report.unpruned_train_macs} for {work.forwards} passes")
