@@ -8,6 +8,7 @@ from torch import nn
 
 from models.char_lstm import EveryCharLSTM, NextCharLSTM
 from models.convolution import ConvolutionalFeatures, plain_convolution
+from models.features import Features, ModelSpec
 from models.mlp import MLP
 from models.pooled_cnn import lenet, mcmahan_cnn, six_layer_cnn, tsfl_cnn
 from models.resnet import Norm, ResNet18, group_norm
@@ -32,14 +33,12 @@ def _mlp(input_shape: ImageShape, classes: int) -> nn.Module:
 
 def _vgg11(batch_norm: bool) -> Callable[[ImageShape, int], nn.Module]:
     """Of VGG's three linear layers one is left, as is usual for 32 pixels: its embedding is the logits."""
-    return lambda input_shape, classes: ConvolutionalFeatures(
-        VGG_BLOCKS[11],
-        input_shape[0],
-        input_shape[1:],
-        classes,
-        batch_norm=batch_norm,
-        convolution=plain_convolution,
-    )
+
+    def build(input_shape: ImageShape, classes: int) -> nn.Module:
+        spec = ModelSpec(Features("images", input_shape), classes, batch_norm=batch_norm)
+        return ConvolutionalFeatures(VGG_BLOCKS[11], spec, plain_convolution)
+
+    return build
 
 
 def _resnet18(norm: Norm) -> Callable[[ImageShape, int], nn.Module]:

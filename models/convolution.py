@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
+from models.features import ModelSpec
 from models.narrow_norm import NarrowBatchNorm2d
 from models.small_map import SmallMapConv2d
 
@@ -20,14 +21,6 @@ def scaled_width(channels: int, width: float) -> int:
     if not (width > 0 and math.isfinite(width)):
         raise ValueError(f"width: expected a positive number, got {width}")
     return max(1, round(width * channels))
-
-
-def check_feature_shapes(in_channels: int, image_size: tuple[int, int], embedding_size: int) -> None:
-    """Raise ValueError, naming the argument, unless every size is at least 1."""
-    sizes = {"in_channels": in_channels, "image_size": min(image_size), "embedding_size": embedding_size}
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name}: expected at least 1, got {size}")
 
 
 Convolution = Callable[[int, int, bool], list[nn.Module]]
@@ -56,27 +49,18 @@ class ConvolutionalFeatures(nn.Module):
     signed values. With `batch_norm` the convolutions have no bias, which the normalization would cancel.
     `convolution(in_channels, out_channels, batch_norm)` makes each with its normalization.
 
-    Raises ValueError, naming the argument, for a size below 1 or a width that is not positive.
+    Raises ValueError for features that are no images, a size below 1 or a width that is not positive.
     """
 
     def __init__(
-        self,
-        blocks: Sequence[Sequence[int]],
-        in_channels: int,
-        image_size: tuple[int, int],
-        embedding_size: int,
-        width: float = 1.0,
-        batch_norm: bool = True,
-        convolution: Convolution = fast_convolution,
+        self, blocks: Sequence[Sequence[int]], spec: ModelSpec, convolution: Convolution = fast_convolution
     ) -> None:
         super().__init__()
-        check_feature_shapes(in_channels, image_size, embedding_size)
-        rows, columns = image_size
-        channels = in_channels
+        channels, rows, columns = spec.features.expect("images", 3)
         layers: list[nn.Module] = []
         for block in blocks:
-            for out_channels in (scaled_width(c, width) for c in block):
-                conv, *norm = convolution(channels, out_channels, batch_norm)
+            for out_channels in (scaled_width(c, spec.width) for c in block):
+                conv, *norm = convolution(channels, out_channels, spec.batch_norm)
                 _initialize(conv)
                 layers += [conv, *norm, nn.ReLU()]
                 channels = out_channels
@@ -89,7 +73,7 @@ class ConvolutionalFeatures(nn.Module):
         self.features = nn.Sequential(*layers)
         # Default initialization: its scale follows the number of inputs, so embeddings keep their scale under any
         # width multiplier; VGG's fixed N(0, 0.01) was set for layers of 4096 inputs with a ReLU behind.
-        self.embedding = nn.Linear(channels, embedding_size)
+        self.embedding = nn.Linear(channels, spec.embedding_size)
 
     def forward(self, images: Tensor) -> Tensor:
         """Embeddings [B, D] of the images [B, C, H, W]."""

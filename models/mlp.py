@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from models.convolution import check_feature_shapes, scaled_width
+from models.convolution import scaled_width
+from models.features import ModelSpec
 
 FEATURE_MLP_HIDDEN = (256, 128)
 """Hidden widths of `FeatureMLP` at width 1."""
@@ -34,33 +35,27 @@ class MLP(nn.Module):
 
 
 class FeatureMLP(nn.Module):
-    """Flattened images through hidden layers to the embedding: [B, C, H, W] -> [B, D].
+    """Flattened features of any kind through hidden layers to the embedding: float [B, ...] -> [B, D].
 
     Hidden widths are `FEATURE_MLP_HIDDEN` times `width`, each Linear, BatchNorm1d if `batch_norm`, ReLU.
-    Raises ValueError, naming the argument, for a size below 1 or a width that is not positive.
+    Raises ValueError for a size below 1 or a width that is not positive.
     """
 
-    def __init__(
-        self,
-        in_channels: int,
-        image_size: tuple[int, int],
-        embedding_size: int,
-        width: float = 1.0,
-        batch_norm: bool = True,
-    ) -> None:
+    def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
-        check_feature_shapes(in_channels, image_size, embedding_size)
-        hidden = [scaled_width(features, width) for features in FEATURE_MLP_HIDDEN]
-        self.hidden = _hidden_layers(in_channels * math.prod(image_size), hidden, batch_norm)
-        self.embedding = nn.Linear(hidden[-1], embedding_size)
+        hidden = [scaled_width(features, spec.width) for features in FEATURE_MLP_HIDDEN]
+        self.hidden = _hidden_layers(math.prod(spec.features.shape), hidden, spec.batch_norm)
+        self.embedding = nn.Linear(hidden[-1], spec.embedding_size)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Embeddings [B, D] of the images [B, C, H, W]."""
-        return self.embedding(self.hidden(images.flatten(1)))
+    def forward(self, features: Tensor) -> Tensor:
+        """Embeddings [B, D] of the features [B, ...]."""
+        return self.embedding(self.hidden(features.flatten(1)))
 
 
 def _hidden_layers(in_features: int, hidden: Sequence[int], batch_norm: bool) -> nn.Sequential:
     """Linear, BatchNorm1d if asked for, ReLU, once per hidden width."""
+    if in_features < 1:
+        raise ValueError(f"features: every size must be at least 1, got {in_features} values")
     layers: list[nn.Module] = []
     for out_features in hidden:
         norm = [nn.BatchNorm1d(out_features)] if batch_norm else []

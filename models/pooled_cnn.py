@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from models.convolution import ConvolutionalFeatures, plain_convolution
+from models.features import Features, ModelSpec
 from models.mlp import MLP
 
 KERNEL = 5
@@ -81,7 +82,5 @@ def six_layer_cnn(input_shape: tuple[int, int, int], classes: int) -> Convolutio
 
     28 pixels can be halved four times, not six: a pool is left out once a side is 1 pixel.
     """
-    in_channels, height, width = input_shape
-    return ConvolutionalFeatures(
-        SIX_LAYERS, in_channels, (height, width), classes, batch_norm=False, convolution=plain_convolution
-    )
+    spec = ModelSpec(Features("images", input_shape), classes, batch_norm=False)
+    return ConvolutionalFeatures(SIX_LAYERS, spec, plain_convolution)

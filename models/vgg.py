@@ -1,6 +1,7 @@
 """VGG feature models (Simonyan & Zisserman, ICLR 2015, configurations A and D) for images of any size."""
 
 from models.convolution import ConvolutionalFeatures
+from models.features import ModelSpec
 
 VGG_BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
     11: ((64,), (128,), (256, 256), (512, 512), (512, 512)),
@@ -9,21 +10,11 @@ VGG_BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
 """Channels of the convolutions of each block, by depth (convolutions plus the paper's three linear layers)."""
 
 
-class VGG(ConvolutionalFeatures):
-    """VGG of depth 11 or 16 whose three linear layers are replaced by one, `embedding`.
+def vgg11(spec: ModelSpec) -> ConvolutionalFeatures:
+    """VGG of depth 11 whose three linear layers are replaced by one, `embedding`: [B, C, H, W] -> [B, D]."""
+    return ConvolutionalFeatures(VGG_BLOCKS[11], spec)
 
-    [B, C, H, W] -> [B, D]. See `ConvolutionalFeatures` for the arguments. Raises ValueError for another depth.
-    """
 
-    def __init__(
-        self,
-        depth: int,
-        in_channels: int,
-        image_size: tuple[int, int],
-        embedding_size: int,
-        width: float = 1.0,
-        batch_norm: bool = True,
-    ) -> None:
-        if depth not in VGG_BLOCKS:
-            raise ValueError(f"depth: expected one of {sorted(VGG_BLOCKS)}, got {depth}")
-        super().__init__(VGG_BLOCKS[depth], in_channels, image_size, embedding_size, width, batch_norm)
+def vgg16(spec: ModelSpec) -> ConvolutionalFeatures:
+    """VGG of depth 16, as `vgg11`."""
+    return ConvolutionalFeatures(VGG_BLOCKS[16], spec)

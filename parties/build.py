@@ -3,18 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from models.features import Features, ModelSpec
 from models.mlp import MLP
-from models.registry import build_feature_model
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.config import ExperimentConfig, FeatureModelConfig
-from vfl.data.samples import Samples
+from vfl.data.source import Prepared
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender
+from vfl.vertical.feature_models import build_feature_model
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import (
     HeadReplica,
@@ -58,36 +59,23 @@ def build_head_server(
 
 
 def build_party(
-    name: str,
-    train: Samples,
-    test: Samples,
-    labels: TrainingLabels | None,
-    config: ExperimentConfig,
-    runtime: Runtime,
+    name: str, data: Prepared, labels: TrainingLabels | None, config: ExperimentConfig, runtime: Runtime
 ) -> FeatureParty:
-    """Build a party on its standardised features; its initial weights depend on the seed and its name alone.
+    """Build a party on its prepared samples; its initial weights depend on the seed and its name alone.
 
     ``labels`` are those of its training samples with ``labels: shared``, None otherwise.
     """
     settings = feature_config(config, name)
-    channels, height, width = train.features.shape[1:]
     with seeded(config.seed, "init", owner=name):
-        model: nn.Module = build_feature_model(
-            settings.kind,
-            in_channels=channels,
-            image_size=(height, width),
-            embedding_size=settings.embedding_size,
-            width=settings.width,
-            batch_norm=settings.batch_norm,
-        )
-    sender = EmbeddingSender(build_receiver(name, len(train), config))
+        model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features))
+    sender = EmbeddingSender(build_receiver(name, len(data.train), config))
     protocol = build_party_protocol(name, labels, config, runtime)
-    return FeatureParty(name, model, train, test, protocol, sender, config, runtime)
+    return FeatureParty(name, model, data, protocol, sender, config, runtime)
 
 
 def build_head(config: ExperimentConfig, classes: int, runtime: Runtime) -> HeadTrainer:
     """Build the head; the server and every replica start from the same weights."""
-    width = sum(feature_config(config, name).embedding_size for name in config.data.partition.parties)
+    width = sum(feature_config(config, name).embedding_size for name in config.parties)
     with seeded(config.seed, "init", owner="head"):
         head = MLP(width, config.models.head.hidden, classes)
     return HeadTrainer(head, config.training.optimizer, runtime)
@@ -113,7 +101,7 @@ def build_party_protocol(
     """Build a party's side of the label protocol; only ``labels: shared`` gives it labels."""
     if labels is None:
         return ReceivedGradient(config.wire.values, runtime.device)
-    names = config.data.partition.parties
+    names = config.parties
     others = [build_receiver(other, len(labels.labels_N), config) for other in names if other != name]
     return HeadReplica(
         build_head(config, labels.classes, runtime),
@@ -122,6 +110,11 @@ def build_party_protocol(
         others,
         config.training.head_sync,
     )
+
+
+def model_spec(settings: FeatureModelConfig, features: Features) -> ModelSpec:
+    """Return what a feature model of these settings is built from."""
+    return ModelSpec(features, settings.embedding_size, settings.width, settings.batch_norm, settings.options)
 
 
 def feature_config(config: ExperimentConfig, party: str) -> FeatureModelConfig:

@@ -53,9 +53,9 @@ def _export(server: HeadServer, folder: Path) -> dict[str, Any]:
     embeddings: list[torch.Tensor] = []
     for party in parties:
         count = min(CHECKED_SAMPLES, len(party.test))
-        inputs = party.runtime.batch(party.test.features, torch.arange(count))
+        inputs = party.batch(party.test, torch.arange(count))
         with torch.inference_mode():
-            embeddings.append(party.model(inputs).float().cpu())
+            embeddings.append(party.model(*inputs).float().cpu())
         models[party.name] = _party_entry(party, export_model(party.model, inputs, folder, party.name))
     representation_BP = torch.cat(embeddings, dim=1)
     head = server.trainer.head
@@ -63,7 +63,7 @@ def _export(server: HeadServer, folder: Path) -> dict[str, Any]:
         "input": list(representation_BP.shape[1:]),
         "macs": count_macs(head, representation_BP.to(server.trainer.runtime.device)),
         "parameters": count_parameters(head),
-        **_files(export_model(head, representation_BP, folder, HEAD)),
+        **_files(export_model(head, (representation_BP,), folder, HEAD)),
     }
     return {
         "name": config.name,
@@ -80,7 +80,7 @@ def _export(server: HeadServer, folder: Path) -> dict[str, Any]:
 
 def _party_entry(party: FeatureParty, exported: Exported) -> dict[str, Any]:
     return {
-        "input": list(party.test.features.shape[1:]),
+        "input": list(party.preparation.features.shape),
         "alpha": party.pruner.alpha_max,
         "macs": party.macs,
         "unpruned_macs": party.unpruned_macs,
@@ -101,7 +101,7 @@ def card_text(card: dict[str, Any]) -> str:
         f"# {card['name']}: exported models",
         "",
         f"Configuration sha256 `{card['config_sha256']}`, weights `{card['model_digest']}`, torch {card['torch']}.",
-        f"Each party's model takes its standardised features [B, C, H, W] and gives its embedding; the head takes the "
+        f"Each party's model takes its prepared features [B, ...] and gives its embedding; the head takes the "
         f"embeddings side by side in the order {', '.join(card['embeddings_in_order'])} and gives the classes' scores. "
         f"Files were checked against PyTorch on {card['checked_samples']} test samples to {card['checked_to']:g}.",
         "",

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.data.samples import Samples
+from vfl.data.source import Prepared
 from vfl.digest import check_same_data, weights_digest
 from vfl.lightweighting.pruning import StructuredPruner, psi
 from vfl.lightweighting.sparsify import omega, sparsify
@@ -43,7 +44,7 @@ class PendingExchange:
 
     exchange: int
     rows_B: Tensor
-    inputs: Tensor
+    inputs: tuple[Tensor, ...]
     embedding_BD: Tensor
     """Fresh and unsparsified, with its autograd graph: the first local iteration's forward pass."""
     sent_BD: Tensor
@@ -67,9 +68,8 @@ class FeatureParty:
 
     Args:
         name: the party's name.
-        model: feature model [B, C, H, W] -> [B, D], dense.
-        train: training features, standardised.
-        test: test features.
+        model: feature model, dense: a sample's tensors, [B, ...] each -> [B, D].
+        data: its samples, and what prepared them.
         protocol: the party's side of the label protocol.
         sender: sparsifies and encodes the embeddings.
         config: the experiment.
@@ -80,8 +80,7 @@ class FeatureParty:
         self,
         name: str,
         model: nn.Module,
-        train: Samples,
-        test: Samples,
+        data: Prepared,
         protocol: PartyProtocol,
         sender: EmbeddingSender,
         config: ExperimentConfig,
@@ -89,20 +88,21 @@ class FeatureParty:
     ) -> None:
         self.name = name
         self.model = runtime.place(model)
-        self.train = train
-        self.test = test
+        self.preparation = data.preparation
+        self.train = data.train
+        self.test = data.test
         self.protocol = protocol
         self.sender = sender
         self.config = config
         self.runtime = runtime
         self.optimizer = build_sgd(self.model, config.training.optimizer)
-        self.example = runtime.batch(train.features, torch.tensor([0]))
+        self.example = self.batch(data.train, torch.tensor([0]))
         pruning = config.lightweighting.pruning
         self.pruner = StructuredPruner(
             self.model, self.example, round_to=pruning.round_to, importance=pruning.importance
         )
-        self.unpruned_macs = self.macs = count_macs(self.model, self.example)
-        self.steps = steps_in_round(config.training.steps_per_round, len(train), config.training.batch_size)
+        self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
+        self.steps = steps_in_round(config.training.steps_per_round, len(data.train), config.training.batch_size)
         self.alpha = self.beta = 0.0
         self.round_index: int = -1
         self.batches: list[Tensor] = []
@@ -138,7 +138,12 @@ class FeatureParty:
 
     @cached_property
     def _data_digest(self) -> str:
-        return weights_digest({"train": self.train.features, "test": self.test.features})
+        further = {
+            f"{split}_{number}": tensor
+            for split, samples in (("train", self.train), ("test", self.test))
+            for number, tensor in enumerate(samples.more, start=1)
+        }
+        return weights_digest({"train": self.train.features, "test": self.test.features, **further})
 
     def _timed(self, step: Callable[[Message], R], message: Message) -> R:
         self.runtime.synchronize()
@@ -169,7 +174,7 @@ class FeatureParty:
         if message.round_index != self.round_index or message.exchange >= len(self.batches):
             raise MessageError(f"{self.name} is not at round {message.round_index}, exchange {message.exchange}")
         rows_B = self.batches[message.exchange]
-        inputs = self.runtime.batch(self.train.features, rows_B)
+        inputs = self.batch(self.train, rows_B)
         embedding_BD = self._forward(inputs)
         dense_BD = embedding_BD.detach().cpu()
         frame, sent_BD = self.sender.send(dense_BD, rows_B, self.beta)
@@ -210,7 +215,7 @@ class FeatureParty:
         pruned = self.pruner.prune_to(self.alpha, self.optimizer)
         if pruned:
             self.runtime.place(self.model)
-            self.macs = count_macs(self.model, self.example)
+            self.macs = count_macs(self.model, *self.example)
             self.counts.psi = psi(before_BD, self._probe())
         elif self.pruner.widths() == self.pruner.original_widths:
             warnings.warn(
@@ -240,7 +245,7 @@ class FeatureParty:
         if not wanted.start < wanted.stop <= len(self.test):
             raise MessageError(f"{self.name} has no test samples {wanted.start} to {wanted.stop}")
         rows_B = torch.arange(wanted.start, wanted.stop)
-        embedding_BD = self._embed_still(self.runtime.batch(self.test.features, rows_B)).cpu()
+        embedding_BD = self._embed_still(self.batch(self.test, rows_B)).cpu()
         if self.config.evaluation.sparsified:
             embedding_BD = sparsify(embedding_BD, self.beta)
         return encode_as(self.config.wire.values, embedding_BD, f"{self.name}'s embedding")
@@ -251,7 +256,7 @@ class FeatureParty:
         total_D = torch.zeros(self.sender.receiver.width, dtype=torch.float64)
         for start in range(0, samples, size):
             rows_B = torch.arange(start, min(start + size, samples))
-            embedding_BD = self._embed_still(self.runtime.batch(self.train.features, rows_B))
+            embedding_BD = self._embed_still(self.batch(self.train, rows_B))
             total_D += embedding_BD.double().sum(dim=0).cpu()
         mean_1D = (total_D / samples).float().unsqueeze(0)
         return encode_as(self.config.wire.values, mean_1D, f"{self.name}'s mean embedding")
@@ -264,6 +269,10 @@ class FeatureParty:
             original_widths=self.pruner.original_widths,
         )
 
+    def batch(self, samples: Samples, rows_B: Tensor) -> tuple[Tensor, ...]:
+        """Return what the model is called with for some rows."""
+        return tuple(self.runtime.batch(tensor, rows_B) for tensor in samples.inputs)
+
     def state_dict(self) -> State:
         """Return everything that the party's next rounds depend on."""
         return {
@@ -273,6 +282,7 @@ class FeatureParty:
             "feedback": self.sender.receiver.state_dict(),
             "protocol": self.protocol.state_dict(),
             "data_digest": self._data_digest,
+            "preparation": self.preparation.state_dict(),
             "round": self.round_index,
             "beta": self.beta,
         }
@@ -280,6 +290,8 @@ class FeatureParty:
     def load_state_dict(self, state: State) -> None:
         """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
         check_same_data(f"{self.name}'s features", state["data_digest"], self._data_digest)
+        if "preparation" in state:  # not in checkpoints from before it was saved
+            self.preparation.load_state_dict(state["preparation"])
         self.round_index = int(state["round"])
         self.beta = float(state.get("beta", 0.0))  # checkpoints from before it was saved have none
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
@@ -288,21 +300,21 @@ class FeatureParty:
         load_momentum(self.optimizer, self.model, state["momentum"])
         self.sender.receiver.load_state_dict(state["feedback"])
         self.protocol.load_state_dict(state["protocol"])
-        self.macs = count_macs(self.model, self.example)
+        self.macs = count_macs(self.model, *self.example)
 
-    def _forward(self, inputs: Tensor) -> Tensor:
-        self.counts.train_macs += self.macs * len(inputs)
-        return self.runtime.forward(self.model, inputs)
+    def _forward(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        self.counts.train_macs += self.macs * len(inputs[0])
+        return self.runtime.forward(self.model, *inputs)
 
     def _probe(self) -> Tensor:
         rows_B = torch.arange(min(PROBE_SAMPLES, len(self.train)))
-        return self._embed_still(self.runtime.batch(self.train.features, rows_B))
+        return self._embed_still(self.batch(self.train, rows_B))
 
-    def _embed_still(self, inputs: Tensor) -> Tensor:
+    def _embed_still(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """Embed in evaluation mode: no weight, statistic or random stream moves."""
         was_training = self.model.training
         self.model.eval()
         with torch.inference_mode():
-            embedding_BD = self.runtime.forward(self.model, inputs)
+            embedding_BD = self.runtime.forward(self.model, *inputs)
         self.model.train(was_training)
         return embedding_BD

@@ -8,8 +8,8 @@ from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
-from vfl.data.split import split_data
-from vfl.data.vertical import check_aligned, standardise
+from vfl.data.samples import check_aligned
+from vfl.data.source import open_source, prepare_party
 from vfl.runtime import Runtime
 from vfl.wire.messages import Message, pack, unpack
 
@@ -53,14 +53,13 @@ def build_in_process(
 
     Raises ValueError for data that is not there or does not fit.
     """
-    split = split_data(config)
-    features = {data.party: standardise(data.train, data.test) for data in split.parties}
+    source = open_source(config)
+    split = source.split()
+    prepared = {data.party: prepare_party(source, data) for data in split.parties}
     check_aligned({data.party: data.train.ids_digest() for data in split.parties})
     labels = TrainingLabels(split.labels.train.values, len(split.labels.classes))
     shared_labels = labels if config.training.labels == "shared" else None
-    parties = [
-        build_party(name, train, test, shared_labels, config, runtime) for name, (train, test) in features.items()
-    ]
+    parties = [build_party(name, data, shared_labels, config, runtime) for name, data in prepared.items()]
     return build_head_server(
         [LocalLink(party) for party in parties], labels, split.labels.test.values, config, runtime, on_exchange
     )

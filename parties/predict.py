@@ -9,19 +9,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from zipfile import BadZipFile
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from parties.head_server import HeadServer
 from parties.trained import load_trained, parties_of
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ConfigError
 from vfl.data.prediction_files import unknown_labels
-from vfl.data.samples import Samples
-from vfl.data.split import Split, split_data
-from vfl.data.vertical import grid_partition, standardise
+from vfl.data.source import NewSamples, open_source
+from vfl.data.split import split_data
 from vfl.errors import PeerLost
 from vfl.registry import nearest
 
@@ -104,16 +101,16 @@ def predict_in_process(
 
     Parties in ``absent`` are not asked; their mean embedding is what the server would have kept from before. With
     labels known, the accuracy with all parties is there for comparison. Raises as ``load_trained``, ``check_absent``
-    and ``read_samples``.
+    and ``Source.read_samples``.
     """
     server = load_trained(run_dir)
     check_absent(absent, [link.name for link in server.links], when_absent)
     split = split_data(server.config)
     classes, ids_N, labels_N = split.labels.classes, split.labels.test.ids, split.labels.test.values
     if data is not None:
-        samples = read_samples(data, image_shape(server.config, split.parties[0].test.features), len(classes))
-        use_samples(server, split, samples)
-        ids_N, labels_N = samples.ids, samples.labels
+        samples = open_source(server.config).read_samples(data, split.parties[0].train, len(classes))
+        use_samples(server, samples)
+        ids_N, labels_N = samples.whole.ids, samples.whole.labels
     stand_ins = zero_embeddings(server, absent)
     if when_absent == "mean":
         stand_ins = server.mean_embeddings([link for link in server.links if link.name in absent])
@@ -126,40 +123,9 @@ def predict_in_process(
     return Prediction(ids_N, labels_N, probabilities_NC, classes, accuracies)
 
 
-def read_samples(path: Path, image_shape: tuple[int, ...], classes: int) -> Samples:
-    """Read whole images from a ``.npz`` file: ``images`` uint8 [N, C, H, W], and where known ``labels`` and ``ids``.
-
-    Raises ConfigError, one line, for a file without them, with images of another shape than ``image_shape``
-    [C, H, W], or with labels that are no class.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: torch.from_numpy(file[name]) for name in file.files if name in ("images", "labels", "ids")}
-    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
-        raise ConfigError(f"--data: {path} cannot be read as .npz ({error})") from None
-    images = arrays.get("images")
-    if images is None or images.dtype != torch.uint8 or tuple(images.shape[1:]) != image_shape:
-        got = "no images" if images is None else f"{images.dtype} {list(images.shape)}"
-        raise ConfigError(f"--data: {path} needs images uint8 [N, {', '.join(map(str, image_shape))}], got {got}")
-    if len(images) == 0:
-        raise ConfigError(f"--data: {path} holds no image")
-    labels = arrays.get("labels")
-    if labels is not None and not bool(((labels >= 0) & (labels < classes)).all()):
-        raise ConfigError(f"--data: labels must be 0 to {classes - 1}")
-    ids = arrays.get("ids", torch.arange(len(images)))
-    return Samples(ids.long(), images, None if labels is None else labels.long())
-
-
-def image_shape(config: ExperimentConfig, block: Tensor) -> tuple[int, ...]:
-    """Return channels, height and width of a whole image, given a party's block [N, C, h, w]."""
-    channels, height, width = block.shape[1:]
-    return channels, height * config.data.partition.rows, width * config.data.partition.columns
-
-
-def use_samples(server: HeadServer, split: Split, samples: Samples) -> None:
-    """Give every party its block of other samples in place of its test samples, scaled as its training features."""
-    grid = server.config.data.partition
-    parts = grid_partition(samples, grid.rows, grid.columns)
-    for party, own, part in zip(parties_of(server), split.parties, parts, strict=True):
-        party.test = standardise(own.train, part)[1]
-    server.test_labels_N = unknown_labels(len(samples)) if samples.labels is None else samples.labels
+def use_samples(server: HeadServer, samples: NewSamples) -> None:
+    """Give every party its part of other samples in place of its test samples, prepared as its training samples."""
+    for party, part in zip(parties_of(server), samples.parts, strict=True):
+        party.test = party.preparation.apply(part)
+    whole = samples.whole
+    server.test_labels_N = unknown_labels(len(whole)) if whole.labels is None else whole.labels

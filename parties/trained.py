@@ -56,7 +56,7 @@ def load_trained(run_dir: Path) -> HeadServer:
     """
     trained = load_run(run_dir)
     config, sections = trained.config, trained.sections
-    for name in config.data.partition.parties:
+    for name in config.parties:
         sections[name] = _whole_state(run_dir, name, sections[name])
     server = build_in_process(config, start_runtime(config))
     server.load_state_dict(sections)

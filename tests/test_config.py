@@ -99,7 +99,7 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
         ("name=..", "got '..'"),
         ("name=", "got None"),
         ("name=2020-01-01", "valid string"),
-        ("data.dataset.kind=imagenet", "'leaf' or 'text' (got 'imagenet')"),
+        ("data.dataset.kind=imagenet", "unknown data source 'imagenet'; did you mean 'image_folder'?"),
         ("data.dataset.root=5", "got 5"),
         ("models.head.hidden=256", "got 256"),
         ("models.head.hidden.0=256", "got"),
@@ -146,7 +146,7 @@ def test_a_batch_larger_than_the_chosen_samples_is_refused(digits: Path):
 def test_a_ratio_of_an_unknown_party_names_the_nearest(digits: Path, field: str):
     assert refusal(digits, f"{field}.party_5=0.1").startswith(f"{field}: no party is called 'party_5'; did you mean")
     config = load_config(digits, [f"{field}.party_5=0.1", "data.partition.columns=3"])
-    assert config.data.partition.parties == tuple(f"party_{k}" for k in range(1, 7))
+    assert config.parties == tuple(f"party_{k}" for k in range(1, 7))
 
 
 def test_a_model_of_an_unknown_party_is_refused(digits: Path):

@@ -16,18 +16,18 @@ REFUSED = (nn.MultiheadAttention, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.Con
 """Layers that multiply by weights in another pattern: an error is better than a count that leaves them out."""
 
 
-def count_macs(model: nn.Module, example_input: Tensor) -> int:
+def count_macs(model: nn.Module, *example_inputs: Tensor) -> int:
     """Multiply-accumulates of one sample's forward pass: convolutions, linear and recurrent layers only.
 
-    `example_input` [B, ...]: its first sample is passed through in evaluation mode. Bias, normalization,
+    `example_inputs` [B, ...] each: their first sample is passed through in evaluation mode. Bias, normalization,
     activation, pooling, embedding lookups and the gates' products of single values count nothing; a layer called
     twice counts twice, a recurrent one once per step; groups, stride, padding and dilation are accounted for by the
     shapes. Modes and BatchNorm statistics are as before afterwards.
 
     Raises ValueError for an empty batch or a layer that it cannot count (attention, transposed, packed sequences).
     """
-    if len(example_input) == 0:
-        raise ValueError("example_input: expected at least one sample")
+    if len(example_inputs[0]) == 0:
+        raise ValueError("example_inputs: expected at least one sample")
     modes = {module: module.training for module in model.modules()}
     for module in modes:
         if isinstance(module, REFUSED):
@@ -42,7 +42,7 @@ def count_macs(model: nn.Module, example_input: Tensor) -> int:
     try:
         model.eval()  # draws nothing and leaves the BatchNorm statistics
         with torch.no_grad():
-            model(example_input[:1])
+            model(*(example[:1] for example in example_inputs))
     finally:
         for hook in hooks:
             hook.remove()

@@ -30,22 +30,23 @@ class Runtime:
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # missing in the stub
         return module
 
-    def batch(self, images: Tensor, rows_B: Tensor) -> Tensor:
-        """Return the rows of [N, C, H, W] images as a batch on the device."""
-        batch = images[rows_B].to(self.device, non_blocking=True)
-        return batch.contiguous(memory_format=torch.channels_last) if self.channels_last else batch
+    def batch(self, features: Tensor, rows_B: Tensor) -> Tensor:
+        """Return the rows of [N, ...] as a batch on the device; of images in this runtime's memory format."""
+        batch = features[rows_B].to(self.device, non_blocking=True)
+        images = self.channels_last and batch.dim() == 4
+        return batch.contiguous(memory_format=torch.channels_last) if images else batch
 
     def synchronize(self) -> None:
         """Wait for queued kernels, so that a clock read now counts them where they belong."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def forward(self, module: nn.Module, inputs: Tensor | Sequence[Tensor]) -> Tensor:
+    def forward(self, module: nn.Module, *inputs: Tensor | Sequence[Tensor]) -> Tensor:
         """Apply a module in this runtime's precision; the result is float32."""
         if self.autocast_dtype is None:
-            return module(inputs)
+            return module(*inputs)
         with torch.autocast(self.device.type, self.autocast_dtype):
-            return module(inputs).float()
+            return module(*inputs).float()
 
 
 def start_runtime(config: ExperimentConfig) -> Runtime:

@@ -37,7 +37,7 @@ class BareEcho:
         """Start it and wait until it has dialled."""
         with ExitStack() as undo:
             workplace = Workplace.make(self.config, Path(undo.enter_context(tempfile.TemporaryDirectory())))
-            name = self.config.data.partition.parties[0]
+            name = self.config.parties[0]
             thread = threading.Thread(target=self._loop.run_forever, name="bare echo", daemon=True)
             thread.start()
             undo.callback(self._loop.close)

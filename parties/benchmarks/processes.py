@@ -33,7 +33,7 @@ def benchmark_processes(options: Options) -> list[Result]:
 def _against_one(options: Options, labels: str) -> Result:
     threads = options.threads or torch.get_num_threads()
     config = make_config(options, LAYOUT, labels)
-    each = config.model_copy(update={"threads": max(1, threads // len(config.data.partition.parties))})
+    each = config.model_copy(update={"threads": max(1, threads // len(config.parties))})
     subject = Lightweight(config)
     with Federation(each) as federation:
         sides: dict[str, Callable[[], None]] = {

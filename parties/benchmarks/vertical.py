@@ -16,17 +16,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from models.registry import build_feature_model
-from parties.build import TrainingLabels, build_head, build_head_server, build_party
+from models.features import Features
+from parties.build import TrainingLabels, build_head, build_head_server, build_party, model_spec
 from parties.local import LocalLink
 from vfl.benchmarks.memory import peak_bytes
 from vfl.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
 from vfl.benchmarks.report import describe_machine
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.samples import Samples
+from vfl.data.source import AsItIs, Prepared
 from vfl.random import generator, seeded
 from vfl.runtime import start_runtime
 from vfl.vertical.batches import batch_rows
+from vfl.vertical.feature_models import build_feature_model
 from vfl.vertical.joint import JointTrainer
 
 WARM_UP = 2
@@ -52,18 +54,9 @@ class Bare:
     def __init__(self, config: ExperimentConfig) -> None:
         runtime = start_runtime(config)
         self.images, self.labels_N = random_data(config)
-        model = config.models.feature
+        spec = model_spec(config.models.feature, Features("images", (3, SIDE, SIDE)))
         with seeded(config.seed, "init"):
-            features = [
-                build_feature_model(
-                    model.kind,
-                    in_channels=3,
-                    image_size=(SIDE, SIDE),
-                    embedding_size=model.embedding_size,
-                    width=model.width,
-                )
-                for _ in self.images
-            ]
+            features = [build_feature_model(config.models.feature.kind, spec) for _ in self.images]
         head = build_head(config, CLASSES, runtime).head
         self.trainer = JointTrainer(features, head, config.training.optimizer, runtime)
         self.rows = cycle(batch_rows(config.seed, 0, WARM_UP, len(self.labels_N), config.training.batch_size))
@@ -81,12 +74,13 @@ class Lightweight:
         runtime = start_runtime(config)
         images, labels_N = random_data(config)
         ids_N = torch.arange(len(labels_N))
-        parts = [Samples(ids_N, part) for part in images]
+        as_it_is = AsItIs(Features("images", (3, SIDE, SIDE)))
+        parts = [Prepared(as_it_is, samples, samples) for samples in (Samples(ids_N, part) for part in images)]
         labels = TrainingLabels(labels_N, CLASSES)
         replicated = labels if config.training.labels == "shared" else None
         self.parties = [
-            build_party(name, part, part, replicated, config, runtime)
-            for name, part in zip(config.data.partition.parties, parts, strict=True)
+            build_party(name, part, replicated, config, runtime)
+            for name, part in zip(config.parties, parts, strict=True)
         ]
         self.server = build_head_server([LocalLink(party) for party in self.parties], labels, labels_N, config, runtime)
         self.round_index = -1
@@ -111,8 +105,7 @@ class Lightweight:
         _, rows_B = next(self.exchanges)
         with torch.no_grad():
             embeddings = [
-                party.runtime.forward(party.model, party.runtime.batch(party.train.features, rows_B))
-                for party in self.parties
+                party.runtime.forward(party.model, *party.batch(party.train, rows_B)) for party in self.parties
             ]
         return embeddings, rows_B
 
@@ -168,7 +161,7 @@ def random_data(config: ExperimentConfig) -> tuple[list[Tensor], Tensor]:
     """Return standardised-looking images [N, 3, 16, 16] of each party, and labels [N]."""
     samples = BATCHES * config.training.batch_size
     stream = generator(config.seed, "benchmark")
-    images = [torch.randn(samples, 3, SIDE, SIDE, generator=stream) for _ in config.data.partition.parties]
+    images = [torch.randn(samples, 3, SIDE, SIDE, generator=stream) for _ in config.parties]
     return images, torch.randint(CLASSES, (samples,), generator=stream)
 
 

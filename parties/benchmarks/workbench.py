@@ -89,7 +89,7 @@ class Federation:
             workplace = Workplace.make(self.config, folder)
             images, labels_N = random_data(self.config)
             self._write_data(workplace, images, labels_N)
-            names = self.config.data.partition.parties
+            names = self.config.parties
             hub = undo.enter_context(workplace.hub(self._expected(labels_N)))
             undo.callback(self._end_processes)
             for name in names:
@@ -142,7 +142,7 @@ class Federation:
     def _write_data(self, workplace: Workplace, images: list[torch.Tensor], labels_N: torch.Tensor) -> None:
         ids = torch.arange(len(labels_N))
         test_ids = torch.arange(TEST_SAMPLES) + len(labels_N)
-        for name, own in zip(self.config.data.partition.parties, images, strict=True):
+        for name, own in zip(self.config.parties, images, strict=True):
             data = PartyData(name, Samples(ids, own), Samples(test_ids, own[:TEST_SAMPLES]))
             path = workplace.configs[name].data.file
             assert path is not None
@@ -156,7 +156,7 @@ class Federation:
         data = DataDigests(ids_digest(ids), ids_digest(test_ids), labels_digest(labels))
         return {
             name: Expected(feature_config(self.config, name).embedding_size, agreement(self.config), data)
-            for name in self.config.data.partition.parties
+            for name in self.config.parties
         }
 
     def _end_processes(self) -> None:
@@ -176,7 +176,7 @@ class Echo:
         """Start it and wait until it has joined."""
         with ExitStack() as undo:
             workplace = Workplace.make(self.config, Path(undo.enter_context(tempfile.TemporaryDirectory())))
-            name = self.config.data.partition.parties[0]
+            name = self.config.parties[0]
             expected = {name: Expected(0, "{}", DataDigests("", "", ""))}
             hub = undo.enter_context(workplace.hub(expected))
             process = _start("echo", str(workplace.folder / f"{name}.yaml"), name)

@@ -36,8 +36,8 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
 
     What depends on something that is not good is left out. The server lets nobody in for it.
     """
-    if name not in config.data.partition.parties:
-        known = ", ".join(config.data.partition.parties)
+    if name not in config.parties:
+        known = ", ".join(config.parties)
         yield Check("config", f"--party: data.partition knows {known}, not {name!r}", good=False)
         return
     yield Check("config", f"{name} of experiment {config.name!r}, training.labels={config.training.labels}")
@@ -68,8 +68,8 @@ def _look(name: str, look: Callable[[], tuple[T, str]]) -> tuple[T | None, Check
 
 def _data(config: ExperimentConfig, name: str) -> tuple[Holding, str]:
     holding = load_holding(config, name)
-    shape = " x ".join(str(size) for size in holding.train.features.shape[1:])
-    counts = f"{len(holding.train)} training and {len(holding.test)} test samples of {shape} features"
+    held = holding.prepared
+    counts = f"{len(held.train)} training and {len(held.test)} test samples of {held.preparation.features}"
     return holding, f"{counts}, {'with' if holding.labels else 'without'} labels"
 
 

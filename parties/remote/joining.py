@@ -62,9 +62,7 @@ def agreement(config: ExperimentConfig) -> str:
     values: dict[str, Any] = {}
     if config.training.labels == "shared":
         keys += REPLAYED
-        values["embedding sizes"] = [
-            feature_config(config, party).embedding_size for party in config.data.partition.parties
-        ]
+        values["embedding sizes"] = [feature_config(config, party).embedding_size for party in config.parties]
     values |= {key: _value(config, key) for key in keys}
     return json.dumps(values, sort_keys=True)
 

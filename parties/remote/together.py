@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.predict import WhenAbsent, check_absent, image_shape, read_samples
+from parties.predict import WhenAbsent, check_absent
 from parties.remote.joining import check_mode
 from parties.remote.tls.certificates import Owner
 from parties.remote.tls.files import CA, CERTIFICATE, KEY
@@ -29,8 +29,9 @@ from parties.trained import PROCESSES, load_run
 from vfl.atomic import write_atomically
 from vfl.cli import BAD_INPUT
 from vfl.config import ConfigError, ExperimentConfig, dump_config, parse_config
-from vfl.data.files import load_label_data, load_party_data
+from vfl.data.files import load_label_data
 from vfl.data.prediction_files import write_prediction_files
+from vfl.data.source import open_source
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
 from vfl.loop import stop_on_signal
 from vfl.run_folder import check_run
@@ -57,7 +58,7 @@ def run_together(config: ExperimentConfig, run_dir: Path, scripts: Path, *, resu
     prepare(config, folder, configs)
     serve = [str(scripts / "server.py"), str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
     serve += ["--resume"] if resume else []
-    parties = {name: party_command(scripts, folder, name) for name in config.data.partition.parties}
+    parties = {name: party_command(scripts, folder, name) for name in config.parties}
     return Supervisor(serve, parties, folder, console).run()
 
 
@@ -72,14 +73,15 @@ def predict_together(
 ) -> int:
     """Start a run's processes again, but for those of ``absent`` parties, have them predict, and return the exit code.
 
-    ``data`` are whole images (``read_samples``), None for the test set; ``scripts`` is the folder of ``predict.py``
-    and ``party.py``. Raises ValueError for a run or data that cannot be used, PeerLost as ``check_absent``.
+    ``data`` are new samples (``Source.read_samples``), None for the test set; ``scripts`` is the folder of
+    ``predict.py`` and ``party.py``. Raises ValueError for a run or data that cannot be used, PeerLost as
+    ``check_absent``.
     """
     config = load_run(run_dir).config
     folder = run_dir / PROCESSES
     if not (folder / f"{SERVER}.yaml").exists():
         raise ConfigError(f"--processes: {run_dir} was not trained by train.py --processes; leave the option out")
-    names = config.data.partition.parties
+    names = config.parties
     check_absent(absent, names, when_absent)
     configs = process_configs(config, folder)
     prepare(config, folder, configs)
@@ -87,10 +89,10 @@ def predict_together(
     serve += [option for name in absent for option in ("--absent", name)] + ["--when-absent", when_absent]
     parties = {name: party_command(scripts, folder, name) for name in names if name not in absent}
     if data is not None:
-        shape = image_shape(config, load_party_data(folder / "data" / party_file(names[0]), names[0]).train.features)
-        whole = read_samples(data, shape, len(load_label_data(folder / "data" / LABELS_FILE).classes))
+        source = open_source(configs[names[0]])
+        classes = len(load_label_data(folder / "data" / LABELS_FILE).classes)
         samples = folder / "samples"
-        write_prediction_files(samples, whole, config.data.partition)
+        write_prediction_files(samples, names, source.read_samples(data, source.held_by(names[0]).train, classes))
         serve += ["--data", str(samples / LABELS_FILE)]
         for name, command in parties.items():
             command += ["--samples", str(samples / party_file(name))]
@@ -107,7 +109,7 @@ def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, Experim
     """Return every process's own configuration, by name."""
     address = f"127.0.0.1:{free_port()}"
     configs: dict[str, ExperimentConfig] = {}
-    for name in (SERVER, *config.data.partition.parties):
+    for name in (SERVER, *config.parties):
         values = config.model_dump()
         keys = folder / "keys" / name
         values["network"] |= {

@@ -5,8 +5,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shorthand import load_dataset
 
-from vfl.data.datasets import LOADERS, TEST_ID_START, Dataset, load_dataset
+from vfl.components import SOURCES
+from vfl.config import ConfigError, parse_config
+from vfl.config.experiment import DataConfig
+from vfl.data.samples import Dataset
+from vfl.data.source import Source
+from vfl.data.sources.pooled import TEST_ID_START
 
 
 def load_digits(train: int | None = 20, test: int | None = 10, seed: int = 0, **options: Any) -> Dataset:
@@ -72,18 +78,16 @@ def test_more_test_samples_than_there_are_is_refused():
         load_digits(test=398)
 
 
-def test_an_unknown_kind_is_refused_with_the_nearest_one():
-    with pytest.raises(ValueError, match=r"data\.dataset\.kind: .*'cifar' \(did you mean 'cifar10'\?\).*digits"):
-        load("cifar", None)
-    with pytest.raises(ValueError, match=rf"there is no 'xyz'; choose one of {', '.join(LOADERS)}$"):
-        load("xyz", None)
-
-
 def test_an_impossible_image_size_is_refused():
     with pytest.raises(ValueError, match=r"data\.dataset\.image_size: must be at least 1 pixel, got 0"):
         load("digits", None, image_size=0)
 
 
-def test_every_kind_of_the_configuration_has_a_loader():
+def test_every_kind_of_ours_is_a_source_and_an_unknown_one_is_refused_with_the_nearest():
     kinds = "digits mnist fashion_mnist cifar10 cifar100 svhn image_folder leaf text"
-    assert list(LOADERS) == kinds.split()
+    assert list(SOURCES.built_in) == kinds.split()
+    assert all(isinstance(SOURCES.load(kind)(DataConfig(), 0), Source) for kind in SOURCES.built_in)
+    with pytest.raises(
+        ConfigError, match=r"^data\.dataset\.kind: unknown data source 'cifar'; did you mean 'cifar10'\?$"
+    ):
+        parse_config({"name": "x", "data": {"dataset": {"kind": "cifar"}}})

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
+from shorthand import load_dataset, standardise
 
-from vfl.data.datasets import load_dataset
 from vfl.data.files import (
     LabelData,
     Labels,
@@ -24,8 +24,8 @@ from vfl.data.files import (
     write_shared_labels,
 )
 from vfl.data.samples import Samples
+from vfl.data.sources.images import check_images
 from vfl.data.split import split_data, write_split
-from vfl.data.vertical import standardise
 from vfl.digest import weights_digest
 
 
@@ -48,7 +48,7 @@ def test_a_partys_file_comes_back_bit_for_bit(counts, dtype, party, tmp_path_fac
     path = tmp_path_factory.mktemp("party") / "file.safetensors"
     data = PartyData(party, random_samples(counts[0], -5, dtype), random_samples(counts[1], 1_000_000_000, dtype))
     write_party_data(path, data)
-    loaded = load_party_data(path, party)
+    loaded = load_party_data(path, party, check_images)
     for before, after in ((data.train, loaded.train), (data.test, loaded.test)):
         assert equal(before.ids, after.ids)
         assert equal(before.features, after.features)
@@ -82,7 +82,7 @@ def test_files_hold_what_the_parties_of_one_process_hold(labels, configure, buil
     assert equal(label_data.test.values, server.test_labels_N)
     for link in server.links:
         party = link.party
-        data = load_party_data(tmp_path / f"{party.name}.safetensors", party.name)
+        data = load_party_data(tmp_path / f"{party.name}.safetensors", party.name, check_images)
         train, test = standardise(data.train, data.test)
         assert equal(train.features, party.train.features)
         assert equal(test.features, party.test.features)
@@ -145,16 +145,24 @@ BAD_PARTY = {
     "ids as floats": (
         good_party() | {"train.ids": torch.tensor([1.0, 2, 3])},
         PARTY,
-        "expected int64 [3], got",
+        "expected int64 [N], got",
     ),
-    "too few": (good_party() | {"train.ids": torch.tensor([1, 2])}, PARTY, "3 rows for 2 ids"),
+    "too few": (
+        good_party() | {"train.ids": torch.tensor([1, 2])},
+        PARTY,
+        "features: expected [N, ...] of 2 rows",
+    ),
     "no images": (
         good_party() | {"train.features": torch.zeros(3, 4)},
         PARTY,
         "uint8 or float32 [N, C, H, W]",
     ),
     "not finite": (good_party() | {"train.features": NAN}, PARTY, "train.features are not finite"),
-    "other size": (good_party() | {"test.features": torch.zeros(1, 1, 2, 3)}, PARTY, "[1, 2, 2] and test features [1,"),
+    "other size": (
+        good_party() | {"test.features": torch.zeros(1, 1, 2, 3)},
+        PARTY,
+        " and test features [[1, 2, 3",
+    ),
 }
 
 
@@ -164,7 +172,7 @@ def test_another_party_file_is_refused_in_one_line(case, tmp_path):
     path = tmp_path / "file.safetensors"
     save_file(tensors, path, metadata)
     with pytest.raises(ValueError, match=rf"^data\.file: {re.escape(str(path))}\b[^\n]*$") as error:
-        load_party_data(path, "party_1")
+        load_party_data(path, "party_1", check_images)
     assert reason in str(error.value)
 
 
@@ -210,7 +218,11 @@ def test_the_parties_copy_of_the_labels_is_no_more_than_that(tmp_path):
         load_shared_labels(path)
 
 
-@pytest.mark.parametrize("load", [load_label_data, load_shared_labels, lambda path: load_party_data(path, "party_1")])
+def load_one_party(path: Path) -> PartyData:
+    return load_party_data(path, "party_1", check_images)
+
+
+@pytest.mark.parametrize("load", [load_label_data, load_shared_labels, load_one_party])
 @pytest.mark.parametrize("damage", ["absent", "folder", "empty", "noise", "truncated"])
 def test_no_file_or_a_damaged_one_is_one_line(load, damage, tmp_path):
     path: Path = tmp_path / "file.safetensors"
@@ -232,4 +244,6 @@ def test_files_that_are_there_are_kept(configure, tmp_path):
         write_split(tmp_path, split, shared_labels=True, overwrite=False)
     assert [path.name for path in tmp_path.iterdir()] == ["party_3.safetensors"]
     write_split(tmp_path, split, shared_labels=True, overwrite=True)
-    assert len(load_party_data(tmp_path / "party_3.safetensors", "party_3").train) == len(split.labels.train.ids)
+    assert len(load_party_data(tmp_path / "party_3.safetensors", "party_3", check_images).train) == len(
+        split.labels.train.ids
+    )

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from vfl.atomic import write_tensors
-from vfl.config.experiment import PartitionConfig
 from vfl.data.prediction_files import (
     SAMPLE_IDS,
     SAMPLE_LABELS,
@@ -16,9 +15,10 @@ from vfl.data.prediction_files import (
     write_prediction_files,
 )
 from vfl.data.samples import Samples
-from vfl.data.vertical import grid_partition
+from vfl.data.source import NewSamples
+from vfl.data.sources.images import check_images, grid_partition
 
-GRID = PartitionConfig(rows=2, columns=1)
+PARTIES = ("party_1", "party_2")
 IMAGES = torch.arange(3 * 2 * 4 * 4, dtype=torch.uint8).reshape(3, 2, 4, 4)
 IDS = torch.tensor([7, 3, 5])
 BLOCK = Samples(torch.arange(2), torch.zeros(2, 2, 2, 4))
@@ -28,11 +28,12 @@ BLOCK = Samples(torch.arange(2), torch.zeros(2, 2, 2, 4))
 @pytest.mark.parametrize("labels", [torch.tensor([0, 2, 1]), None])
 def test_everybody_reads_its_part(tmp_path: Path, labels: torch.Tensor | None):
     whole = Samples(IDS, IMAGES, labels)
-    paths = write_prediction_files(tmp_path / "new", whole, GRID)
+    parts = grid_partition(whole, 2, 1)
+    paths = write_prediction_files(tmp_path / "new", PARTIES, NewSamples(whole, tuple(parts)))
     assert [path.name for path in paths] == ["party_1.safetensors", "party_2.safetensors", "labels.safetensors"]
     assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
-    for path, name, part in zip(paths, GRID.parties, grid_partition(whole, 2, 1), strict=False):
-        read = load_samples(path, name, BLOCK)
+    for path, name, part in zip(paths, PARTIES, parts, strict=False):
+        read = load_samples(path, name, BLOCK, check_images)
         assert torch.equal(read.ids, IDS)
         assert torch.equal(read.features, part.features)
     ids, known = load_sample_labels(paths[-1], classes=3)
@@ -55,7 +56,7 @@ def features(shape: tuple[int, ...], value: float = 0.0) -> dict[str, torch.Tens
             SAMPLES,
             "party_1",
             features((3, 2, 4, 4)),
-            r"\[C, H, W\] \[2, 4, 4\], the training's \[2, 2, 4\]",
+            r"features are \[\[2, 4, 4\]\] and the training's \[\[2, 2, 4\]\]",
         ),
         (SAMPLES, "party_1", features((3, 2, 2, 4), float("nan")), "features are not finite"),
         (SAMPLES, "party_1", features((0, 2, 2, 4)), "holds no sample"),
@@ -67,7 +68,7 @@ def features(shape: tuple[int, ...], value: float = 0.0) -> dict[str, torch.Tens
 def test_a_partys_file_that_does_not_fit(tmp_path: Path, holds, party, tensors, expected: str):
     write_tensors(tmp_path / "file", tensors, {"holds": holds, "party": party})
     with pytest.raises(ValueError, match=rf"--samples: .*file.*{expected}"):
-        load_samples(tmp_path / "file", "party_1", BLOCK)
+        load_samples(tmp_path / "file", "party_1", BLOCK, check_images)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import standardise
 from torch import Tensor
 
-from vfl.data.samples import Owners, Samples
-from vfl.data.vertical import check_aligned, grid_partition, standardise
+from vfl.data.samples import Owners, Samples, check_aligned
+from vfl.data.sources.images import grid_partition
 
 
 def make_samples(features: Tensor) -> Samples:
@@ -40,13 +41,10 @@ TEXT = torch.zeros(2, 4, dtype=torch.int64)
         (torch.tensor([1, 1]), torch.zeros(2, 1, 2, 2), None, "an id occurs twice"),
         (torch.tensor([1.0, 2.0]), torch.zeros(2, 1, 2, 2), None, "ids: expected int64"),
         (torch.tensor([[1], [2]]), torch.zeros(2, 1, 2, 2), None, "ids: expected int64"),
-        (torch.tensor([1, 2]), torch.zeros(3, 1, 2, 2), None, "3 rows for 2 ids"),
-        (torch.tensor([1, 2]), torch.zeros(2, 4), None, r"\[N, C, H, W\]"),
-        (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2, dtype=torch.float64), None, "float64"),
+        (torch.tensor([1, 2]), torch.zeros(3, 1, 2, 2), None, "of 2 rows"),
+        (torch.tensor([1, 2]), torch.zeros(2), None, r"expected \[N, \.\.\.\] of 2 rows"),
         (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2), torch.tensor([0]), r"labels: expected int64 \[2\]"),
-        (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2), torch.tensor([0.0, 1.0]), "labels: expected int64"),
-        (torch.tensor([1, 2]), torch.zeros(2, 4, dtype=torch.int32), None, r"int64 \[N, T\], got torch.int32"),
-        (torch.tensor([1, 2]), torch.zeros(3, 4, dtype=torch.int64), None, "3 rows for 2 ids"),
+        (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2), torch.tensor([0.0, 1.0]).double(), "labels: expected int64"),
         (torch.tensor([1, 2]), TEXT, torch.zeros(2, 3, dtype=torch.int64), r"labels: expected int64 \[2\]"),
         (torch.tensor([1, 2]), TEXT, torch.zeros(2, 4), "labels: expected int64"),
     ],
@@ -69,7 +67,6 @@ def test_take_keeps_rows_together_in_the_order_asked_for():
 @pytest.mark.parametrize("labels", [torch.tensor([5, 6]), torch.tensor([[1, 2, 3], [4, 5, 6]])])
 def test_text_has_a_label_per_sample_or_per_character(labels: Tensor):
     text = Samples(torch.tensor([7, 8]), torch.tensor([[0, 1, 2], [3, 4, 5]]), labels)
-    assert text.is_text
     taken = text.take(torch.tensor([1]))
     assert taken.features.tolist() == [[3, 4, 5]]
     assert taken.labels is not None
@@ -86,7 +83,7 @@ def test_text_is_neither_cut_into_blocks_nor_standardised():
     text = Samples(torch.tensor([7, 8]), TEXT)
     with pytest.raises(ValueError, match=r"data\.partition: text cannot be cut into blocks; use a data\.dataset\.kind"):
         grid_partition(text, 1, 1)
-    with pytest.raises(ValueError, match="standardise: characters are indices"):
+    with pytest.raises(ValueError, match="standardise: needs training images"):
         standardise(text, text)
 
 
@@ -195,7 +192,7 @@ def test_a_constant_channel_is_centred_and_stays_finite():
 def test_standardise_refuses_nothing_to_measure_and_other_channels(
     train_shape: tuple[int, ...], test_shape: tuple[int, ...]
 ):
-    with pytest.raises(ValueError, match="same number of channels"):
+    with pytest.raises(ValueError, match=r"standardise: needs (training )?images"):
         standardise(make_samples(random_features(*train_shape)), make_samples(random_features(*test_shape)))
 
 

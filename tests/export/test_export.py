@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from shorthand import build_feature_model
 
-from models.registry import build_feature_model
 from models.small_map import SmallMapConv2d
 from parties.local import LocalLink
 from parties.predict import predict
@@ -40,7 +40,7 @@ def pruned_model(alpha: float, kind: str = "vgg11") -> tuple[torch.nn.Module, to
 
 def test_a_pruned_model_computes_the_same_in_both_forms_for_any_batch(tmp_path: Path):
     model, images = pruned_model(0.6)
-    exported = export_model(model, images, tmp_path, "m")
+    exported = export_model(model, (images,), tmp_path, "m")
     assert exported.files.keys() == {"m.pt2", "m.onnx"}
     assert all(difference <= 1e-4 for difference in exported.differences.values())
     with torch.inference_mode():
@@ -49,7 +49,7 @@ def test_a_pruned_model_computes_the_same_in_both_forms_for_any_batch(tmp_path: 
                 run_onnx(tmp_path / "m.onnx", images[:batch]), model(images[:batch]), atol=1e-4, rtol=1e-4
             )
     dense, _ = pruned_model(0.0)
-    assert exported.files["m.onnx"] < 0.5 * export_model(dense, images, tmp_path, "dense").files["dense.onnx"]
+    assert exported.files["m.onnx"] < 0.5 * export_model(dense, (images,), tmp_path, "dense").files["dense.onnx"]
 
 
 def test_the_plain_copy_has_the_same_weights_and_leaves_the_model_as_it_was():
@@ -69,7 +69,7 @@ def test_a_form_that_computes_something_else_is_refused(tmp_path: Path, monkeypa
     model, images = pruned_model(0.0, "mlp")
     monkeypatch.setattr(exporting, "run_onnx", lambda path, inputs_B: run_onnx(path, inputs_B) + 0.01)
     with pytest.raises(ExportMismatch, match=r"m\.onnx: differs from PyTorch by 0\.01"):
-        export_model(model, images, tmp_path, "m")
+        export_model(model, (images,), tmp_path, "m")
 
 
 def test_without_the_extra_there_is_one_line_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):

@@ -4,9 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shorthand import build_feature_model
 from torch import nn
 
-from models.registry import build_feature_model
 from vfl.lightweighting.pruning import StructuredPruner, psi
 from vfl.lightweighting.shrink import select
 

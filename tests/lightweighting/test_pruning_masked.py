@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
+from shorthand import build_feature_model
 from torch import nn
 
-from models.registry import build_feature_model
 from vfl.lightweighting.pruning import StructuredPruner, kept_width
 
 IMAGES = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

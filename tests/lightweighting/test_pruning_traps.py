@@ -6,9 +6,9 @@ from collections import OrderedDict
 
 import pytest
 import torch
+from shorthand import build_feature_model
 from torch import nn
 
-from models.registry import build_feature_model
 from vfl.lightweighting.pruning import StructuredPruner
 from vfl.macs import count_macs
 

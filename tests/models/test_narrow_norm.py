@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import build_feature_model
 from torch import Tensor, nn
 
 from models import narrow_norm
 from models.narrow_norm import FEW_ENTRIES, MANY_CHANNELS, PIXELS, VECTOR, NarrowBatchNorm2d, is_narrow
-from models.registry import build_feature_model
 
 
 @pytest.fixture(autouse=True, scope="module")

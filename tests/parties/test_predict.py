@@ -14,21 +14,19 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from shorthand import load_dataset
 
 from parties.predict import (
     WhenAbsent,
     accuracy,
-    image_shape,
     predict,
     predict_in_process,
-    read_samples,
     use_samples,
 )
 from parties.trained import load_trained, parties_of
 from vfl.checkpoint import CheckpointStore, CorruptCheckpoint
 from vfl.config import ConfigError, parse_config
-from vfl.data.datasets import load_dataset
-from vfl.data.split import split_data
+from vfl.data.source import open_source
 from vfl.errors import PeerLost
 from vfl.experiments.run import run_experiment
 from vfl.run_folder import read_summary
@@ -68,13 +66,13 @@ def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
 def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp_path: Path):
     server = load_trained(trained)
     expected_NC = predict(server, {})
-    split = split_data(server.config)
+    source = open_source(server.config)
     whole = load_dataset("digits", None, train_samples=48, test_samples=40, seed=3).test
     order = torch.arange(39, -1, -2)
     np.savez(tmp_path / "some.npz", images=whole.features[order].numpy())
-    samples = read_samples(tmp_path / "some.npz", image_shape(server.config, split.parties[0].test.features), CLASSES)
-    assert samples.labels is None
-    use_samples(server, split, samples)
+    samples = source.read_samples(tmp_path / "some.npz", source.split().parties[0].train, CLASSES)
+    assert samples.whole.labels is None
+    use_samples(server, samples)
     torch.testing.assert_close(predict(server, {}), expected_NC[order])
 
 

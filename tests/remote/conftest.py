@@ -94,7 +94,7 @@ class Federation:
         self.config: ExperimentConfig = parse_config(merged(EXPERIMENT, sections))
         self.configs = process_configs(self.config, folder)
         prepare(self.config, folder, self.configs)
-        self.names = (SERVER, *self.config.data.partition.parties)
+        self.names = (SERVER, *self.config.parties)
         self.running: dict[str, int] = {}
         self.codes: dict[str, list[int]] = {name: [] for name in self.names}
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch.nn.functional as F
 from rich.console import Console
+from shorthand import load_dataset
 
 from parties.predict import Prediction, WhenAbsent, predict_in_process
 from parties.remote import together
 from parties.remote.together import SERVER, Supervisor, predict_together
 from parties.trained import load_run, load_trained
 from vfl.config import ConfigError
-from vfl.data.datasets import load_dataset
 from vfl.errors import PeerLost
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+from models.features import Features
 from parties.build import build_party
 from parties.feature_party import FeatureParty
 from parties.remote.party.worker import PartyWorker, open_store
 from vfl.checkpoint import State
 from vfl.data.samples import Samples
+from vfl.data.source import AsItIs, Prepared
 from vfl.digest import weights_digest
 from vfl.runtime import start_runtime
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Restore, Save, kind_of
@@ -65,9 +67,10 @@ def make_worker(configure, tmp_path: Path):
     runtime = start_runtime(config)
     features = torch.randn(16, 1, 4, 4, generator=torch.Generator().manual_seed(1))
     train, test = Samples(torch.arange(16), features), Samples(torch.arange(16, 24), features[:8])
+    data = Prepared(AsItIs(Features("images", (1, 4, 4))), train, test)
 
     def restore(state: State | None) -> FeatureParty:
-        party = build_party("party_1", train, test, None, config, runtime)
+        party = build_party("party_1", data, None, config, runtime)
         if state is not None:
             party.load_state_dict(state)
         return party

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from vfl.data.files import load_label_data, load_party_data
+from vfl.data.sources.images import check_images
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +23,7 @@ def test_files_and_what_is_said_of_them(tmp_path):
     names = [f"party_{number}.safetensors" for number in (1, 2, 3, 4)]
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["labels.safetensors", *names]
     labels = load_label_data(tmp_path / "data" / "labels.safetensors")
-    party = load_party_data(tmp_path / "data" / "party_4.safetensors", "party_4")
+    party = load_party_data(tmp_path / "data" / "party_4.safetensors", "party_4", check_images)
     assert len(labels.train.ids) == 30
     assert len(labels.test.ids) == 20
     assert party.ids_digests() == labels.ids_digests()

@@ -21,7 +21,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from vfl.amounts import amount
 from vfl.checkpoint import CheckpointStore
 from vfl.config import load_config
-from vfl.data import split as build
+from vfl.data.sources import pooled
 from vfl.digest import combined_digest, weights_digest
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
@@ -351,14 +351,14 @@ def test_a_resume_with_another_configuration_names_what_changed(train: Train, co
 
 def test_a_resume_with_other_data_is_refused(train: Train, copied: Path, monkeypatch: pytest.MonkeyPatch):
     before = content_of(copied)
-    load = build.load_dataset
+    load = pooled.draw_samples
 
     def load_others(*arguments: Any, **options: Any) -> Any:
         data = load(*arguments, **options)
         data.train.features[5, 0, 3, 3] ^= 1
         return data
 
-    monkeypatch.setattr(build, "load_dataset", load_others)
+    monkeypatch.setattr(pooled, "draw_samples", load_others)
     assert train("--run-dir", copied, "--resume").error == (
         "--resume: party_1's features are not those of the saved run; restore the data or start a new run"
     )
@@ -367,14 +367,14 @@ def test_a_resume_with_other_data_is_refused(train: Train, copied: Path, monkeyp
 
 def test_a_run_that_begins_elsewhere_meanwhile_keeps_its_configuration(train: Train, tmp_path: Path, monkeypatch):
     run_dir = tmp_path / "run"
-    load = build.load_dataset
+    load = pooled.draw_samples
 
     def load_slowly(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(build, "load_dataset", load)
+        monkeypatch.setattr(pooled, "draw_samples", load)
         assert train(*QUICK, "--run-dir", run_dir, "seed=8").code == 0
         return load(*arguments, **options)
 
-    monkeypatch.setattr(build, "load_dataset", load_slowly)
+    monkeypatch.setattr(pooled, "draw_samples", load_slowly)
     ended = train(*QUICK, "--run-dir", run_dir, "seed=9")
     assert ended.error == f"--run-dir: another run has just begun in {run_dir}; name another folder"
     assert load_config(run_dir / "config.yaml").seed == 8

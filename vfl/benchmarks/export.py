@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
-from models.registry import build_feature_model
+from models.features import Features, ModelSpec
 from vfl.benchmarks.paired import Options, Result, interleave, ratios
 from vfl.export.model import INPUT, OUTPUT, check_tools, export_model, open_onnx
 from vfl.lightweighting.pruning import StructuredPruner
 from vfl.macs import count_macs, count_parameters
 from vfl.random import generator, seeded
+from vfl.vertical.feature_models import build_feature_model
 
 WARM_UP = 3
 SIDE = 16
@@ -39,19 +40,15 @@ def benchmark_export(options: Options) -> list[Result]:
     images = torch.randn(max(BATCHES), 3, SIDE, SIDE, generator=stream)
     with seeded(0, "init", owner="export"):
         dense = build_feature_model(
-            "vgg16",
-            in_channels=3,
-            image_size=(SIDE, SIDE),
-            embedding_size=options.embedding_size,
-            width=options.width,
+            "vgg16", ModelSpec(Features("images", (3, SIDE, SIDE)), options.embedding_size, options.width)
         ).eval()
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as folder, on_cores(threads):
-        unpruned_bytes = export_model(dense, images, Path(folder), "dense").files["dense.onnx"]
+        unpruned_bytes = export_model(dense, (images,), Path(folder), "dense").files["dense.onnx"]
         for alpha, round_to in product(ALPHAS, ROUNDINGS):
             model = copy.deepcopy(dense)
             StructuredPruner(model, images[:1], round_to=round_to).prune_to(alpha)
-            size = export_model(model, images, Path(folder), "pruned").files["pruned.onnx"]
+            size = export_model(model, (images,), Path(folder), "pruned").files["pruned.onnx"]
             details = {
                 "mac_ratio": count_macs(model, images) / count_macs(dense, images),
                 "parameter_ratio": count_parameters(model) / count_parameters(dense),

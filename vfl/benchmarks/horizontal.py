@@ -21,9 +21,8 @@ from models.classifiers import build_classifier
 from vfl.benchmarks.memory import peak_bytes
 from vfl.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
 from vfl.config import ExperimentConfig, parse_config
-from vfl.data.datasets import Dataset
 from vfl.data.horizontal.partition import SamplePartition
-from vfl.data.samples import Samples
+from vfl.data.samples import Dataset, Samples
 from vfl.horizontal.build import assemble
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.random import generator, seeded

@@ -8,7 +8,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from models.registry import build_feature_model
+from models.features import Features, ModelSpec
 from vfl.benchmarks.paired import Options, Requirement, Result, interleave, ratios
 from vfl.config import OptimizerConfig
 from vfl.lightweighting.pruning import StructuredPruner
@@ -16,6 +16,7 @@ from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_sgd
 from vfl.random import generator, seeded
 from vfl.runtime import Runtime
+from vfl.vertical.feature_models import build_feature_model
 
 WARM_UP = 2
 SIDE = 16
@@ -74,11 +75,7 @@ def _measure_alpha(options: Options, layout: str, runtime: Runtime, alpha: float
     gradient_BD = torch.randn(options.batch_size, options.embedding_size, generator=stream) / options.batch_size
     with seeded(0, "init", owner="pruning"):
         model = build_feature_model(
-            "vgg16",
-            in_channels=3,
-            image_size=(SIDE, SIDE),
-            embedding_size=options.embedding_size,
-            width=options.width,
+            "vgg16", ModelSpec(Features("images", (3, SIDE, SIDE)), options.embedding_size, options.width)
         )
     unpruned = PartyStep(copy.deepcopy(model), images, gradient_BD, runtime)
     for round_to in ROUND_TO:

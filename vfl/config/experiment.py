@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from vfl.components import FEATURE_MODELS, SOURCES
 from vfl.config.fields import (
     Number,
     Positive,
     RatioSchedule,
     Section,
+    name_in,
     strict_int,
 )
 from vfl.config.horizontal import HorizontalConfig, check_horizontal, unused_settings
@@ -23,27 +25,23 @@ from vfl.registry import nearest
 class DatasetConfig(Section):
     """Where the samples come from."""
 
-    kind: Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "svhn", "image_folder", "leaf", "text"] = (
-        "digits"
-    )
+    kind: Annotated[str, name_in(SOURCES)] = "digits"
     """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
-    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only)."""
+    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only); or a source of
+    an installed package (docs/extending.md)."""
     root: Path | None = None
     """Folder of the data, of text the file; not used by digits."""
     image_size: Positive | None = None
     """Side in pixels to which images are resized; null keeps what is there (digits: 32)."""
+    options: dict[str, Any] = Field(default={})
+    """Settings of a source of another package, which checks them."""
 
 
 class PartitionConfig(Section):
-    """How the features of a sample are split: a grid of image blocks, one party each, in row-major order."""
+    """How images are split: a grid of blocks, one party each, in row-major order."""
 
     rows: Positive = 2
     columns: Positive = 2
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        """The parties' names, in the order in which the head concatenates their embeddings."""
-        return tuple(f"party_{number}" for number in range(1, self.rows * self.columns + 1))
 
 
 class DataConfig(Section):
@@ -65,12 +63,15 @@ class DataConfig(Section):
 class FeatureModelConfig(Section):
     """A party's feature model."""
 
-    kind: Literal["vgg16", "vgg11", "cnn", "mlp"] = "vgg16"
+    kind: Annotated[str, name_in(FEATURE_MODELS)] = "vgg16"
+    """vgg16, vgg11, cnn, mlp, or a model of an installed package (docs/extending.md)."""
     embedding_size: Positive = 128
     """Width d_k of the embedding; never pruned."""
     width: Annotated[Number, Field(gt=0)] = 1.0
     """Multiplier of the layers' widths."""
     batch_norm: bool = True
+    options: dict[str, Any] = Field(default={})
+    """Settings of a model of another package, which checks them."""
 
 
 ClassifierKind = Literal[
@@ -212,8 +213,16 @@ class ExperimentConfig(Section):
             self._check_vertical()
         return self
 
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties' names, in the order in which the head concatenates their embeddings: the data source's owners.
+
+        Raises ValueError for a source that cannot be used, or does not split over owners.
+        """
+        return SOURCES.load(self.data.dataset.kind)(self.data, self.seed).parties
+
     def _check_vertical(self) -> None:
-        parties = self.data.partition.parties
+        parties = self.parties
         named = {
             "lightweighting.alpha": named_parties(self.lightweighting.alpha) or {},
             "lightweighting.beta": named_parties(self.lightweighting.beta) or {},
@@ -247,7 +256,7 @@ class ExperimentConfig(Section):
         if self.mode == "horizontal":
             return unused_settings(self.horizontal, channels_last=self.channels_last) + self._late_rates()
         lines: list[str] = []
-        alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.data.partition.parties}
+        alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.parties}
         for fall in sorted({fall for fall in alphas.values() if fall is not None}):
             who = ", ".join(party for party in alphas if alphas[party] == fall)
             lines.append(

@@ -2,16 +2,18 @@
 
     file                        `holds`         tensors
     PARTY.safetensors           features        train.ids, train.features, test.ids, test.features
+                                                (and train.features_1, ... where a sample has several tensors)
     labels.safetensors          labels          train.ids, train.labels, test.ids, test.labels
     shared_labels.safetensors   shared_labels   train.ids, train.labels
 
-ids: int64 [N], unique, the same in the same order in all files of an experiment. features: uint8 or float32
-[N, C, H, W], not standardised. labels: int64 [N], indices into the classes. The file's metadata are `holds`, with
-features `party`, and with labels `classes`, a JSON list of names. Owners of other data write such files themselves.
+ids: int64 [N], unique, the same in the same order in all files of an experiment. features: [N, ...], as the source has
+them before it prepares them; images are uint8 or float32 [N, C, H, W]. labels: int64 [N], indices into the classes, or
+float32 [N], amounts. The file's metadata are `holds`, with features `party`, and with labels `classes`, a JSON list of
+names (empty for amounts). Owners of other data write such files themselves.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vfl.atomic import Fingerprint, write_tensors
-from vfl.data.samples import Samples, check_ids, ids_digest
+from vfl.data.samples import Samples, check_ids, check_labels, ids_digest
 
 PRIVATE = 0o600
 FEATURES, LABELS, SHARED_LABELS = "features", "labels", "shared_labels"
@@ -29,7 +31,7 @@ FEATURES, LABELS, SHARED_LABELS = "features", "labels", "shared_labels"
 
 @dataclass(frozen=True, eq=False)
 class PartyData:
-    """One party's samples, features not standardised. Raises ValueError where an id is in both."""
+    """One party's samples, not prepared. Raises ValueError where an id is in both."""
 
     party: str
     train: Samples
@@ -50,14 +52,11 @@ class Labels:
     ids: Tensor
     """int64 [N]"""
     values: Tensor
-    """int64 [N], class indices"""
+    """int64 [N], class indices; or float32 [N], amounts"""
 
     def __post_init__(self) -> None:
         check_ids(self.ids)
-        if self.values.dtype != torch.int64 or self.values.shape != self.ids.shape:
-            raise ValueError(
-                f"labels: expected int64 [{len(self.ids)}], got {self.values.dtype} {list(self.values.shape)}"
-            )
+        check_labels("labels", self.values, len(self.ids))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +92,7 @@ class LabelData(SharedLabels):
 
 def write_party_data(path: Path, data: PartyData) -> Fingerprint:
     """Write a party's file (0600). Raises OSError as the system does."""
-    tensors = {
-        "train.ids": data.train.ids,
-        "train.features": data.train.features,
-        "test.ids": data.test.ids,
-        "test.features": data.test.features,
-    }
+    tensors = sample_tensors(data.train, "train.") | sample_tensors(data.test, "test.")
     return write_tensors(path, tensors, {"holds": FEATURES, "party": data.party}, mode=PRIVATE)
 
 
@@ -114,18 +108,17 @@ def write_shared_labels(path: Path, data: SharedLabels) -> Fingerprint:
     return write_tensors(path, _label_tensors("train", data.train), metadata, mode=PRIVATE)
 
 
-def load_party_data(path: Path, party: str) -> PartyData:
-    """Read the file of ``party``. Raises ValueError, one line, for anything else."""
-    names = ("train.ids", "train.features", "test.ids", "test.features")
-    metadata, tensors = read_tensors("data.file", path, {FEATURES: names})
+def load_party_data(path: Path, party: str, check: Callable[[Samples], None], tensors: int = 1) -> PartyData:
+    """Read the file of ``party``, samples of a number of tensors that ``check`` refuses where they do not fit.
+
+    Raises ValueError, one line, for anything else.
+    """
+    names = [f"{split}.{name}" for split in ("train", "test") for name in sample_names(tensors)]
+    metadata, held = read_tensors("data.file", path, {FEATURES: names})
     check_party("data.file", path, metadata, party)
-    for split in ("train", "test"):
-        check_finite("data.file", path, f"{split}.features", tensors[f"{split}.features"])
     try:
-        train, test = (Samples(tensors[f"{split}.ids"], tensors[f"{split}.features"]) for split in ("train", "test"))
-        if train.features.shape[1:] != test.features.shape[1:]:
-            shapes = [list(samples.features.shape[1:]) for samples in (train, test)]
-            raise ValueError(f"training features are [C, H, W] {shapes[0]} and test features {shapes[1]}")
+        train, test = (samples_of(held, f"{split}.", check) for split in ("train", "test"))
+        check_shapes("training features", train, "test features", test)
         return PartyData(party, train, test)
     except ValueError as error:
         raise ValueError(f"data.file: {path}: {error}") from None
@@ -149,6 +142,35 @@ def load_shared_labels(path: Path) -> SharedLabels:
         return SharedLabels(_classes(metadata), Labels(tensors["train.ids"], tensors["train.labels"]))
     except ValueError as error:
         raise ValueError(f"data.labels_file: {path}: {error}") from None
+
+
+def sample_names(tensors: int) -> list[str]:
+    """Return the names under which samples of so many tensors are stored."""
+    return ["ids", "features", *(f"features_{number}" for number in range(1, tensors))]
+
+
+def sample_tensors(samples: Samples, prefix: str = "") -> dict[str, Tensor]:
+    """Return ids and features of samples by the names under which they are stored."""
+    names = sample_names(len(samples.inputs))
+    return {prefix + name: tensor for name, tensor in zip(names, (samples.ids, *samples.inputs), strict=True)}
+
+
+def samples_of(held: Mapping[str, Tensor], prefix: str, check: Callable[[Samples], None]) -> Samples:
+    """Return the samples that are stored under names with a prefix. Raises ValueError, naming it, for a misfit."""
+    ids, features, *more = (tensor for name, tensor in held.items() if name.startswith(prefix))
+    try:
+        samples = Samples(ids, features, more=tuple(more))
+        check(samples)
+    except ValueError as error:
+        raise ValueError(f"{prefix}{error}") from None
+    return samples
+
+
+def check_shapes(what: str, samples: Samples, other_what: str, others: Samples) -> None:
+    """Raise ValueError where two holdings' samples have different shapes."""
+    shapes = [[list(tensor.shape[1:]) for tensor in each.inputs] for each in (samples, others)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"{what} are {shapes[0]} and {other_what} {shapes[1]}")
 
 
 def read_tensors(
@@ -183,12 +205,6 @@ def check_party(field: str, path: Path, metadata: Mapping[str, str], party: str)
         raise ValueError(f"{field}: {path} holds the features of {metadata.get('party')!r}, not of {party!r}")
 
 
-def check_finite(field: str, path: Path, name: str, features: Tensor) -> None:
-    """Raise ValueError for features that are no numbers."""
-    if features.is_floating_point() and not bool(features.isfinite().all()):
-        raise ValueError(f"{field}: {path}: {name} are not finite: replace NaN and infinite values")
-
-
 def _classes(metadata: Mapping[str, str]) -> tuple[str, ...]:
     try:
         names = json.loads(metadata.get("classes", ""))
@@ -204,7 +220,9 @@ def _label_tensors(split: str, labels: Labels) -> dict[str, Tensor]:
 
 
 def _check_classes(classes: Sequence[str], labels: Labels) -> None:
-    if not bool(((labels.values >= 0) & (labels.values < len(classes))).all()):
+    if labels.values.is_floating_point() != (not classes):
+        raise ValueError("labels: class indices need names of classes, amounts have none")
+    if classes and not bool(((labels.values >= 0) & (labels.values < len(classes))).all()):
         raise ValueError(f"labels: there are {len(classes)} classes, so labels are 0 to {len(classes) - 1}")
 
 

@@ -5,10 +5,10 @@
     labels.safetensors         sample_labels       ids, labels; the server's, where labels are known
     labels.safetensors         sample_ids          ids; the server's, where they are not
 
-Types, shapes and order as there; features have the shape of the training's, and are not standardised.
+Types, shapes and order as there; features have the shape of the training's, and are not prepared.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,44 +16,46 @@ import torch
 from torch import Tensor
 
 from vfl.atomic import write_tensors, write_together
-from vfl.config.experiment import PartitionConfig
-from vfl.data.files import PRIVATE, Labels, check_finite, check_party, read_tensors
+from vfl.data.files import (
+    PRIVATE,
+    Labels,
+    check_party,
+    check_shapes,
+    read_tensors,
+    sample_names,
+    sample_tensors,
+    samples_of,
+)
 from vfl.data.samples import Samples, check_ids
+from vfl.data.source import NewSamples
 from vfl.data.split import LABELS_FILE, party_file
-from vfl.data.vertical import grid_partition
 
 SAMPLES, SAMPLE_LABELS, SAMPLE_IDS = "samples", "sample_labels", "sample_ids"
 
 
-def write_prediction_files(folder: Path, whole: Samples, grid: PartitionConfig) -> list[Path]:
-    """Cut whole images into the parties' blocks and write everybody's file (0600); earlier ones are replaced.
-
-    Raises ValueError where the grid does not divide the images, OSError as the system does.
-    """
+def write_prediction_files(folder: Path, parties: Sequence[str], samples: NewSamples) -> list[Path]:
+    """Write everybody's file (0600); earlier ones are replaced. Raises OSError as the system does."""
     writers: dict[str, Callable[[Path], object]] = {
         party_file(name): partial(_write_features, samples=part, party=name)
-        for name, part in zip(grid.parties, grid_partition(whole, grid.rows, grid.columns), strict=True)
+        for name, part in zip(parties, samples.parts, strict=True)
     }
-    writers[LABELS_FILE] = partial(_write_labels, samples=whole)
+    writers[LABELS_FILE] = partial(_write_labels, samples=samples.whole)
     write_together(folder, writers, overwrite=True)
     return [folder / name for name in writers]
 
 
-def load_samples(path: Path, party: str, train: Samples) -> Samples:
+def load_samples(path: Path, party: str, train: Samples, check: Callable[[Samples], None]) -> Samples:
     """Read the samples that ``party`` is to predict. Raises ValueError, one line, for anything else.
 
-    Their features must have the shape [C, H, W] of its training features.
+    They must pass ``check`` and have the shapes of its raw training samples.
     """
-    metadata, tensors = read_tensors("--samples", path, {SAMPLES: ("ids", "features")})
+    metadata, tensors = read_tensors("--samples", path, {SAMPLES: sample_names(len(train.inputs))})
     check_party("--samples", path, metadata, party)
-    check_finite("--samples", path, "features", tensors["features"])
     try:
-        samples = Samples(tensors["ids"], tensors["features"])
+        samples = samples_of(tensors, "", check)
+        check_shapes("features", samples, "the training's", train)
     except ValueError as error:
         raise ValueError(f"--samples: {path}: {error}") from None
-    shape, trained = list(samples.features.shape[1:]), list(train.features.shape[1:])
-    if shape != trained:
-        raise ValueError(f"--samples: {path}: features are [C, H, W] {shape}, the training's {trained}")
     if len(samples) == 0:
         raise ValueError(f"--samples: {path} holds no sample")
     return samples
@@ -81,8 +83,7 @@ def unknown_labels(samples: int) -> Tensor:
 
 
 def _write_features(path: Path, samples: Samples, party: str) -> object:
-    tensors = {"ids": samples.ids, "features": samples.features}
-    return write_tensors(path, tensors, {"holds": SAMPLES, "party": party}, mode=PRIVATE)
+    return write_tensors(path, sample_tensors(samples), {"holds": SAMPLES, "party": party}, mode=PRIVATE)
 
 
 def _write_labels(path: Path, samples: Samples) -> object:

@@ -3,6 +3,7 @@
 # torch's own signatures are partly untyped.
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,34 +21,35 @@ class Samples:
     """int64 [N], unique: the names by which the parties mean the same sample."""
 
     features: Tensor
-    """Images, uint8 (0 to 255) or float32 [N, C, H, W]; or text, characters int64 [N, T]."""
+    """[N, ...], of the type and shape that its source gives."""
 
     labels: Tensor | None = None
-    """int64 [N], class indices; None for a party that holds features only. Of text: the character that comes next,
-    int64 [N], or the one after each character, int64 [N, T]."""
+    """int64 [N], class indices, or float32 [N], amounts; None for a party that holds features only. Of text: the
+    character that comes next, int64 [N], or the one after each character, int64 [N, T]."""
+
+    more: tuple[Tensor, ...] = ()
+    """Further tensors of the same samples, [N, ...] each: a table's categories beside its numbers."""
 
     def __post_init__(self) -> None:
         check_ids(self.ids)
-        images = self.features.dim() == 4 and self.features.dtype in (torch.uint8, torch.float32)
-        if not (images or self.is_text):
-            raise ValueError(
-                "samples.features: expected uint8 or float32 [N, C, H, W] or int64 [N, T], "
-                f"got {self.features.dtype} {list(self.features.shape)}"
-            )
-        if len(self.features) != len(self.ids):
-            raise ValueError(f"samples.features: {len(self.features)} rows for {len(self.ids)} ids")
-        if self.labels is not None and not self._label_per_character():
-            _check_vector("labels", self.labels, len(self.ids))
+        for tensor in self.inputs:
+            if tensor.dim() < 2 or len(tensor) != len(self.ids):
+                shape = list(tensor.shape)
+                raise ValueError(
+                    f"samples.features: expected [N, ...] of {len(self)} rows, one for each id, got {shape}"
+                )
+        if self.labels is not None and not self._label_per_position():
+            check_labels("samples.labels", self.labels, len(self.ids))
 
     @property
-    def is_text(self) -> bool:
-        """Whether the features are characters."""
-        return self.features.dim() == 2 and self.features.dtype == torch.int64
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What a model is called with: all tensors of features."""
+        return (self.features, *self.more)
 
-    def _label_per_character(self) -> bool:
+    def _label_per_position(self) -> bool:
         """Whether labels are int64 [N, T] like the text."""
         assert self.labels is not None
-        return self.is_text and self.labels.dtype == torch.int64 and self.labels.shape == self.features.shape
+        return self.labels.dtype == self.features.dtype == torch.int64 and self.labels.shape == self.features.shape
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -55,7 +57,7 @@ class Samples:
     def take(self, rows: Tensor) -> "Samples":
         """Return copies of the given rows (int64 [M], no row twice), in the order given."""
         labels = None if self.labels is None else self.labels[rows]
-        return Samples(self.ids[rows], self.features[rows], labels)
+        return Samples(self.ids[rows], self.features[rows], labels, tuple(tensor[rows] for tensor in self.more))
 
     def ids_digest(self) -> str:
         """Return the digest of the ids."""
@@ -64,9 +66,40 @@ class Samples:
 
 def check_ids(ids: Tensor) -> None:
     """Refuse anything but int64 [N] without repetition. Raises ValueError."""
-    _check_vector("ids", ids, ids.numel())
+    if ids.dim() != 1 or ids.dtype != torch.int64:
+        raise ValueError(f"samples.ids: expected int64 [N], got {ids.dtype} {list(ids.shape)}")
     if ids.unique().numel() != len(ids):
         raise ValueError("samples.ids: an id occurs twice; every sample needs an id of its own")
+
+
+def check_labels(field: str, labels: Tensor, samples: int) -> None:
+    """Refuse anything but class indices int64 [samples] or amounts float32 [samples]. Raises ValueError."""
+    if labels.dtype not in (torch.int64, torch.float32) or tuple(labels.shape) != (samples,):
+        raise ValueError(
+            f"{field}: expected int64 [{samples}] or float32 [{samples}], got {labels.dtype} {list(labels.shape)}"
+        )
+
+
+def check_finite(samples: Samples) -> None:
+    """Refuse features that are no numbers. Raises ValueError."""
+    if not all(bool(tensor.isfinite().all()) for tensor in samples.inputs if tensor.is_floating_point()):
+        raise ValueError("features are not finite: replace NaN and infinite values")
+
+
+def check_aligned(digests: Mapping[str, str]) -> None:
+    """Check that all parties hold the same ids in the same order, given each one's `Samples.ids_digest`.
+
+    Raises ValueError that tells which parties agree with each other and which do not.
+    """
+    holders: dict[str, list[str]] = {}
+    for party, digest in digests.items():
+        holders.setdefault(digest, []).append(party)
+    if len(holders) > 1:
+        groups = " from ".join(", ".join(parties) for parties in sorted(holders.values(), key=len))
+        raise ValueError(
+            f"the parties are not aligned: {groups} differ in their sample ids; "
+            "give every party the same samples in the same order"
+        )
 
 
 def ids_digest(ids: Tensor) -> str:
@@ -90,7 +123,13 @@ class Owners:
         return Owners(self.names, self.of_row[rows])
 
 
-def _check_vector(name: str, values: Tensor, length: int) -> None:
-    """Refuse anything but int64 [length]."""
-    if values.dim() != 1 or values.dtype != torch.int64 or len(values) != length:
-        raise ValueError(f"samples.{name}: expected int64 [{length}], got {values.dtype} {list(values.shape)}")
+@dataclass(frozen=True)
+class Dataset:
+    """Whole training and test samples, no id in both."""
+
+    train: Samples
+    test: Samples
+    classes: tuple[str, ...]
+    """Names of the classes that labels index; of text, the characters."""
+    owners: Owners | None = None
+    """Who each training sample comes from, where the data tell: LEAF's users, the speaking roles of a play."""

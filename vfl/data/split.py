@@ -1,58 +1,24 @@
 """An experiment's data set, split over the parties: the same for all in one process and for files of their own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from vfl.atomic import write_together
 from vfl.config import ExperimentConfig
-from vfl.data.datasets import load_dataset
-from vfl.data.files import (
-    LabelData,
-    Labels,
-    PartyData,
-    SharedLabels,
-    write_label_data,
-    write_party_data,
-    write_shared_labels,
-)
-from vfl.data.samples import Samples
-from vfl.data.vertical import grid_partition
+from vfl.data.files import SharedLabels, write_label_data, write_party_data, write_shared_labels
+from vfl.data.source import Split, open_source
 
 LABELS_FILE = "labels.safetensors"
 SHARED_LABELS_FILE = "shared_labels.safetensors"
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Who holds what."""
-
-    parties: tuple[PartyData, ...]
-    """In the order in which their embeddings are concatenated."""
-    labels: LabelData
-
-
 def split_data(config: ExperimentConfig) -> Split:
-    """Load the experiment's samples and cut them into the parties' parts.
+    """Load the experiment's samples and split them over its owners.
 
     Raises ValueError, naming the field, for data that is not there or does not fit.
     """
-    data = load_dataset(
-        config.data.dataset.kind,
-        config.data.dataset.root,
-        train_samples=config.data.train_samples,
-        test_samples=config.data.test_samples,
-        seed=config.seed,
-        image_size=config.data.dataset.image_size,
-    )
-    grid = config.data.partition
-    train_parts = grid_partition(data.train, grid.rows, grid.columns)
-    test_parts = grid_partition(data.test, grid.rows, grid.columns)
-    return Split(
-        tuple(PartyData(*part) for part in zip(grid.parties, train_parts, test_parts, strict=True)),
-        LabelData(data.classes, _labels_of(data.train), _labels_of(data.test)),
-    )
+    return open_source(config).split()
 
 
 def write_split(folder: Path, split: Split, *, shared_labels: bool, overwrite: bool) -> list[Path]:
@@ -75,8 +41,3 @@ def write_split(folder: Path, split: Split, *, shared_labels: bool, overwrite: b
 def party_file(party: str) -> str:
     """Return the name of a party's file."""
     return f"{party}.safetensors"
-
-
-def _labels_of(samples: Samples) -> Labels:
-    assert samples.labels is not None
-    return Labels(samples.ids, samples.labels)

@@ -9,6 +9,7 @@ Shapes: B samples, any model [B, ...] -> [B, D].
 import copy
 import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,24 +49,25 @@ def check_tools() -> None:
         raise ConfigError(f"export: needs {', '.join(missing)}; install with: pip install 'lvfl[export]'")
 
 
-def export_model(model: nn.Module, example_B: Tensor, folder: Path, name: str) -> Exported:
+def export_model(model: nn.Module, example: Sequence[Tensor], folder: Path, name: str) -> Exported:
     """Write ``name.pt2`` and ``name.onnx`` for batches of any size, and check both on the example.
 
-    ``example_B`` [B, ...] is a batch of real inputs, at least two. Raises ExportMismatch where an exported model's
-    outputs are not PyTorch's within ``TOLERANCE``.
+    ``example`` is a batch of real inputs, at least two: a tensor [B, ...] for each argument of the model. Raises
+    ExportMismatch where an exported model's outputs are not PyTorch's within ``TOLERANCE``.
     """
     plain = plain_model(model).float().cpu().eval()
-    example_B = example_B.float().cpu()
+    inputs = tuple(tensor.float().cpu() if tensor.is_floating_point() else tensor.cpu() for tensor in example)
     with torch.inference_mode():
-        expected_BD = plain(example_B)
+        expected_BD = plain(*inputs)
     batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(plain, (example_B[:2],), dynamic_shapes=({0: batch},), strict=False)
+    first = tuple(tensor[:2] for tensor in inputs)
+    program = torch.export.export(plain, first, dynamic_shapes=tuple({0: batch} for _ in first), strict=False)
     program_file, onnx_file = f"{name}.pt2", f"{name}.onnx"
     torch.export.save(program, folder / program_file)
-    _write_onnx(program, folder / onnx_file)
+    _write_onnx(program, folder / onnx_file, len(inputs))
     loaded = torch.export.load(folder / program_file).module()
     with torch.inference_mode():
-        outputs = {program_file: loaded(example_B), onnx_file: run_onnx(folder / onnx_file, example_B)}
+        outputs = {program_file: loaded(*inputs), onnx_file: run_onnx(folder / onnx_file, *inputs)}
     differences = {file: float((output - expected_BD).abs().max()) for file, output in outputs.items()}
     allowed = TOLERANCE * max(1.0, float(expected_BD.abs().max()))
     for file, difference in differences.items():
@@ -94,18 +96,29 @@ def open_onnx(path: Path, threads: int = 1) -> Any:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def run_onnx(path: Path, inputs_B: Tensor) -> Tensor:
+def input_names(inputs: int) -> list[str]:
+    """Return the names of an ONNX model's inputs."""
+    return [INPUT, *(f"{INPUT}_{number}" for number in range(1, inputs))]
+
+
+def run_onnx(path: Path, *inputs: Tensor) -> Tensor:
     """Return onnxruntime's outputs of a batch."""
-    (output,) = open_onnx(path).run([OUTPUT], {INPUT: inputs_B.numpy()})
+    named = {name: tensor.numpy() for name, tensor in zip(input_names(len(inputs)), inputs, strict=True)}
+    (output,) = open_onnx(path).run([OUTPUT], named)
     return torch.from_numpy(output)
 
 
-def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
+def _write_onnx(program: torch.export.ExportedProgram, path: Path, inputs: int) -> None:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own use of deprecated calls
         converted = torch.onnx.export(
-            program, input_names=[INPUT], output_names=[OUTPUT], dynamo=True, verbose=False, external_data=False
+            program,
+            input_names=input_names(inputs),
+            output_names=[OUTPUT],
+            dynamo=True,
+            verbose=False,
+            external_data=False,
         )
     assert converted is not None
     converted.save(path, external_data=False)

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from models.classifiers import build_classifier
 from vfl.config import ExperimentConfig
-from vfl.data.datasets import Dataset, load_dataset
 from vfl.data.horizontal.partition import Parameters, SamplePartition, partition_samples
-from vfl.data.vertical import standardise
+from vfl.data.samples import Dataset
+from vfl.data.source import open_source, prepare_whole
 from vfl.digest import weights_digest
 from vfl.horizontal.algorithms import build_algorithm
 from vfl.horizontal.asynchronous import AsynchronousTrainer
@@ -51,19 +51,8 @@ def build_horizontal(
 
 
 def load_data(config: ExperimentConfig) -> Dataset:
-    """Load the samples, images standardised by the training samples' mean and standard deviation per channel."""
-    data = load_dataset(
-        config.data.dataset.kind,
-        config.data.dataset.root,
-        train_samples=config.data.train_samples,
-        test_samples=config.data.test_samples,
-        seed=config.seed,
-        image_size=config.data.dataset.image_size,
-    )
-    if data.train.is_text:
-        return data
-    train, test = standardise(data.train, data.test)
-    return Dataset(train, test, data.classes, data.owners)
+    """Load the samples as a model reads them: images standardised per channel by the training samples."""
+    return prepare_whole(open_source(config))
 
 
 def split_samples(data: Dataset, config: ExperimentConfig) -> SamplePartition:

@@ -41,22 +41,27 @@ class CoupledLayers:
 class Shadow:
     """A traced float64 copy of a model, used for one pruning event: ``with Shadow(model, example) as shadow``.
 
-    `example_input` [B, ...] is any valid input. Raises ValueError for a model that cannot be pruned exactly: layers
-    other than Conv2d, Linear and BatchNorm that hold parameters, grouped convolutions that are not depthwise,
-    parameters shared between layers, layers coupled in part only (concatenated, then added to another).
+    `example` is any valid input, a tensor [B, ...] for each argument of the model. Raises ValueError for a model that
+    cannot be traced or cannot be pruned exactly: layers other than Conv2d, Linear and BatchNorm that hold parameters,
+    grouped convolutions that are not depthwise, parameters shared between layers, layers coupled in part only
+    (concatenated, then added to another).
     """
 
     groups: tuple[CoupledLayers, ...]
 
-    def __init__(self, model: nn.Module, example_input: Tensor) -> None:
+    def __init__(self, model: nn.Module, example: Sequence[Tensor]) -> None:
         refuse_unsupported(model)
         self.model = copy.deepcopy(model).to("cpu", torch.float64).eval()
         self.model.requires_grad_(True)  # a frozen first layer would be left out of the trace, and so unpruned
-        self._example = example_input.detach()[:1].to("cpu", torch.float64)
+        self._example = tuple(_as_shadow(tensor.detach()[:1]) for tensor in example)
         self._graph = tp.DependencyGraph()
-        with torch.enable_grad(), _fork_rng():
-            # In a tuple, because Torch-Pruning unpacks: it would first try a bare tensor without its batch dimension.
-            self._graph.build_dependency(self.model, (self._example,))
+        try:
+            with torch.enable_grad(), _fork_rng():
+                # A tuple, because Torch-Pruning unpacks: it would first try a bare tensor without its batch dimension.
+                self._graph.build_dependency(self.model, self._example)
+        except Exception as error:  # a user's model may break Torch-Pruning in any way
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"cannot prune the model: Torch-Pruning cannot trace it ({reason})") from error
         self._names = {module: name for name, module in modules_by_name(self.model).items()}
         self._group_of = {group.names[0]: (group, raw) for group, raw in self._coupled_layers()}
         self.groups = tuple(group for group, _ in self._group_of.values())
@@ -130,7 +135,7 @@ class Shadow:
     def _output_shape(self) -> torch.Size:
         """Shape of the shadow's output: a wrongly wired model fails here, before the real one was touched."""
         with torch.no_grad(), _fork_rng():
-            return cast(Tensor, self.model(self._example)).shape
+            return cast(Tensor, self.model(*self._example)).shape
 
 
 def refuse_unsupported(model: nn.Module) -> None:
@@ -151,6 +156,11 @@ def refuse_unsupported(model: nn.Module) -> None:
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
     """`named_modules` with the type that torch leaves open; the model itself is ''."""
     return dict(cast(Any, model).named_modules())
+
+
+def _as_shadow(tensor: Tensor) -> Tensor:
+    """Return a model's input as the float64 shadow reads it; indices stay indices."""
+    return tensor.to("cpu", torch.float64 if tensor.is_floating_point() else tensor.dtype)
 
 
 def _fork_rng() -> AbstractContextManager[None]:

@@ -37,10 +37,10 @@ def kept_width(alpha: float, width: int, round_to: int | None = None) -> int:
 class StructuredPruner:
     """Prunes one model, in place, to ever larger ratios alpha.
 
-    `example_input` [B, ...] is any valid input of the model; only its first sample is used. The outputs of the layers
-    in `keep_whole` keep their width, as does whatever else is an output of the model. `importance` is "filter" (L1
-    norm of the filter's own weights) or "group" (Torch-Pruning's group norm). `round_to` rounds kept widths to
-    multiples of it.
+    `example` is any valid input of the model: a tensor [B, ...], or one for each of its arguments; only its first
+    sample is used. The outputs of the layers in `keep_whole` keep their width, as does whatever is an output of the
+    model. `importance` is "filter" (L1 norm of the filter's own weights) or "group" (Torch-Pruning's group norm).
+    `round_to` rounds kept widths to multiples of it.
 
     Modes, `requires_grad`, memory format, BatchNorm statistics and the random state survive; gradients are dropped.
     Raises ValueError for a model that cannot be pruned exactly (see `Shadow`) or an unknown name in `keep_whole`;
@@ -55,9 +55,9 @@ class StructuredPruner:
     def __init__(
         self,
         model: nn.Module,
-        example_input: Tensor,
+        example: Tensor | Sequence[Tensor],
         *,
-        keep_whole: Sequence[str] = ("embedding",),
+        keep_whole: Sequence[str] = (),
         round_to: int | None = None,
         importance: Importance = "filter",
     ) -> None:
@@ -68,11 +68,12 @@ class StructuredPruner:
         if importance not in ("filter", "group"):
             raise ValueError(f"importance: expected 'filter' or 'group', got {importance!r}")
         self._model = model
-        self._example = example_input.detach()[:1].clone()
+        tensors = (example,) if isinstance(example, Tensor) else example
+        self._example = tuple(tensor.detach()[:1].clone() for tensor in tensors)
         self._keep_whole = frozenset(keep_whole)
         self._round_to = round_to
         self._importance: Importance = importance
-        with Shadow(model, example_input) as shadow:
+        with Shadow(model, self._example) as shadow:
             groups = shadow.groups
         _warn_of_unreached(model, groups)
         self._groups = [group for group in groups if self._is_prunable(group)]

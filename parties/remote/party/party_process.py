@@ -17,10 +17,10 @@ from parties.remote.tls.diagnosis import explain
 from parties.remote.transport.security import load_identity
 from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.files import load_party_data, load_shared_labels
+from vfl.data.files import load_shared_labels
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
-from vfl.data.vertical import standardise
+from vfl.data.source import Prepared, open_source, prepare_party
 from vfl.loop import stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, write_run_id
 from vfl.runtime import start_runtime
@@ -32,12 +32,11 @@ LISTEN_S = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What a party holds: its standardised features, and the training labels where they are shared."""
+    """What a party holds: its samples, and the training labels where they are shared."""
 
-    train: Samples
-    test: Samples
-    samples: Samples
-    """To be predicted: the test samples, where no others were given."""
+    prepared: Prepared
+    wanted: Samples | None
+    """To be predicted in place of the test samples, raw."""
     labels: TrainingLabels | None
     digests: DataDigests
 
@@ -58,8 +57,8 @@ def run_party(
     this process is stopped while no server is there.
     """
     check_mode(config)
-    if name not in config.data.partition.parties:
-        raise ConfigError(f"--party: data.partition knows {', '.join(config.data.partition.parties)}, not {name!r}")
+    if name not in config.parties:
+        raise ConfigError(f"--party: data.partition knows {', '.join(config.parties)}, not {name!r}")
     tls = load_identity(name, config.network, "server", insecure=insecure)
     check_run(run_dir, config, resume=True)
     runtime = start_runtime(config)
@@ -75,10 +74,11 @@ def run_party(
         return explain(config.network.server, tls)
 
     def restore(state: State | None) -> FeatureParty:
-        party = build_party(name, holding.train, holding.test, holding.labels, config, runtime)
+        party = build_party(name, holding.prepared, holding.labels, config, runtime)
         if state is not None:
             party.load_state_dict(state)
-        party.test = holding.samples
+        if holding.wanted is not None:
+            party.test = party.preparation.apply(holding.wanted)
         return party
 
     dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation)
@@ -107,11 +107,9 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
 
     Raises ValueError for files that cannot be used.
     """
-    if config.data.file is None:
-        raise ConfigError("data.file: is missing; name the party's file, as scripts/split_data.py writes it")
-    data = load_party_data(config.data.file, name)
-    train, test = standardise(data.train, data.test)
-    wanted = test if samples is None else standardise(data.train, load_samples(samples, name, data.train))[1]
+    source = open_source(config)
+    data = source.held_by(name)
+    wanted = None if samples is None else load_samples(samples, name, data.train, source.check)
     labels: TrainingLabels | None = None
     if config.training.labels == "shared":
         if config.data.labels_file is None:
@@ -120,8 +118,8 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
         if shared.ids_digests()["train"] != data.train.ids_digest():
             raise ConfigError(f"data.labels_file: {config.data.labels_file} is of other samples than data.file")
         labels = TrainingLabels(shared.train.values, len(shared.classes))
-    digests = DataDigests(data.train.ids_digest(), wanted.ids_digest(), labels_digest(labels))
-    return Holding(train, test, wanted, labels, digests)
+    digests = DataDigests(data.train.ids_digest(), (wanted or data.test).ids_digest(), labels_digest(labels))
+    return Holding(prepare_party(source, data), wanted, labels, digests)
 
 
 def follow_orders(

@@ -96,7 +96,7 @@ class PredictionServer:
         shared = agreement(self.config)
         return {
             name: Expected(feature_config(self.config, name).embedding_size, shared, data)
-            for name in self.config.data.partition.parties
+            for name in self.config.parties
             if name not in self.absent
         }
 
@@ -139,7 +139,7 @@ class PredictionServer:
             return connections
 
     def _predict(self, connections: dict[str, PartyConnection], session: int) -> Prediction:
-        names = self.config.data.partition.parties
+        names = self.config.parties
         absent = [name for name in names if name not in connections]
         stand_ins = self.means.of(absent) if self.when_absent == "mean" else None
         server = self._build(connections, session)
@@ -154,7 +154,7 @@ class PredictionServer:
         """Return the server as after training, with the samples to predict in place of the test samples."""
         links = [
             RemoteLink(connections[name], session) if name in connections else AbsentLink(name)
-            for name in self.config.data.partition.parties
+            for name in self.config.parties
         ]
         server = build_head_server(links, self.labels.train, self.labels.test_labels_N, self.config, self.runtime)
         server.load_state_dict(self.trained.sections)
@@ -211,7 +211,7 @@ def serve_predictions(
     if not run:
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; predict there, without --serve")
     tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
-    check_absent(absent, config.data.partition.parties, when_absent)
+    check_absent(absent, config.parties, when_absent)
     held = load_label_data(server_file(config))
     ids_N, labels_N = held.test.ids, held.test.values
     if data is not None:

@@ -87,7 +87,7 @@ class ServerProcess:
         self.run_dir = run_dir
         self.labels = labels
         self.runtime = runtime
-        self.names = config.data.partition.parties
+        self.names = config.parties
         self.breaks = Breaks()
         self.session = 0
         self.offences = Offences(config.network.max_offences)

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from shorthand import load_dataset
 
-from vfl.data.datasets import Dataset, load_dataset
+from vfl.data.samples import Dataset
 from vfl.data.sources.digits import DIGITS_TEST_SAMPLES
 
 DIGITS = 1797

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from shorthand import load_dataset
 
-from vfl.data.datasets import TEST_ID_START, Dataset, load_dataset
+from vfl.data.samples import Dataset
+from vfl.data.sources.pooled import TEST_ID_START
 
 
 def load(root: Path | None, train: int | None = None, test: int | None = None, **options: Any) -> Dataset:

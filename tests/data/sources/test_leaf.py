@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from shorthand import load_dataset
 
-from vfl.data.datasets import Dataset, load_dataset
+from vfl.data.samples import Dataset
 
 Users = dict[str, tuple[list[Any], list[Any]]]
 

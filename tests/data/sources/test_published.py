@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
+from shorthand import load_dataset
 from torchvision.datasets import CIFAR10, CIFAR100, MNIST, SVHN, FashionMNIST
 
-from vfl.data.datasets import Dataset, load_dataset
+from vfl.data.samples import Dataset
 from vfl.data.sources import published
 
 

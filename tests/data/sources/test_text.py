@@ -5,8 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import load_dataset
 
-from vfl.data.datasets import TEST_ID_START, Dataset, load_dataset
+from vfl.data.samples import Dataset
+from vfl.data.sources.pooled import TEST_ID_START
 from vfl.data.sources.text import WINDOW, encode, split_roles, windows
 
 NAMES = st.text(st.characters(categories=("Lu", "Ll", "Nd")), min_size=1, max_size=9)

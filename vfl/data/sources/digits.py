@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vfl.data.sources.source import Source, in_memory
+from vfl.data.sources.images import images
+from vfl.data.sources.pools import Pools, in_memory
 from vfl.random import generator
 
 DIGITS_TEST_SAMPLES = 397
 """Of the 1,797 digits: always the same ones, whatever the seed, so that no run trains on another's test images."""
 
 
-def load_digits(root: Path | None, image_size: int | None) -> Source:
+def load_digits(root: Path | None, image_size: int | None) -> Pools:
     """Return the digits with one channel, 32 pixels wide unless image_size says otherwise.
 
     The split is a plain shuffle, so digits of one writer are on both sides.
@@ -29,7 +30,7 @@ def load_digits(root: Path | None, image_size: int | None) -> Source:
     labels = torch.from_numpy(rows[:, -1]).to(torch.int64)
     order = torch.randperm(len(labels), generator=generator(0, "digits_split"))
     test, train = order[:DIGITS_TEST_SAMPLES], order[DIGITS_TEST_SAMPLES:]
-    return Source(
+    return Pools(
         train=in_memory(images[train], labels[train], image_size or 32),
         test=in_memory(images[test], labels[test], image_size or 32),
         classes=tuple("0123456789"),
@@ -42,3 +43,6 @@ def _read_rows() -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
     assert package is not None
     assert package.origin is not None
     return np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+
+
+digits = images(load_digits)

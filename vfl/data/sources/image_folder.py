@@ -14,7 +14,8 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from vfl.data.sources.source import Pool, Source, one_line
+from vfl.data.sources.images import images
+from vfl.data.sources.pools import Pool, Pools, one_line
 
 if TYPE_CHECKING:
     from torchvision.datasets import ImageFolder
@@ -23,7 +24,7 @@ DECODERS = 4
 """Threads."""
 
 
-def load_image_folder(root: Path | None, image_size: int | None) -> Source:
+def load_image_folder(root: Path | None, image_size: int | None) -> Pools:
     """Images below `root/train/<class>/` and `root/test/<class>/`, as RGB.
 
     Their own sizes must be one size when image_size is None.
@@ -43,7 +44,7 @@ def load_image_folder(root: Path | None, image_size: int | None) -> Source:
         raise ValueError(
             f"data.dataset.root: '{root}': train and test need the same class folders, {'; '.join(differences)}"
         )
-    return Source(
+    return Pools(
         train=_folder_pool(train.samples, image_size),
         test=_folder_pool(test.samples, image_size),
         classes=tuple(train.classes),
@@ -101,3 +102,6 @@ def _decode(path: str, image_size: int | None) -> Image.Image:
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise ValueError(f"data.dataset.root: cannot read '{path}': {one_line(error)}") from None
     return rgb if image_size is None else rgb.resize((image_size, image_size), Image.Resampling.BILINEAR)
+
+
+image_folder = images(load_image_folder)

@@ -14,6 +14,7 @@ import string
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -21,8 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.data.samples import Owners
-from vfl.data.sources.source import Source, in_memory, one_line
+from models.features import Features
+from vfl.data.samples import Owners, Samples
+from vfl.data.source import AsItIs, Preparation
+from vfl.data.sources.images import ImageGrid
+from vfl.data.sources.pools import Pools, in_memory, one_line
 from vfl.data.sources.text import encode
 
 FEMNIST_CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
@@ -56,7 +60,7 @@ class _Split:
     """Labels of the texts."""
 
 
-def load_leaf(root: Path | None, image_size: int | None) -> Source:
+def load_leaf(root: Path | None, image_size: int | None) -> Pools:
     """Return FEMNIST-like images (one channel) or Shakespeare-like text, whichever the files hold.
 
     Text has labels int64 [N], the next character; its classes are the characters of all files, sorted. Owners are the
@@ -74,9 +78,9 @@ def load_leaf(root: Path | None, image_size: int | None) -> Source:
     return source(train, test, image_size)
 
 
-def _image_source(train: _Split, test: _Split, image_size: int | None) -> Source:
+def _image_source(train: _Split, test: _Split, image_size: int | None) -> Pools:
     train_images, test_images = _stack(train), _stack(test)
-    return Source(
+    return Pools(
         train=in_memory(train_images, torch.tensor(train.classes), image_size),
         test=in_memory(test_images, torch.tensor(test.classes), image_size),
         classes=FEMNIST_CLASSES,
@@ -84,7 +88,7 @@ def _image_source(train: _Split, test: _Split, image_size: int | None) -> Source
     )
 
 
-def _text_source(train: _Split, test: _Split, _image_size: int | None) -> Source:
+def _text_source(train: _Split, test: _Split, _image_size: int | None) -> Pools:
     sequences = train.texts + test.texts
     length = len(sequences[0])
     for sequence in sequences:
@@ -96,7 +100,7 @@ def _text_source(train: _Split, test: _Split, _image_size: int | None) -> Source
     codes, classes = encode([*sequences, *train.following, *test.following])
     x, y = codes[: length * len(sequences)].view(-1, length), codes[length * len(sequences) :]
     rows = len(train.texts)
-    return Source(
+    return Pools(
         train=in_memory(x[:rows], y[:rows]), test=in_memory(x[rows:], y[rows:]), classes=classes, owners=_owners(train)
     )
 
@@ -185,3 +189,16 @@ def _add_images(split: _Split, user: _User) -> None:
     pixels = torch.from_numpy((grey * 255).round().astype(np.uint8))
     split.images.append(pixels.view(-1, 1, side, side))
     split.classes += user.y
+
+
+class LeafSource(ImageGrid):
+    """FEMNIST's images as all images; Shakespeare's text as all text."""
+
+    def prepare(self, train: Samples) -> Preparation:
+        """Standardise images; leave text as it is."""
+        if train.features.dim() == 4:
+            return super().prepare(train)
+        return AsItIs(Features("text", tuple(train.features.shape[1:])))
+
+
+leaf = partial(LeafSource, pools=load_leaf)

@@ -8,13 +8,15 @@ import io
 import socket
 import warnings
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vfl.data.sources.source import Pool, Source, in_memory, one_line
+from vfl.data.sources.images import images
+from vfl.data.sources.pools import Pool, Pools, in_memory, one_line
 
 DEFAULT_ROOT = Path("data")
 DOWNLOAD_TIMEOUT_S = 30.0
@@ -43,7 +45,7 @@ DIGITS = tuple("0123456789")
 """Classes of MNIST ("0 - zero" in torchvision) and SVHN (no names there)."""
 
 
-def load_published(kind: str, root: Path | None, image_size: int | None) -> Source:
+def load_published(kind: str, root: Path | None, image_size: int | None) -> Pools:
     """Return a set of `PUBLISHED` from `root` (default `data/`), to which it is downloaded where it is missing.
 
     MNIST and Fashion-MNIST have one channel and 28 pixels a side, the others three and 32.
@@ -56,7 +58,7 @@ def load_published(kind: str, root: Path | None, image_size: int | None) -> Sour
             warnings.warn(f"downloading {title} ({megabytes} MB) to '{root}'", stacklevel=3)
         with _quiet(), _network_timeout(DOWNLOAD_TIMEOUT_S):
             train, test = _open(kind, root, training=True), _open(kind, root, training=False)
-        return Source(_pool(train, image_size), _pool(test, image_size), _class_names(kind, train))
+        return Pools(_pool(train, image_size), _pool(test, image_size), _class_names(kind, train))
     except _UNREADABLE as error:
         places = " and ".join(places) if kind == "svhn" else " or ".join(places)
         raise ValueError(
@@ -131,3 +133,6 @@ def _network_timeout(timeout_s: float) -> Generator[None]:
         yield
     finally:
         socket.setdefaulttimeout(before)
+
+
+mnist, fashion_mnist, cifar10, cifar100, svhn = (images(partial(load_published, kind)) for kind in PUBLISHED)

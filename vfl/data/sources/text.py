@@ -13,6 +13,7 @@ Shapes: N samples, T characters.
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -20,8 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.data.samples import Owners
-from vfl.data.sources.source import Source, in_memory, one_line
+from models.features import Features
+from vfl.data.samples import Owners, Samples
+from vfl.data.source import AsItIs
+from vfl.data.sources.pooled import PooledSource
+from vfl.data.sources.pools import Pools, in_memory, one_line
 
 WINDOW = 80
 """T: as long as McMahan et al. unroll their network, and as LEAF's sequences."""
@@ -33,7 +37,7 @@ _PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
 _SPEECH = re.compile(r"([^\n:]+):[^\S\n]*(?:\n|$)")
 
 
-def load_text(root: Path | None, image_size: int | None) -> Source:
+def load_text(root: Path | None, image_size: int | None) -> Pools:
     """Cut a text file into windows of `WINDOW` characters that do not overlap; labels are one character further.
 
     Both are int64 [N, T]. The text of every role is cut by itself; what is left at its end, and roles too short for a
@@ -61,7 +65,7 @@ def load_text(root: Path | None, image_size: int | None) -> Source:
             f"data.dataset.root: '{root}' is too short: it takes {TEST_SHARE} windows of {WINDOW} characters by one "
             "role, or in all where there are no roles"
         )
-    return Source(
+    return Pools(
         train=in_memory(torch.cat(train_x), torch.cat(train_y)),
         test=in_memory(torch.cat(test_x), torch.cat(test_y)),
         classes=classes,
@@ -113,3 +117,14 @@ def _read(root: Path | None) -> str:
         raise ValueError(
             f"data.dataset.root: cannot read '{root}' ({error.strerror}); name a text file, nothing is downloaded"
         ) from None
+
+
+class TextSource(PooledSource):
+    """Text as characters: nothing is fitted, and no owner holds a part of a text."""
+
+    def prepare(self, train: Samples) -> AsItIs:
+        """Fit nothing: characters are indices, not amounts."""
+        return AsItIs(Features("text", tuple(train.features.shape[1:])))
+
+
+text = partial(TextSource, pools=load_text)

@@ -160,7 +160,7 @@ def _values(base: ExperimentConfig, alpha: PartySchedule, beta: PartySchedule) -
         value_at(schedule_of(ratio, party), round_index)
         for round_index in range(base.training.rounds)
         for ratio in (alpha, beta)
-        for party in base.data.partition.parties
+        for party in base.parties
     )
 
 
@@ -176,7 +176,7 @@ def _longest_fork(run: Run, earlier: Sequence[Run]) -> Fork | None:
 
 def _shared_rounds(one: ExperimentConfig, other: ExperimentConfig) -> int:
     """Return the rounds before the first one whose ratios differ."""
-    per_round = 2 * len(one.data.partition.parties)
+    per_round = 2 * len(one.parties)
     mine = _values(one, one.lightweighting.alpha, one.lightweighting.beta)
     others = _values(other, other.lightweighting.alpha, other.lightweighting.beta)
     differing = [place for place, (a, b) in enumerate(zip(mine, others, strict=True)) if a != b]

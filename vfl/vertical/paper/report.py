@@ -131,7 +131,7 @@ def _header(plan: Plan, about: About) -> list[str]:
         scale,
         "",
         f"- Data: {about.data_note or config.data.dataset.kind}; {_count(config.data.train_samples)} training and "
-        f"{_count(config.data.test_samples)} test samples, {len(config.data.partition.parties)} parties",
+        f"{_count(config.data.test_samples)} test samples, {len(config.parties)} parties",
         f"- Scale: {config.training.rounds} rounds, batch {config.training.batch_size}, {config.models.feature.kind} "
         f"of width {config.models.feature.width:g}, {config.precision}; seeds {', '.join(map(str, plan.seeds))}",
         f"- Schedules: {describe_schedules(plan, about.scaled_from)}",

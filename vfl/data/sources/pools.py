@@ -1,4 +1,4 @@
-"""What every origin of data offers: all samples of both splits, read only where they are chosen."""
+"""What an origin of images or text offers: all samples of both splits, read only where they are chosen."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Source:
+class Pools:
     """Both splits, the names of the classes, and who wrote the training samples where that is known."""
 
     train: Pool
@@ -31,8 +31,8 @@ class Source:
     owners: Owners | None = None
 
 
-Loader = Callable[[Path | None, int | None], Source]
-"""data.dataset.root and data.dataset.image_size (None where not set) -> the source."""
+Loader = Callable[[Path | None, int | None], Pools]
+"""data.dataset.root and data.dataset.image_size (None where not set) -> all samples."""
 
 
 def in_memory(features: Tensor, labels: Tensor, image_size: int | None = None) -> Pool:

@@ -1,0 +1,43 @@
+"""What many tests make: samples of one of our origins, and feature models that read images."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from models.features import Features, ModelSpec
+from vfl.components import SOURCES
+from vfl.data.samples import Dataset, Samples
+from vfl.data.sources.images import Standardisation
+from vfl.data.sources.pooled import draw_samples
+from vfl.vertical import feature_models
+
+
+def load_dataset(
+    kind: str,
+    root: Path | None,
+    *,
+    train_samples: int | None,
+    test_samples: int | None,
+    seed: int,
+    image_size: int | None = None,
+) -> Dataset:
+    pools = cast(Any, SOURCES.load(kind)).keywords["pools"]
+    drawn = {"train_samples": train_samples, "test_samples": test_samples}
+    return draw_samples(pools, root, **drawn, seed=seed, image_size=image_size)
+
+
+def standardise(train: Samples, test: Samples) -> tuple[Samples, Samples]:
+    preparation = Standardisation(train)
+    return preparation.apply(train), preparation.apply(test)
+
+
+def build_feature_model(
+    kind: str,
+    *,
+    in_channels: int,
+    image_size: tuple[int, int],
+    embedding_size: int,
+    width: float = 1.0,
+    batch_norm: bool = True,
+) -> Any:
+    features = Features("images", (in_channels, *image_size))
+    return feature_models.build_feature_model(kind, ModelSpec(features, embedding_size, width, batch_norm))

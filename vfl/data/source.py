@@ -1,0 +1,162 @@
+"""A data source: the one place that knows what kind of features an experiment has. `docs/extending.md` shows one whole.
+
+It names the owners, splits the samples over them, checks what a file holds, prepares what models read, and reads new
+samples to predict. Everything else sees `Samples` (tensors, a row per sample) and `Features` (kind and shape).
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from models.features import Features
+from vfl.checkpoint import State
+from vfl.components import SOURCES
+from vfl.config.experiment import DataConfig, ExperimentConfig
+from vfl.data.files import LabelData, PartyData, load_party_data
+from vfl.data.samples import Dataset, Samples, check_finite
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Who holds what."""
+
+    parties: tuple[PartyData, ...]
+    """In the order in which their embeddings are concatenated."""
+    labels: LabelData
+
+
+@dataclass(frozen=True, eq=False)
+class NewSamples:
+    """Samples to predict, as every party holds them: raw."""
+
+    whole: Samples
+    """Ids and, where they are known, labels; features only where one holder has them all."""
+    parts: tuple[Samples, ...]
+    """In the parties' order; ids as in ``whole``."""
+
+
+class Preparation(Protocol):
+    """What was fitted to a holder's training samples alone; makes of its raw samples what its model reads."""
+
+    @property
+    def features(self) -> Features:
+        """What models are built from."""
+        ...
+
+    def apply(self, samples: Samples) -> Samples:
+        """Return raw samples as a model reads them. Raises ValueError for samples that do not fit."""
+        ...
+
+    def state_dict(self) -> State:
+        """Return what was fitted; it is saved with the party's state and never leaves the party."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over what was fitted."""
+        ...
+
+
+class AsItIs:
+    """Nothing is fitted: models read the samples as they are."""
+
+    def __init__(self, features: Features) -> None:
+        self.features = features
+
+    def apply(self, samples: Samples) -> Samples:
+        """Return the samples."""
+        return samples
+
+    def state_dict(self) -> State:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Nothing to take over."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A holder's samples as its model reads them, and what prepared them."""
+
+    preparation: Preparation
+    train: Samples
+    test: Samples
+
+
+class Source:
+    """Base of all sources: one of parts overrides `parties` and `split`, one of whole samples `load`; more as needed.
+
+    Args:
+        data: the section `data` of the experiment; a source's own settings are `data.dataset.options`.
+        seed: of the experiment; decides which training samples are drawn.
+    """
+
+    tensors = 1
+    """Number of a sample's tensors, `Samples.inputs`."""
+
+    def __init__(self, data: DataConfig, seed: int) -> None:
+        self.data = data
+        self.seed = seed
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The owners' names, in the order in which the head concatenates their embeddings; known without any file.
+
+        Raises ValueError where the source does not split over owners.
+        """
+        raise ValueError(f"data.dataset.kind: {self.data.dataset.kind} has no owners of features; use mode=horizontal")
+
+    def split(self) -> Split:
+        """Load everybody's samples, the same rows in the same order for all. Raises ValueError, naming the field."""
+        raise NotImplementedError
+
+    def load(self) -> Dataset:
+        """Load whole samples, for clients that hold samples. Raises ValueError, naming the field."""
+        raise ValueError(f"data.dataset.kind: {self.data.dataset.kind} has no whole samples; use mode=vertical")
+
+    def prepare(self, train: Samples) -> Preparation:
+        """Fit to a holder's training samples. Raises ValueError for samples that cannot be used."""
+        return AsItIs(Features(self.data.dataset.kind, tuple(train.features.shape[1:])))
+
+    def check(self, samples: Samples) -> None:
+        """Raise ValueError for raw samples, as a file holds them, that are not of this kind."""
+        check_finite(samples)
+
+    def held_by(self, party: str) -> PartyData:
+        """Return what the party's own process holds. Raises ValueError, one line, for what cannot be used."""
+        if self.data.file is None:
+            raise ValueError("data.file: is missing; name the party's file, as scripts/split_data.py writes it")
+        return load_party_data(self.data.file, party, self.check, self.tensors)
+
+    def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
+        """Read samples to predict from a file of this source's own.
+
+        ``trained``: raw training samples of the first party. Raises ValueError, one line that begins with ``--data``.
+        """
+        raise ValueError(f"--data: {path}: {self.data.dataset.kind} reads no file of samples; predict the test samples")
+
+
+class SourceFactory(Protocol):
+    """What a registry of sources holds: mostly the class itself."""
+
+    def __call__(self, data: DataConfig, seed: int) -> Source:
+        """Return the source; nothing is read yet. Raises ValueError for settings that it does not know."""
+        ...
+
+
+def open_source(config: ExperimentConfig) -> Source:
+    """Return the experiment's source. Raises ValueError for one that cannot be used."""
+    return SOURCES.load(config.data.dataset.kind)(config.data, config.seed)
+
+
+def prepare_party(source: Source, data: PartyData) -> Prepared:
+    """Return a party's samples as its model reads them."""
+    preparation = source.prepare(data.train)
+    return Prepared(preparation, preparation.apply(data.train), preparation.apply(data.test))
+
+
+def prepare_whole(source: Source) -> Dataset:
+    """Load whole samples as a model reads them."""
+    data = source.load()
+    preparation = source.prepare(data.train)
+    return replace(data, train=preparation.apply(data.train), test=preparation.apply(data.test))

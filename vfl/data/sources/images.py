@@ -1,0 +1,180 @@
+"""Images by grid: every party holds the same images and its own block of their pixels."""
+# pyright: reportUnknownMemberType=false
+# torch's own signatures are partly untyped.
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.features import Features
+from vfl.checkpoint import State
+from vfl.config.experiment import DataConfig
+from vfl.data.files import LabelData, Labels, PartyData
+from vfl.data.samples import Samples, check_finite
+from vfl.data.source import NewSamples, Preparation, Split
+from vfl.data.sources.pooled import PooledSource
+from vfl.data.sources.pools import Loader
+
+MIN_STD = 1e-6
+"""A channel that varies less than this is taken as constant: it is centred but not scaled."""
+
+
+class ImageGrid(PooledSource):
+    """An origin's images, whole or cut by `data.partition` into blocks, one party each, in row-major order."""
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """party_1, party_2, ... in row-major order."""
+        grid = self.data.partition
+        return tuple(f"party_{number}" for number in range(1, grid.rows * grid.columns + 1))
+
+    def split(self) -> Split:
+        """Cut all images into the parties' blocks."""
+        data = self.load()
+        train, test = self._cut(data.train), self._cut(data.test)
+        return Split(
+            tuple(PartyData(*part) for part in zip(self.parties, train, test, strict=True)),
+            LabelData(data.classes, _labels_of(data.train), _labels_of(data.test)),
+        )
+
+    def prepare(self, train: Samples) -> Preparation:
+        """Measure mean and standard deviation of every channel."""
+        return Standardisation(train)
+
+    def check(self, samples: Samples) -> None:
+        """Refuse what is no image."""
+        check_images(samples)
+
+    def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
+        """Read whole images from a ``.npz`` file: ``images`` uint8 [N, C, H, W], where known ``labels`` and ``ids``."""
+        grid = self.data.partition
+        channels, height, width = trained.features.shape[1:]
+        whole = read_images(path, (channels, height * grid.rows, width * grid.columns), classes)
+        return NewSamples(whole, tuple(self._cut(whole)))
+
+    def _cut(self, samples: Samples) -> list[Samples]:
+        return grid_partition(samples, self.data.partition.rows, self.data.partition.columns)
+
+
+def images(pools: Loader) -> Callable[[DataConfig, int], ImageGrid]:
+    """Return the source, as the registry takes it, of an origin of images."""
+    return partial(ImageGrid, pools=pools)
+
+
+class Standardisation:
+    """Takes the mean of the training images off and divides by their standard deviation, per channel, in float32.
+
+    Both are one party's own: they come from its training features alone, never from another party or test samples.
+    Raises ValueError where there is nothing to measure.
+    """
+
+    def __init__(self, train: Samples) -> None:
+        if train.features.dim() != 4 or train.features.numel() == 0:
+            raise ValueError(f"standardise: needs training images [N, C, H, W], got {list(train.features.shape)}")
+        # In float64 (one channel at a time, for memory) sums of uint8 are exact: the same for any number of threads.
+        measured = [torch.var_mean(each.to(torch.float64), correction=0) for each in train.features.unbind(1)]
+        self.features = Features("images", tuple(train.features.shape[1:]))
+        self.mean_C = torch.stack([mean for _, mean in measured])
+        std_C = torch.stack([variance for variance, _ in measured]).sqrt()
+        self.std_C = torch.where(std_C < MIN_STD, torch.ones_like(std_C), std_C)
+
+    def apply(self, samples: Samples) -> Samples:
+        """Return images standardised; in place on one float32 copy, for memory.
+
+        Raises ValueError for another number of channels.
+        """
+        if samples.features.dim() != 4 or samples.features.shape[1] != len(self.mean_C):
+            raise ValueError(
+                f"standardise: needs images of {len(self.mean_C)} channels, got {list(samples.features.shape)}"
+            )
+        features = samples.features.to(torch.float32, copy=True)
+        features.sub_(_per_channel(self.mean_C, features)).div_(_per_channel(self.std_C, features))
+        return replace(samples, features=features)
+
+    def state_dict(self) -> State:
+        """Return mean and standard deviation, float64 [C]."""
+        return {"mean_C": self.mean_C, "std_C": self.std_C}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over mean and standard deviation."""
+        self.mean_C, self.std_C = state["mean_C"], state["std_C"]
+
+
+def check_images(samples: Samples) -> None:
+    """Raise ValueError for anything but images uint8 or float32 [N, C, H, W], finite."""
+    if samples.features.dim() != 4 or samples.features.dtype not in (torch.uint8, torch.float32):
+        shape = list(samples.features.shape)
+        raise ValueError(f"features: expected uint8 or float32 [N, C, H, W], got {samples.features.dtype} {shape}")
+    check_finite(samples)
+
+
+def grid_partition(samples: Samples, rows: int, columns: int) -> list[Samples]:
+    """Cut every image into rows x columns equal blocks, one per party, in row-major order.
+
+    A part has the same ids in the same order, features [N, C, H / rows, W / columns] and no labels. It shares no
+    memory with its source or the other parts, so that a party holds only what is its own.
+
+    Raises ValueError for what is no image, or when the grid does not divide it.
+    """
+    if samples.features.dim() != 4:
+        raise ValueError("data.partition: text cannot be cut into blocks; use a data.dataset.kind with images")
+    height, width = samples.features.shape[-2:]
+    if not (_divides(rows, height) and _divides(columns, width)):
+        raise ValueError(
+            f"data.partition: a grid of {rows} x {columns} blocks does not divide images of {height} x {width} pixels; "
+            f"rows can be {_divisors(height)} and columns {_divisors(width)}"
+        )
+    # clone, not contiguous(): the latter hands out the source itself when a block is the whole image.
+    return [
+        Samples(samples.ids.clone(), block.clone(memory_format=torch.contiguous_format))
+        for band in samples.features.chunk(rows, dim=2)
+        for block in band.chunk(columns, dim=3)
+    ]
+
+
+def read_images(path: Path, shape: tuple[int, ...], classes: int) -> Samples:
+    """Read whole images from a ``.npz`` file: ``images`` uint8 [N, C, H, W], and where known ``labels`` and ``ids``.
+
+    Raises ValueError, one line, for a file without them, with images of another shape than ``shape`` [C, H, W], or
+    with labels that are no class.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: torch.from_numpy(file[name]) for name in file.files if name in ("images", "labels", "ids")}
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile) as error:
+        raise ValueError(f"--data: {path} cannot be read as .npz ({error})") from None
+    images = arrays.get("images")
+    if images is None or images.dtype != torch.uint8 or tuple(images.shape[1:]) != shape:
+        got = "no images" if images is None else f"{images.dtype} {list(images.shape)}"
+        raise ValueError(f"--data: {path} needs images uint8 [N, {', '.join(map(str, shape))}], got {got}")
+    if len(images) == 0:
+        raise ValueError(f"--data: {path} holds no image")
+    labels = arrays.get("labels")
+    if labels is not None and not bool(((labels >= 0) & (labels < classes)).all()):
+        raise ValueError(f"--data: labels must be 0 to {classes - 1}")
+    ids = arrays.get("ids", torch.arange(len(images)))
+    return Samples(ids.long(), images, None if labels is None else labels.long())
+
+
+def _labels_of(samples: Samples) -> Labels:
+    assert samples.labels is not None
+    return Labels(samples.ids, samples.labels)
+
+
+def _per_channel(statistic: Tensor, features: Tensor) -> Tensor:
+    """Shape a statistic [C] to broadcast over features [N, C, H, W]."""
+    return statistic.to(features.dtype).view(1, -1, 1, 1)
+
+
+def _divides(parts: int, size: int) -> bool:
+    return parts >= 1 and size % parts == 0
+
+
+def _divisors(size: int) -> str:
+    return ", ".join(str(parts) for parts in range(1, size + 1) if size % parts == 0)
