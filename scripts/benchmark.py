@@ -20,14 +20,14 @@ from rich.console import Console
 
 from parties.benchmarks.processes import benchmark_processes
 from parties.benchmarks.vertical import benchmark_vertical
-from vfl.benchmarks.codec import benchmark_codec
-from vfl.benchmarks.export import benchmark_export
-from vfl.benchmarks.horizontal import benchmark_horizontal
-from vfl.benchmarks.paired import Options, Result
-from vfl.benchmarks.pruning import benchmark_pruning
-from vfl.benchmarks.report import describe_machine, show, write_json
-from vfl.benchmarks.scheduling import benchmark_scheduling
 from vfl.cli import DONE, OneLineParser, exit_code
+from vfl.studies.benchmarks.codec import benchmark_codec
+from vfl.studies.benchmarks.export import benchmark_export
+from vfl.studies.benchmarks.horizontal import benchmark_horizontal
+from vfl.studies.benchmarks.paired import Options, Result
+from vfl.studies.benchmarks.pruning import benchmark_pruning
+from vfl.studies.benchmarks.report import describe_machine, show, write_json
+from vfl.studies.benchmarks.scheduling import benchmark_scheduling
 
 PIPE_WIDTH = 170
 """Columns of the tables where there is no terminal to fit in."""

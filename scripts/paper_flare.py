@@ -15,9 +15,9 @@ from pathlib import Path
 
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.config import ConfigError
-from vfl.experiments.series import train_for_page
-from vfl.horizontal.paper.flare_output import write_results
-from vfl.horizontal.paper.flare_studies import DATA_SETS, FIGURES, Planner, Scale, make_runs
+from vfl.studies.flare.output import write_results
+from vfl.studies.flare.studies import DATA_SETS, FIGURES, Planner, Scale, make_runs
+from vfl.studies.runner import train_for_page
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "horizontal"
 

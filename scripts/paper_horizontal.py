@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
-from vfl.experiments.series import train_for_page
-from vfl.horizontal.paper.output import write_results
-from vfl.horizontal.paper.studies import STUDIES, make_runs
+from vfl.studies.horizontal.output import write_results
+from vfl.studies.horizontal.studies import STUDIES, make_runs
+from vfl.studies.runner import train_for_page
 
 CONFIGS = Path(__file__).parent.parent / "configs" / "horizontal"
 

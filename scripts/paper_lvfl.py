@@ -12,13 +12,13 @@ import shlex
 import sys
 from pathlib import Path
 
-from parties.paper import run_all
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.config import ConfigError, load_config
-from vfl.vertical.paper.output import Output
-from vfl.vertical.paper.plan import make_plan, parse_figures, scale_rounds
-from vfl.vertical.paper.report import describe_schedules
-from vfl.vertical.paper.results import Result
+from vfl.studies.forks import run_all
+from vfl.studies.lvfl.output import Output
+from vfl.studies.lvfl.plan import make_plan, parse_figures, scale_rounds
+from vfl.studies.lvfl.report import describe_schedules
+from vfl.studies.lvfl.results import Result
 
 DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "cifar10_quadrants.yaml"
 

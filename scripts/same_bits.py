@@ -20,9 +20,9 @@ from typing import Any
 from rich.console import Console
 
 from vfl.atomic import write_atomically
-from vfl.benchmarks.report import describe_machine
 from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
 from vfl.config import ConfigError
+from vfl.studies.benchmarks.report import describe_machine
 
 DIFFERENT = 1
 VERTICAL = """configs/quickstart.yaml threads=1 data.train_samples=96 data.test_samples=40 training.batch_size=32

@@ -18,8 +18,8 @@ from rich.table import Table
 
 from parties.benchmarks.soak import as_json, judge, soak
 from vfl.atomic import write_atomically
-from vfl.benchmarks.report import describe_machine
 from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
+from vfl.studies.benchmarks.report import describe_machine
 
 
 def parse_arguments() -> argparse.Namespace:

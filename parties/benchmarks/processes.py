@@ -9,8 +9,8 @@ import torch
 from parties.benchmarks.bare_echo import BareEcho
 from parties.benchmarks.vertical import WARM_UP, Lightweight, make_config
 from parties.benchmarks.workbench import Echo, Federation
-from vfl.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
-from vfl.benchmarks.shaped_link import Shape
+from vfl.studies.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
+from vfl.studies.benchmarks.shaped_link import Shape
 
 LAYOUT = "float32 NCHW"
 FRAME_BYTES = 1_000_000

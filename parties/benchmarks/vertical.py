@@ -19,14 +19,14 @@ from torch import Tensor
 from models.features import Features
 from parties.build import TrainingLabels, build_head, build_head_server, build_party, model_spec
 from parties.local import LocalLink
-from vfl.benchmarks.memory import peak_bytes
-from vfl.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
-from vfl.benchmarks.report import describe_machine
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.samples import Samples
 from vfl.data.source import AsItIs, Prepared
 from vfl.random import generator, seeded
 from vfl.runtime import start_runtime
+from vfl.studies.benchmarks.memory import peak_bytes
+from vfl.studies.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
+from vfl.studies.benchmarks.report import describe_machine
 from vfl.vertical.batches import batch_rows
 from vfl.vertical.feature_models import build_feature_model
 from vfl.vertical.joint import JointTrainer

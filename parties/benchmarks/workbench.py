@@ -27,11 +27,11 @@ from parties.remote.tls.folders import issue, make_authority
 from parties.remote.together import SERVER, process_configs
 from parties.remote.transport.security import load_identity
 from vfl.atomic import write_atomically
-from vfl.benchmarks.shaped_link import Shape, ShapedLink
 from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config
 from vfl.data.files import Labels, PartyData, SharedLabels, write_party_data, write_shared_labels
 from vfl.data.samples import Samples, ids_digest
 from vfl.runtime import start_runtime
+from vfl.studies.benchmarks.shaped_link import Shape, ShapedLink
 from vfl.vertical.batches import batch_rows
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of
 from vfl.wire.messages import Buffer

@@ -13,11 +13,11 @@ from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.experiments.run import run_experiment
 from vfl.horizontal.build import build_horizontal
 from vfl.horizontal.flare import Flare
-from vfl.horizontal.paper.flare_gap import random_cell
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.scheduling import build_policy
 from vfl.runtime import start_runtime
+from vfl.studies.flare.gap import random_cell
 
 QUIET = Console(quiet=True)
 EXPONENTIAL = {"speed": {"kind": "exponential", "mean": 3.0, "redrawn": True}}

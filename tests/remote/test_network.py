@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from parties.remote.together import SERVER
-from vfl.benchmarks.shaped_link import ShapedLink
+from vfl.studies.benchmarks.shaped_link import ShapedLink
 
 IN_ROUND_2 = 4
 """The last of the first two rounds' exchanges."""

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 import torch
 
-from vfl.benchmarks import horizontal
+from vfl.studies.benchmarks import horizontal
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "benchmark.py"
 MODEL = ["--width", "0.05"]
@@ -25,10 +25,10 @@ def small(monkeypatch):
     monkeypatch.setattr("parties.benchmarks.vertical.LAYOUTS", ("bfloat16 channels_last",))
     monkeypatch.setattr("parties.benchmarks.vertical.LABELS", {"labels server": "server"})
     monkeypatch.setattr("parties.benchmarks.vertical.BETAS", (0.9,))
-    monkeypatch.setattr("vfl.benchmarks.pruning.ROUND_TO", (None, 8))
-    monkeypatch.setattr("vfl.benchmarks.codec.DENSITIES", (1.0, 0.1))
+    monkeypatch.setattr("vfl.studies.benchmarks.pruning.ROUND_TO", (None, 8))
+    monkeypatch.setattr("vfl.studies.benchmarks.codec.DENSITIES", (1.0, 0.1))
     short = replace(horizontal.CASES[1], clients=10, samples=20, rounds=1)
-    monkeypatch.setattr("vfl.benchmarks.horizontal.CASES", (short, replace(short, engine="sequential")))
+    monkeypatch.setattr("vfl.studies.benchmarks.horizontal.CASES", (short, replace(short, engine="sequential")))
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -80,7 +80,7 @@ def test_both_sides_of_a_round_learn_the_same():
 
 
 def test_pairs_alternate_and_warm_up_does_not_count():
-    from vfl.benchmarks.paired import interleave
+    from vfl.studies.benchmarks.paired import interleave
 
     calls = []
     raw = interleave({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, pairs=3, warm_up=2)
@@ -89,7 +89,7 @@ def test_pairs_alternate_and_warm_up_does_not_count():
 
 
 def test_requirement_says_whether_it_is_met():
-    from vfl.benchmarks.paired import Requirement
+    from vfl.studies.benchmarks.paired import Requirement
 
     assert str(Requirement(0.98, ">=", 0.97)) == "0.98, target >= 0.97: met"
     assert str(Requirement(3.5, "<=", 3.0, "%")) == "3.5%, target <= 3: MISSED"

@@ -1,0 +1,111 @@
+"""FLARE's figures: which runs they take, at equal simulated time, and what the page says of them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from vfl.config import dump_config
+from vfl.horizontal.devices import Devices
+from vfl.horizontal.wireless.scheduling import Scheduler
+from vfl.studies.flare import output as flare_output
+from vfl.studies.flare.output import write_results
+from vfl.studies.flare.report import beats
+from vfl.studies.flare.studies import Planner, Scale, make_runs, participation, rounds_within
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "horizontal"
+PLANNER = Planner(CONFIGS, "mnist", 0, Scale(rounds=6, seconds=1.5), ())
+CIFAR10_PLANNER = replace(PLANNER, data_set="cifar10")
+FIGURES = (3, 4, 5, 6, 8)
+
+
+def test_every_figure_has_its_runs_once():
+    runs = make_runs(PLANNER, FIGURES)
+    assert len({run.folder for run in runs}) == len(runs)
+    # 3 curves; 2 x 2 panels of 5; 2 x 2 panels of 6; 7 deadlines x 2 splits x 2, of which 8 are Figure 5's.
+    assert len(runs) == 3 + 20 + 24 + 28 - 8
+    assert len(make_runs(CIFAR10_PLANNER, FIGURES)) == 3 + 20 + 24
+    assert all(not run.config.warnings() for run in runs)
+
+
+def test_sp_and_spf_differ_in_the_learning_rate_only():
+    runs = {run.method: run.config for run in make_runs(PLANNER, (5,)) if run.study == "mnist-shards-1s"}
+    adjusted, plain = runs["SPF"].horizontal, runs["SP"].horizontal
+    assert adjusted.flare.tau_bar == "mas"
+    assert plain.flare.tau_bar == "none"
+    assert adjusted.model_copy(update={"flare": plain.flare}) == plain
+
+
+def test_rounds_end_with_the_simulated_time():
+    run = next(run for run in make_runs(PLANNER, (5,)) if run.method == "CP")
+    config = run.config
+    devices = Devices(config.horizontal, [1] * 40, 40, config.seed, (0, 0))
+    scheduler = Scheduler(config, 1.0)
+    lengths_s = [scheduler.select(number, devices.plan(number)).seconds for number in range(config.training.rounds)]
+    ends_s = np.cumsum([length_s or 0.0 for length_s in lengths_s])
+    assert ends_s[-2] < 1.5 <= ends_s[-1]
+    assert rounds_within(config, 1e-9) == 1
+    devices_per_round, steps = participation(config, 3)
+    assert 1 <= devices_per_round <= 40
+    assert steps >= 1
+
+
+def finish(folder: Path, planner: Planner, accuracy: dict[str, float]) -> None:
+    """Write run folders as if they had been trained, with a final accuracy by method."""
+    for run in make_runs(planner, FIGURES):
+        run_dir = folder / "runs" / run.folder
+        run_dir.mkdir(parents=True)
+        (run_dir / "config.yaml").write_text(dump_config(run.config))
+        rounds = run.config.training.rounds
+        rows = [
+            {
+                "round": number,
+                "accuracy/test": accuracy.get(run.method, 0.5) * (number + 1) / rounds,
+                "loss/test": 1.0,
+                "loss/train": 1 - accuracy.get(run.method, 0.5),
+                "simulated_time_s/total": number + 1.0,
+            }
+            for number in range(rounds)
+        ]
+        (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (run_dir / "summary.json").write_text(json.dumps({"rounds": rounds}))
+
+
+def test_the_page_shows_every_figure_and_says_which_orderings_hold(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(flare_output, "GAP_CASES", 20)
+    monkeypatch.setattr("vfl.studies.flare.studies.FIG_7_ROUNDS", 3)
+    planners = [PLANNER, replace(PLANNER, seed=1)]
+    accuracy = {"SPF": 0.9, "SP": 0.8, "PS": 0.85, "FLARE": 0.7, "MaS": 0.6, "MeS": 0.4}
+    for planner in planners:
+        finish(tmp_path, planner, accuracy)
+    runs = [run for planner in planners for run in make_runs(planner, FIGURES)]
+    assert write_results(planners, runs, tmp_path) == len(runs)
+    page = (tmp_path / "README.md").read_text()
+    for number in (3, 4, 5, 7, 8):
+        assert (tmp_path / f"fig{number}.png").stat().st_size > 10_000
+        assert f"](fig{number}.png)" in page
+    assert "- SPF better than SP: holds (+10.00 points, 2 of 2 seeds)" in page
+    assert "- SP better than PS: DOES NOT HOLD (-5.00 points, 0 of 2 seeds)" in page
+    assert "- MaS better than FedAvg: holds" in page
+    assert "- MeS better than FedAvg: DOES NOT HOLD" in page
+    assert "- FLARE better than fixed: holds (+0.20 loss, 2 of 2 seeds)" in page
+    assert "| linear program | 0 | " in page
+    assert len((tmp_path / "results.csv").read_text().splitlines()) > len(runs)
+
+
+def test_the_page_of_cifar10_has_its_figures_and_says_which_are_not_the_papers(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("vfl.studies.flare.studies.FIG_7_ROUNDS", 3)
+    finish(tmp_path, CIFAR10_PLANNER, {"FLARE": 0.7, "MaS": 0.6, "SPF": 0.9})
+    runs = make_runs(CIFAR10_PLANNER, FIGURES)
+    assert write_results([CIFAR10_PLANNER], runs, tmp_path) == len(runs)
+    figures = (tmp_path / "README.md").read_text().split("\n## ")[1:]
+    assert [figure.split(":")[0] for figure in figures] == ["Figure 3", "Figure 4", "Figure 6", "Figure 7"]
+    assert ["Not in the paper" in figure for figure in figures] == [True, True, False, False]
+
+
+def test_an_ordering_counts_only_the_seeds_that_both_have():
+    values = {"a": {0: 0.5, 1: 0.9}, "b": {0: 0.4}}
+    assert beats(values, "a", "b") == "- a better than b: holds (+10.00 points, 1 of 1 seeds)"
+    assert beats(values, "a", "c").endswith("not trained")
+    assert "DOES NOT HOLD" in beats({"a": {0: 0.4}, "b": {0: 0.4}}, "a", "b")  # equal is not better

@@ -1,0 +1,220 @@
+"""The report's numbers and verdicts, from made-up metrics whose right answers are worked out by hand."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from vfl.config import ConfigError, dump_config, parse_config
+from vfl.run_folder import is_finished
+from vfl.studies.lvfl.findings import findings, usual_change
+from vfl.studies.lvfl.output import Output
+from vfl.studies.lvfl.plan import Run, make_plan
+from vfl.studies.lvfl.plots import draw_figures
+from vfl.studies.lvfl.report import About, Session, differences, report, spread
+from vfl.studies.lvfl.results import Result, results_csv
+
+ROUNDS = 10
+BASE = parse_config(
+    {
+        "name": "made-up",
+        "training": {"rounds": ROUNDS},
+        "lightweighting": {"alpha": {2: 0.2, 6: 0.6}, "beta": {1: 0.4}},
+    }
+)
+NL = [0.1, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.72, 0.74, 0.75]
+
+
+def result(method: str, accuracy: list[float], alpha: dict[int, float] | None = None, seed: int = 0) -> Result:
+    rows: list[dict[str, float]] = []
+    reached = 0.0
+    for index, value in enumerate(accuracy):
+        reached = (alpha or {}).get(index, reached)
+        row = {"round": index, "accuracy/test": value, "loss/train": 2.0, "loss/test": 1.0}
+        row |= {"savings/compute": 0.0, "savings/communication": 0.25}
+        for party, factor in (("party_1", 1), ("party_2", 3)):
+            row |= {f"alpha/{party}": reached, f"beta/{party}": 0.1 * factor, f"macs_per_sample/{party}": 5.0}
+            row |= {
+                f"uplink_bytes/{party}": 10.0 * factor,
+                f"downlink_bytes/{party}": 1.0,
+                f"train_time_s/{party}": 2.0,
+            }
+        rows.append(row)
+    summary: dict[str, Any] = {"rounds": len(rows), "wall_time_s": 12.4 + seed, "train_macs": 60}
+    summary |= {"unpruned_train_macs": 100, "uplink_bytes": 1_500_000, "dense_uplink_bytes": 2_000_000}
+    summary |= {"downlink_bytes": 500_000, "dense_downlink_bytes": 3_000_000}
+    return Result(method, seed, tuple(rows), summary)
+
+
+def pruned_at_4(method: str, *after: float) -> Result:
+    return result(method, [*NL[:4], *after], {4: float(method.removeprefix("alpha"))})
+
+
+PL = result("PL", [0.1, 0.3, 0.2, 0.25, 0.3, 0.5, 0.4, 0.45, 0.48, 0.49], {2: 0.2, 6: 0.6})
+ALL = [
+    result("NL", NL),
+    PL,
+    result("ML", [value - 0.01 for value in NL]),
+    pruned_at_4("alpha0.2", 0.45, 0.5, 0.6, 0.6, 0.6, 0.6),
+    pruned_at_4("alpha0.4", 0.40, 0.45, 0.5, 0.6, 0.6, 0.6),
+    pruned_at_4("alpha0.6", 0.30, 0.35, 0.4, 0.42, 0.43, 0.44),
+    result("beta0.2", [value + 0.04 for value in NL]),
+    result("beta0.4", [value - 0.02 for value in NL]),
+    result("beta0.6", [value - 0.01 for value in NL]),
+]
+PLAN = make_plan(BASE, ("2", "3a", "3b"), (0,))
+
+
+def test_a_pruning_s_drop_and_recovery():
+    first, second = PL.prunings()
+    assert (first.round_index, first.alpha, first.before, first.during) == (2, 0.2, 0.3, 0.2)
+    assert first.drop == pytest.approx(0.1)
+    assert (first.recovery_rounds, first.until) == (2, 6)  # 0.3 again at round 4, before round 6 prunes
+    assert (second.round_index, second.recovery_rounds, second.until) == (6, None, 10)
+    assert second.drop == pytest.approx(0.1)
+
+
+def test_a_recovery_after_the_next_pruning_is_not_this_one_s():
+    first, second = result("PL", [0.5, 0.3, 0.4, 0.2, 0.5], {1: 0.1, 3: 0.2}).prunings()
+    assert (first.recovery_rounds, first.until, second.recovery_rounds) == (None, 3, 1)
+
+
+def test_no_drop_recovers_at_once_and_round_0_has_nothing_before():
+    (only,) = result("PL", [0.1, 0.2, 0.3], {0: 0.1, 1: 0.2}).prunings()
+    assert (only.round_index, only.recovery_rounds) == (1, 0)
+    assert only.drop == pytest.approx(-0.1)
+    assert result("NL", NL).prunings() == []
+
+
+def test_savings_and_means():
+    assert PL.compute_saved == pytest.approx(0.4)
+    assert PL.uplink_saved == pytest.approx(0.25)
+    assert PL.communication_saved == pytest.approx(0.6)
+    assert PL.mean_accuracy(2, 4) == pytest.approx(0.225)
+    assert usual_change(result("NL", [0.1, 0.4, 0.2, 0.3])) == pytest.approx(0.2)
+    assert usual_change(result("NL", [0.1, 0.4, 0.2])) == pytest.approx(0.25)
+    assert usual_change(result("NL", [0.1])) is None
+
+
+def test_spread_is_the_mean_and_the_range():
+    assert spread([1.0], "{:.1f}") == "1.0"
+    assert spread([1.0, 2.0, 6.0], "{:.1f}") == "3.0 (1.0 to 6.0)"
+    assert spread([1.01, 1.02], "{:.1f}") == "1.0"
+
+
+def test_the_tables():
+    two_seeds = make_plan(BASE, ("2",), (0, 1))
+    other = result("PL", [0.1, 0.4, 0.2, 0.4, 0.4, 0.5, 0.4, 0.45, 0.5, 0.59], {2: 0.2, 6: 0.6}, seed=1)
+    lines = report(two_seeds, [PL, other], About(), []).splitlines()
+    # Of the first pruning the drops are 10 and 20 points, of the second 10 each; seed 1 is back at rounds 3 and 8.
+    assert "| PL | 2 | 54.00 (49.00 to 59.00) | 40.0 | 1.5 MB | 500 kB | 60.0 | 25.0 | 13 (12 to 13) |" in lines
+    assert "| PL | 2 | 0.2 | 35.00 (30.00 to 40.00) | 20.00 | 15.00 (10.00 to 20.00) | 2, 1 |" in lines
+    assert "| PL | 6 | 0.6 | 50.00 | 40.00 | 10.00 | not in 4, 2 |" in lines
+    assert any(line.startswith("2 of 8 runs are finished; missing: NL-seed0, ML-seed0") for line in lines)
+
+
+def verdicts(results: list[Result]) -> str:
+    return "\n".join(findings(PLAN, results))
+
+
+def test_what_holds_is_said_to_hold():
+    text = verdicts(ALL)
+    assert "the drop holds: accuracy was lower at the end of the round of 5 of 5 prunings." in text
+    assert "further drop holds: 5.00 points, 10.00 points, 20.00 points at α = 0.2, 0.4, 0.6." in text
+    assert "later recovery holds: after 1, 2, not by the end rounds" in text
+    assert "Fig. 2, ML against PL: holds: mean accuracy of rounds 2 to 9 is -1.00 points from NL's by β" in text
+    assert "Fig. 3, beta0.2 against alpha0.2: holds: mean accuracy of rounds 4 to 9 is +4.00 points" in text
+    assert "NL without any pruning changes by 5.00 points from round to round (median)." in text
+
+
+def test_what_does_not_hold_is_said_too():
+    text = verdicts(ALL)
+    assert "the recovery does NOT hold (not before the next pruning or the end: PL at round 6, alpha0.6 at" in text
+    # Rounds 1 to 3 of NL have the mean 40 %.
+    assert "does NOT hold: mean accuracy of rounds 1 to 3 is 40.00 %, 44.00 %, 38.00 %, 39.00 % at β = 0, 0.2" in text
+    worse = [
+        pruned_at_4("alpha0.2", *[0.3] * 6),
+        pruned_at_4("alpha0.4", *[0.5] * 6),
+        pruned_at_4("alpha0.6", *[0.2] * 6),
+    ]
+    text = verdicts([result("NL", NL), *worse, result("beta0.4", [0.1] * ROUNDS)])
+    assert (
+        "the drop does NOT hold: accuracy was lower at the end of the round of 2 of 3 prunings (not at: alpha0.4"
+        in text
+    )
+    assert "further drop does NOT hold" in text
+    assert "later recovery cannot be told: after not by the end, 0, not by the end rounds" in text
+    assert "Fig. 3, beta0.4 against alpha0.4: does NOT hold" in text
+    assert "Seed 0: not enough finished runs." in verdicts([])
+
+
+def test_csv_has_a_line_per_round():
+    lines = list(csv.DictReader(results_csv([PL]).splitlines()))
+    assert len(lines) == ROUNDS
+    assert (lines[2]["method"], lines[2]["round"], float(lines[2]["accuracy/test"])) == ("PL", "2", 0.2)
+    assert (float(lines[2]["alpha"]), float(lines[2]["beta"])) == (0.2, pytest.approx(0.2))
+    assert (float(lines[2]["uplink_bytes"]), float(lines[2]["macs_per_sample"])) == (40.0, 10.0)
+
+
+def test_a_smaller_setting_is_said_to_be_smaller():
+    paper = {"name": "p", "data": {"dataset": {"kind": "cifar10"}, "train_samples": 10000}, "training": {"rounds": 100}}
+    assert differences(parse_config(paper)) == []
+    assert "The scale is the paper's" in report(make_plan(parse_config(paper), ("2",), (0,)), [], About(), [])
+    assert differences(BASE) == [
+        "digits instead of CIFAR-10",
+        "all training images instead of 10000",
+        "10 rounds instead of 100",
+    ]
+    about = About(data_note="re-encoded", sessions=(Session("today", "python x", "a CPU", "2"),), scaled_from=100)
+    text = report(PLAN, [], about, [])
+    assert "**This is not the paper's setting: it is scaled down or changed in: digits" in text
+    assert "- Data: re-encoded;" in text
+    assert "`python x` on a CPU, torch 2" in text
+    assert "scaled from 100 to 10 rounds, rounded: α {2: 0.2, 6: 0.6}; β {1: 0.4};" in text
+
+
+def test_figures_are_drawn_also_of_a_part(tmp_path: Path):
+    assert draw_figures(PLAN, ALL, tmp_path) == ["fig2_accuracy.png", "fig3a.png", "fig3b.png"]  # L is missing
+    seeds = [result(method, NL, seed=seed) for method in ("NL", "L") for seed in (0, 1)]
+    assert draw_figures(PLAN, seeds, tmp_path)[:2] == ["fig2_accuracy.png", "fig2_ratios.png"]
+    with Image.open(tmp_path / "fig2_ratios.png") as image:
+        assert image.width == 1050
+    assert draw_figures(PLAN, [], tmp_path) == []
+
+
+def write_run(runs: Path, run: Run, rounds: int = ROUNDS) -> Path:
+    folder = runs / run.folder
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(dump_config(run.config))
+    (folder / "summary.json").write_text(json.dumps({"rounds": rounds}))
+    return folder
+
+
+def test_finished_is_all_rounds_of_the_same_configuration(tmp_path: Path):
+    run, other = PLAN.runs[:2]
+    assert not is_finished(tmp_path / "nothing", run.config)
+    assert is_finished(write_run(tmp_path / "a", run), run.config)
+    assert not is_finished(write_run(tmp_path / "b", run, rounds=9), run.config)
+    with pytest.raises(ConfigError, match=r"--out: .* holds a run with other settings: lightweighting\.alpha"):
+        is_finished(tmp_path / "a" / run.folder, other.config)
+
+
+def test_the_folder_remembers_its_experiment(tmp_path: Path):
+    output = Output(tmp_path / "out")
+    with pytest.raises(ConfigError, match="holds no results yet"):
+        output.read()
+    output.start_session(PLAN, "first", "a note", scaled_from=100)
+    about = output.start_session(make_plan(BASE, ("2",), (0, 1)), "second")
+    assert output.read() == (BASE, about)
+    assert (about.data_note, about.seeds, [s.command for s in about.sessions]) == (
+        "a note",
+        (0, 1),
+        ["first", "second"],
+    )
+    changed = make_plan(parse_config({"name": "other", "training": {"rounds": 10}}), ("2",), (0,))
+    with pytest.raises(ConfigError, match=r"holds results of other settings: .*name \(made-up -> other\)"):
+        output.start_session(changed, "third")
+    assert output.read() == (BASE, about)

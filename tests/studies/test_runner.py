@@ -1,0 +1,39 @@
+"""Runs one after the other in one process."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from vfl.config import ExperimentConfig
+from vfl.experiments import run
+from vfl.experiments.mode import MODES, Built, Stage
+from vfl.studies import runner as series
+
+
+def test_a_run_has_let_go_of_the_one_before_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, configure: Callable[..., ExperimentConfig]
+):
+    models: list[weakref.ref[object]] = []
+    alive_at_start: list[int] = []
+    mode = MODES.load("vertical")
+
+    def build_and_watch(config: ExperimentConfig, stage: Stage) -> Built:
+        alive_at_start.append(sum(model() is not None for model in models))
+        built = mode.build(config, stage)
+        models.append(weakref.ref(built.algorithm.links[0].party.model))  # pyright: ignore[reportAttributeAccessIssue]  # a HeadServer with local links
+        return built
+
+    monkeypatch.setattr(run, "MODES", SimpleNamespace(load=lambda name: replace(mode, build=build_and_watch)))
+    config = configure(training={"rounds": 1})
+    gc.disable()  # as good as between runs of few objects
+    try:
+        series.train_series(dict.fromkeys("abc", config), tmp_path, Console(quiet=True))
+    finally:
+        gc.enable()
+    assert alive_at_start == [0, 0, 0]

@@ -1,0 +1,112 @@
+"""What pruning saves in time, against what it saves in multiply-accumulates: one party's training step."""
+
+import copy
+import time
+from collections.abc import Iterator
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from models.features import Features, ModelSpec
+from vfl.config import OptimizerConfig
+from vfl.lightweighting.pruning import StructuredPruner
+from vfl.macs import count_macs, count_parameters
+from vfl.optim import build_sgd
+from vfl.random import generator, seeded
+from vfl.runtime import Runtime
+from vfl.studies.benchmarks.paired import Options, Requirement, Result, interleave, ratios
+from vfl.vertical.feature_models import build_feature_model
+
+WARM_UP = 2
+SIDE = 16
+"""Pixels of a quadrant's side."""
+TIME_OVER_MACS = {0.4: 1.35, 0.6: 1.55}
+"""Largest excess of the time ratio over the multiply-accumulate ratio, by alpha."""
+ROUND_TO = (None, 8, 16, 32)
+RUNTIMES = {
+    "float32 NCHW": Runtime(torch.device("cpu")),
+    "bfloat16 channels_last": Runtime(torch.device("cpu"), torch.bfloat16, channels_last=True),
+}
+
+
+class PartyStep:
+    """A party's part of an exchange without its messages: embed a batch, backpropagate a gradient, SGD."""
+
+    def __init__(self, model: nn.Module, images: Tensor, gradient_BD: Tensor, runtime: Runtime) -> None:
+        self.model = runtime.place(model)
+        self.images = images
+        self.rows_B = torch.arange(len(images))
+        self.gradient_BD = gradient_BD
+        self.runtime = runtime
+        self.optimizer = build_sgd(self.model, OptimizerConfig(learning_rate=0.001))
+        self.example = runtime.batch(images, self.rows_B[:1])
+
+    def __call__(self) -> None:
+        """Take one step."""
+        embedding_BD = self.runtime.forward(self.model, self.runtime.batch(self.images, self.rows_B))
+        self.optimizer.zero_grad()
+        embedding_BD.backward(self.gradient_BD)  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        self.optimizer.step()
+
+    def prune(self, alpha: float, round_to: int | None) -> float:
+        """Prune as a party does in the first exchange of a round; return the seconds of the event."""
+        pruner = StructuredPruner(self.model, self.example, round_to=round_to)
+        started_s = time.perf_counter()
+        if pruner.prune_to(alpha, self.optimizer):
+            self.runtime.place(self.model)
+        count_macs(self.model, self.example)
+        return time.perf_counter() - started_s
+
+
+def benchmark_pruning(options: Options) -> list[Result]:
+    """Measure every alpha, rounding of widths and precision."""
+    return [
+        result
+        for layout, runtime in RUNTIMES.items()
+        for alpha in TIME_OVER_MACS
+        for result in _measure_alpha(options, layout, runtime, alpha)
+    ]
+
+
+def _measure_alpha(options: Options, layout: str, runtime: Runtime, alpha: float) -> Iterator[Result]:
+    stream = generator(0, "benchmark", owner="pruning")
+    images = torch.randn(options.batch_size, 3, SIDE, SIDE, generator=stream)
+    gradient_BD = torch.randn(options.batch_size, options.embedding_size, generator=stream) / options.batch_size
+    with seeded(0, "init", owner="pruning"):
+        model = build_feature_model(
+            "vgg16", ModelSpec(Features("images", (3, SIDE, SIDE)), options.embedding_size, options.width)
+        )
+    unpruned = PartyStep(copy.deepcopy(model), images, gradient_BD, runtime)
+    for round_to in ROUND_TO:
+        pruned = PartyStep(copy.deepcopy(model), images, gradient_BD, runtime)
+        pruned()  # gives the optimizer the momentum that the event has to carry
+        event_s = pruned.prune(alpha, round_to)
+        yield _compare(f"alpha {alpha:g}, {layout}", round_to, alpha, (unpruned, pruned), event_s, options.pairs)
+
+
+def _compare(
+    group: str,
+    round_to: int | None,
+    alpha: float,
+    steps: tuple[PartyStep, PartyStep],
+    event_s: float,
+    pairs: int,
+) -> Result:
+    unpruned, pruned = steps
+    raw = interleave({"pruned": pruned, "unpruned": unpruned}, pairs, WARM_UP)
+    ratio_of = ("pruned", "unpruned")
+    mac_ratio = count_macs(pruned.model, pruned.example) / count_macs(unpruned.model, unpruned.example)
+    time_over_macs = median(ratios(raw, ratio_of)) / mac_ratio
+    return Result(
+        group=group,
+        case="exact widths" if round_to is None else f"multiples of {round_to}",
+        raw=raw,
+        ratio_of=ratio_of,
+        details={
+            "mac_ratio": mac_ratio,
+            "parameter_ratio": count_parameters(pruned.model) / count_parameters(unpruned.model),
+            "event_s": event_s,
+        },
+        requirement=Requirement(time_over_macs, "<=", TIME_OVER_MACS[alpha], " x macs"),
+    )

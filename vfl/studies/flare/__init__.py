@@ -1,0 +1,1 @@
+"""FLARE's figures: which runs they take, their numbers, plots and page."""
