@@ -1,0 +1,57 @@
+"""Vertical federated learning that is cheap for weak parties: lvfl COMMAND [ARGUMENT ...].
+
+COMMAND --help explains a command. CONFIG and SWEEP are YAML files, or names of shipped ones, as quickstart.
+"""
+
+import argparse
+import sys
+from importlib import import_module
+from importlib.metadata import version
+
+from vfl.cli import OneLineParser
+
+COMMANDS = {
+    "train": "train one experiment",
+    "sweep": "train many runs of one experiment, or search for the cheapest ratios",
+    "report": "show a run or a sweep on one page",
+    "predict": "predict with a trained split model",
+    "export": "write a trained model as torch.export and ONNX files",
+    "server": "serve a training to party processes",
+    "party": "take part in a training",
+    "split-data": "write what each process of an experiment holds",
+    "certs": "make and look at certificates",
+    "doctor": "find out why a party cannot join",
+    "benchmark": "measure this software against bare PyTorch",
+    "soak": "watch memory, threads and files over many exchanges",
+    "paper-lvfl": "reproduce the figures of the LVFL paper",
+    "paper-horizontal": "compare the horizontal algorithms in their papers' settings",
+    "paper-flare": "reproduce FLARE's figures",
+}
+"""What each command does; it is the module of its name."""
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command's name; what comes after it is the command's own."""
+    width = max(map(len, COMMANDS))
+    listing = "\n".join(f"  {name:<{width}}  {line}" for name, line in COMMANDS.items())
+    parser = OneLineParser(
+        prog="lvfl",
+        description=__doc__,
+        epilog=f"commands:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"lvfl {version('lvfl')}")
+    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those below")
+    parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="those of the command")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Import a command, and nothing of the others, and run it."""
+    arguments = parse_arguments()
+    sys.argv = [f"lvfl {arguments.command}", *arguments.arguments]
+    return import_module(f"{__package__}.{arguments.command.replace('-', '_')}").main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
