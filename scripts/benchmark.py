@@ -1,4 +1,4 @@
-"""Measure LVFL: python scripts/benchmark.py BENCHMARK [--pairs N] [--json FILE].
+"""Measure LVFL: lvfl benchmark BENCHMARK [--pairs N] [--json FILE].
 
 BENCHMARK is vertical, pruning, processes, codec, horizontal, export or scheduling (FLARE's).
 
@@ -10,24 +10,16 @@ Exit codes: 0 done (whether targets are met or not), 2 bad input (one line on st
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from rich.console import Console
 
-from parties.benchmarks.processes import benchmark_processes
-from parties.benchmarks.vertical import benchmark_vertical
 from vfl.cli import DONE, OneLineParser, exit_code
-from vfl.studies.benchmarks.codec import benchmark_codec
-from vfl.studies.benchmarks.export import benchmark_export
-from vfl.studies.benchmarks.horizontal import benchmark_horizontal
-from vfl.studies.benchmarks.paired import Options, Result
-from vfl.studies.benchmarks.pruning import benchmark_pruning
-from vfl.studies.benchmarks.report import describe_machine, show, write_json
-from vfl.studies.benchmarks.scheduling import benchmark_scheduling
+from vfl.studies.benchmarks.paired import Options
 
 PIPE_WIDTH = 170
 """Columns of the tables where there is no terminal to fit in."""
@@ -36,7 +28,8 @@ PIPE_WIDTH = 170
 class Benchmark(NamedTuple):
     """A subcommand."""
 
-    run: Callable[[Options], list[Result]]
+    package: str
+    """Has the module of its name, with the function ``benchmark_NAME``."""
     help: str
     pairs: int
     options: tuple[str, ...]
@@ -45,43 +38,43 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS = {
     "vertical": Benchmark(
-        benchmark_vertical,
+        "parties.benchmarks",
         "an exchange of four parties against the bare PyTorch loop: throughput, codec share, memory",
         10,
         ("batch_size", "width", "embedding_size"),
     ),
     "pruning": Benchmark(
-        benchmark_pruning,
+        "vfl.studies.benchmarks",
         "a party's step after pruning against before: time saved per multiply-accumulate saved",
         10,
         ("batch_size", "width", "embedding_size"),
     ),
     "processes": Benchmark(
-        benchmark_processes,
+        "parties.benchmarks",
         "five processes over TLS against one; round trip of a frame; what beta saves on a slow link",
         10,
         ("batch_size", "width", "embedding_size"),
     ),
     "codec": Benchmark(
-        benchmark_codec,
+        "vfl.studies.benchmarks",
         "sparsify, encode and decode: microseconds, and bytes over the entropy bound",
         50,
         ("batch_size", "embedding_size"),
     ),
     "export": Benchmark(
-        benchmark_export,
+        "vfl.studies.benchmarks",
         "a pruned feature model in onnxruntime against the unpruned one: time and size per multiply-accumulate saved",
         30,
         ("width", "embedding_size"),
     ),
     "scheduling": Benchmark(
-        benchmark_scheduling,
+        "vfl.studies.benchmarks",
         "FLARE's scheduling of a round: optimal bands for 1,000 devices, selection out of 40",
         20,
         (),
     ),
     "horizontal": Benchmark(
-        benchmark_horizontal,
+        "vfl.studies.benchmarks",
         "a round of federated averaging against a loop written by hand: throughput; memory of many clients",
         4,
         (),
@@ -108,6 +101,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace, command: str, console: Console) -> int:
     """Measure, show and save."""
+    import torch
+
+    from vfl.studies.benchmarks.report import describe_machine, show, write_json
+
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         raise ValueError(f"--json: there is no folder {arguments.json.parent}")
     given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
@@ -121,7 +118,8 @@ def run(arguments: argparse.Namespace, command: str, console: Console) -> int:
         f"torch {machine['torch']}",
         highlight=False,
     )
-    results = BENCHMARKS[arguments.benchmark].run(options)
+    name = arguments.benchmark
+    results = getattr(import_module(f"{BENCHMARKS[name].package}.{name}"), f"benchmark_{name}")(options)
     show(results, console)
     if arguments.json is not None:
         write_json(arguments.json, arguments.benchmark, command, options, results)

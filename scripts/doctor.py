@@ -1,4 +1,4 @@
-"""Find out why a party cannot join: python scripts/doctor.py CONFIG --party NAME [key=value ...] [--run-dir DIR].
+"""Find out why a party cannot join: lvfl doctor CONFIG --party NAME [key=value ...] [--run-dir DIR].
 
 Run it on the party's machine with the arguments of scripts/party.py. It looks at the configuration, the data, the keys
 and the folder, then dials the server as the party would: it tells a closed port, a refused, expired or wrongly named
@@ -14,9 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.remote.doctor import examine
 from vfl.cli import BAD_INPUT, DONE, LOST, OneLineParser, ShowConsole, exit_code
-from vfl.config import load_config
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -32,6 +30,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Show every check as it is made."""
+    from parties.remote.doctor import examine
+    from vfl.config import load_config
+
     config = load_config(arguments.config, arguments.overrides)
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
     code = DONE

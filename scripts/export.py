@@ -1,4 +1,4 @@
-"""Export a trained split model: python scripts/export.py RUN [--out DIR].
+"""Export a trained split model: lvfl export RUN [--out DIR].
 
 Writes every party's pruned feature model and the head as torch.export (.pt2) and ONNX files, checks both against
 PyTorch, and adds a card (card.json, card.md). Needs: pip install 'lvfl[export]'.
@@ -9,10 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from parties.export import export_run
-from parties.trained import load_trained
 from vfl.cli import DONE, OneLineParser, exit_code
-from vfl.export.model import check_tools
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -25,6 +22,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> int:
     """Export and say where to."""
+    from parties.export import export_run
+    from parties.trained import load_trained
+    from vfl.export.model import check_tools
+
     check_tools()
     folder = arguments.out or arguments.run / "export"
     card = export_run(load_trained(arguments.run), folder)

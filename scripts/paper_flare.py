@@ -1,6 +1,6 @@
 """FLARE's figures: train every run once, draw, write the tables.
 
-python scripts/paper_flare.py [key=value ...] --out DIR [--data mnist|cifar10] [--seeds 0,1,2]
+lvfl paper-flare [key=value ...] --out DIR [--data mnist|cifar10] [--seeds 0,1,2]
 
 Figures 3, 4, 5, 7 and 8 (MNIST) or 3, 4, 6 and 7 (CIFAR-10), and with MNIST how far greedy selection and the linear
 program are from the best sets. Settings are those of configs/horizontal/flare_*.yaml, and what the command line
@@ -15,11 +15,12 @@ from pathlib import Path
 
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.config import ConfigError
+from vfl.shipped import shipped_folder
 from vfl.studies.flare.output import write_results
 from vfl.studies.flare.studies import DATA_SETS, FIGURES, Planner, Scale, make_runs
 from vfl.studies.runner import train_for_page
 
-CONFIGS = Path(__file__).parent.parent / "configs" / "horizontal"
+CONFIGS = shipped_folder() / "horizontal"
 
 
 def parse_arguments() -> argparse.Namespace:

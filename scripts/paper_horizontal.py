@@ -1,6 +1,6 @@
 """Compare the horizontal algorithms in their papers' settings: train every run once, draw, write the tables.
 
-python scripts/paper_horizontal.py [key=value ...] --out DIR [--studies heterogeneity,case1,...] [--seeds 0,1,2]
+lvfl paper-horizontal [key=value ...] --out DIR [--studies heterogeneity,case1,...] [--seeds 0,1,2]
 
 Settings are those of configs/horizontal/, and what the command line overrides for all. The same command goes on where
 it was interrupted; with --plots-only it draws what is finished. A run that diverges ends alone: the page names it.
@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
+from vfl.shipped import shipped_folder
 from vfl.studies.horizontal.output import write_results
 from vfl.studies.horizontal.studies import STUDIES, make_runs
 from vfl.studies.runner import train_for_page
 
-CONFIGS = Path(__file__).parent.parent / "configs" / "horizontal"
+CONFIGS = shipped_folder() / "horizontal"
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -1,6 +1,6 @@
 """Reproduce Fig. 2 and 3 of the LVFL paper: train every run once, draw the figures, write the report.
 
-python scripts/paper_lvfl.py [CONFIG] [key=value ...] --out DIR [--seeds 0,1,2] [--figures 2,3a,3b] [--rounds R]
+lvfl paper-lvfl [CONFIG] [key=value ...] --out DIR [--seeds 0,1,2] [--figures 2,3a,3b] [--rounds R]
 
 The dynamic ratios of Fig. 2 are the configuration's lightweighting.alpha and .beta. Each run has its folder below
 DIR/runs; the same command goes on where it was interrupted, and with --plots-only draws what is finished.
@@ -14,13 +14,14 @@ from pathlib import Path
 
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.config import ConfigError, load_config
+from vfl.shipped import shipped_folder
 from vfl.studies.forks import run_all
 from vfl.studies.lvfl.output import Output
 from vfl.studies.lvfl.plan import make_plan, parse_figures, scale_rounds
 from vfl.studies.lvfl.report import describe_schedules
 from vfl.studies.lvfl.results import Result
 
-DEFAULT_CONFIG = Path(__file__).parent.parent / "configs" / "cifar10_quadrants.yaml"
+DEFAULT_CONFIG = shipped_folder() / "cifar10_quadrants.yaml"
 
 
 def parse_arguments() -> argparse.Namespace:

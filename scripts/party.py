@@ -1,4 +1,4 @@
-"""Take part in a training: python scripts/party.py CONFIG --party NAME [key=value ...] [--run-dir DIR].
+"""Take part in a training: lvfl party CONFIG --party NAME [key=value ...] [--run-dir DIR].
 
 It dials network.server (only the server listens), trains on data.file as the server's messages say, and keeps its
 checkpoints in its own folder. Started again after a crash with the same command, it goes on where all parties are.
@@ -14,9 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.remote.party.party_process import run_party
 from vfl.cli import OneLineParser, ShowConsole, exit_code
-from vfl.config import load_config
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -33,6 +31,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Take part until the server says goodbye."""
+    from parties.remote.party.party_process import run_party
+    from vfl.config import load_config
+
     config = load_config(arguments.config, arguments.overrides)
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
     goodbye = run_party(

@@ -1,4 +1,4 @@
-"""Predict with a trained split model: python scripts/predict.py RUN [--data FILE] [--absent PARTY --when-absent W].
+"""Predict with a trained split model: lvfl predict RUN [--data FILE] [--absent PARTY --when-absent W].
 
 Writes a CSV with a line per sample: its id, its label where known, the predicted class, all probabilities. Whose model
 answers where:
@@ -18,13 +18,13 @@ import csv
 import io
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from parties.predict import Prediction, predict_in_process
-from parties.remote.server.prediction import serve_predictions
-from parties.remote.together import predict_together
 from vfl.atomic import write_atomically
 from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
-from vfl.config import load_config
+
+if TYPE_CHECKING:
+    from parties.predict import Prediction
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -55,11 +55,17 @@ def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
     out = arguments.out or arguments.run / "predictions.csv"
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
     if arguments.processes:
-        scripts = Path(__file__).parent
-        return predict_together(arguments.run, arguments.data, absent, when_absent, out, scripts, console)
+        from parties.remote.together import predict_together
+
+        return predict_together(arguments.run, arguments.data, absent, when_absent, out, console)
     if arguments.serve is None:
+        from parties.predict import predict_in_process
+
         prediction = predict_in_process(arguments.run, arguments.data, absent, when_absent)
     else:
+        from parties.remote.server.prediction import serve_predictions
+        from vfl.config import load_config
+
         prediction = serve_predictions(
             load_config(arguments.serve),
             arguments.run,
@@ -73,7 +79,7 @@ def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
     return DONE
 
 
-def save(prediction: Prediction, path: Path, console: ShowConsole) -> None:
+def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:
     """Write the table and show the accuracies."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(prediction.rows())

@@ -1,4 +1,4 @@
-"""Report on a run or a sweep: python scripts/report.py RUN_OR_SWEEP [--out DIR].
+"""Report on a run or a sweep: lvfl report RUN_OR_SWEEP [--out DIR].
 
 Writes DIR/report.html (one file that opens offline), report.md and the figures as PNG.
 Exit codes: 0 done, 2 bad input (one line on stderr).
@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 from vfl.cli import DONE, OneLineParser, exit_code
-from vfl.report.runs import load_subject
-from vfl.report.write import PAGE, write_report
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -23,6 +21,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the report."""
+    from vfl.report.runs import load_subject
+    from vfl.report.write import PAGE, write_report
+
     folder = arguments.out or arguments.folder / "report"
     names = write_report(load_subject(arguments.folder), folder)
     print(f"{folder / PAGE}, and {len(names) - 1} files beside it")

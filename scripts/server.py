@@ -1,4 +1,4 @@
-"""Serve a training to party processes: python scripts/server.py CONFIG [key=value ...] [--run-dir DIR] [--resume].
+"""Serve a training to party processes: lvfl server CONFIG [key=value ...] [--run-dir DIR] [--resume].
 
 It listens at network.listen, waits for every party of data.partition, and trains. A party that is lost is waited
 for (network.on_party_loss); then the training goes on from the last round that all have saved.
@@ -12,11 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.remote.server.server_process import run_server
 from vfl.cli import OneLineParser, ShowConsole, exit_code
-from vfl.config import load_config
-from vfl.experiments.run import show_outcome
-from vfl.run_folder import choose_run_dir
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -32,6 +28,11 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Serve the experiment and show what it saved."""
+    from parties.remote.server.server_process import run_server
+    from vfl.config import load_config
+    from vfl.experiments.run import show_outcome
+    from vfl.run_folder import choose_run_dir
+
     config = load_config(arguments.config, arguments.overrides)
     for line in config.warnings():
         console.print(f"warning: {line}")

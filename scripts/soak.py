@@ -1,4 +1,4 @@
-"""Soak the transport: python scripts/soak.py [--exchanges N] [--megabytes X] [--json FILE].
+"""Soak the transport: lvfl soak [--exchanges N] [--megabytes X] [--json FILE].
 
 A server and two party processes exchange large messages over mutual TLS while memory, threads and file descriptors
 of each are watched. Shown is what they held in the second quarter of the exchanges and in the last.
@@ -16,10 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from parties.benchmarks.soak import as_json, judge, soak
-from vfl.atomic import write_atomically
 from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
-from vfl.studies.benchmarks.report import describe_machine
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -33,6 +30,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Soak, show and save."""
+    from parties.benchmarks.soak import as_json, judge, soak
+    from vfl.atomic import write_atomically
+    from vfl.studies.benchmarks.report import describe_machine
+
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("exchanges", total=arguments.exchanges)
         usages = soak(arguments.exchanges, arguments.megabytes, lambda done: progress.update(task, completed=done))

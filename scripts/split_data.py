@@ -1,4 +1,4 @@
-"""Write what each process of an experiment holds: python scripts/split_data.py CONFIG --out DIR [key=value ...].
+"""Write what each process of an experiment holds: lvfl split-data CONFIG --out DIR [key=value ...].
 
   DIR/PARTY.safetensors           ids and features of one party: its data.file
   DIR/labels.safetensors          ids and labels: the server's data.file
@@ -15,14 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
-from vfl.config import load_config
-from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="YAML file of the experiment, as configs/quickstart.yaml")
+    parser.add_argument("config", type=Path, help="YAML file of the experiment, or a shipped one, as quickstart")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as seed=1")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the files, made with 0700")
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
@@ -31,6 +29,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Load, split, write, and show who gets what."""
+    from vfl.config import load_config
+    from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
+
     config = load_config(arguments.config, arguments.overrides)
     split = split_data(config)
     shared = config.training.labels == "shared"

@@ -1,4 +1,4 @@
-"""Train many runs of one experiment: python scripts/sweep.py SWEEP.yaml [key=value ...] [--jobs N] [--out DIR].
+"""Train many runs of one experiment: lvfl sweep SWEEP [key=value ...] [--jobs N] [--out DIR].
 
 The same command goes on where it was interrupted or killed. DIR/sweep.csv has a line per run; TensorBoard's page
 "HParams" of DIR compares them; scripts/report.py DIR draws them.
@@ -10,16 +10,12 @@ import sys
 from pathlib import Path
 
 from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, exit_code
-from vfl.config import ConfigError
-from vfl.experiments.sweep import train_sweep
-from vfl.experiments.sweep_plan import load_sweep
-from vfl.experiments.sweep_view import names
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sweep", type=Path, metavar="SWEEP.yaml", help="as configs/sweep_quickstart.yaml")
+    parser.add_argument("sweep", type=Path, metavar="SWEEP", help="YAML file, or a shipped one, as sweep_quickstart")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings of all runs that differ")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once; they share the threads")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: runs/NAME)")
@@ -31,6 +27,11 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the sweep."""
+    from vfl.config import ConfigError
+    from vfl.experiments.sweep import train_sweep
+    from vfl.experiments.sweep_plan import load_sweep
+    from vfl.experiments.sweep_view import names
+
     if arguments.jobs < 1:
         raise ConfigError(f"--jobs: {arguments.jobs} runs at once train nothing; give at least 1")
     sweep = load_sweep(arguments.sweep, arguments.overrides)

@@ -1,6 +1,6 @@
-"""Train one experiment: python scripts/train.py CONFIG [key=value ...] [--run-dir DIR] [--resume] [--processes].
+"""Train one experiment: lvfl train CONFIG [key=value ...] [--run-dir DIR] [--resume] [--processes].
 
-Horizontal experiments can share their clients: torchrun --nproc-per-node 2 scripts/train.py CONFIG ...
+Horizontal experiments can share their clients: torchrun --nproc-per-node 2 -m lvfl train CONFIG ...
 
 Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party process stayed away, 130 interrupted after a checkpoint.
 """
@@ -11,19 +11,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.remote.together import run_together
 from vfl.cli import OneLineParser, ShowConsole, exit_code
-from vfl.config import load_config
-from vfl.experiments.mode import MODES
-from vfl.experiments.run import run_experiment, show_outcome
-from vfl.run_folder import choose_run_dir
-from vfl.workers import join_workers, speaks
+from vfl.torchrun import speaks
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="YAML file of the experiment, as configs/quickstart.yaml")
+    parser.add_argument("config", type=Path, help="YAML file of the experiment, or a shipped one, as quickstart")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as training.rounds=20")
     parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="continue a run from its last checkpoint")
@@ -35,6 +30,12 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Build the experiment, train it and show what it saved."""
+    from vfl.config import load_config
+    from vfl.experiments.mode import MODES
+    from vfl.experiments.run import run_experiment, show_outcome
+    from vfl.run_folder import choose_run_dir
+    from vfl.workers import join_workers
+
     config = load_config(arguments.config, arguments.overrides)
     for line in config.warnings():
         console.print(f"warning: {line}")
@@ -44,7 +45,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.resume and not (run_dir / "config.yaml").exists():
         console.print(f"warning: --resume: nothing is saved in {run_dir}; a new run begins")
     if arguments.processes:
-        return run_together(config, run_dir, Path(__file__).parent, resume=arguments.resume, console=console)
+        from parties.remote.together import run_together
+
+        return run_together(config, run_dir, resume=arguments.resume, console=console)
     outcome = run_experiment(config, run_dir, resume=arguments.resume, console=console, workers=workers)
     workers.leave()
     return show_outcome(outcome, config, run_dir, console)

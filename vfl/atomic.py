@@ -1,13 +1,10 @@
 """Files that are on the disk when the call returns, and files that are old or new but never half of one."""
 
 import hashlib
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import NamedTuple
 
 
 class Fingerprint(NamedTuple):
@@ -26,16 +23,6 @@ class Fingerprint(NamedTuple):
                 raise ValueError(f"{path}: {size} bytes instead of {self.size}")
             if hashlib.file_digest(file, "sha256").hexdigest() != self.sha256:
                 raise ValueError(f"{path}: content does not match its sha256")
-
-
-# fmt: off
-_SAFETENSORS_NAMES = {
-    torch.bool: "BOOL", torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
-    torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64",
-    torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64",
-    torch.uint8: "U8", torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64",
-}
-# fmt: on
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -102,25 +89,6 @@ def write_durably(path: Path, chunks: Iterable[bytes | memoryview], mode: int | 
     return Fingerprint(size, sha256.hexdigest())
 
 
-def write_tensors(
-    path: Path,
-    tensors: Mapping[str, torch.Tensor],
-    metadata: Mapping[str, str] | None = None,
-    mode: int | None = None,
-) -> Fingerprint:
-    """Write a safetensors file durably: any strides, device and sharing of memory; one copied tensor at a time.
-
-    `metadata` is what the format calls so; `mode` is as in `write_durably`.
-
-    The library's own writer refuses tensors that share memory and reports a full disk without its errno.
-    Raises OSError as the system does, and TypeError, naming the tensor, for a dtype or layout not in the format.
-    """
-    for name, tensor in tensors.items():
-        if tensor.layout != torch.strided or tensor.dtype not in _SAFETENSORS_NAMES:
-            raise TypeError(f"{name}: a tensor of {tensor.dtype} and {tensor.layout} cannot be written: convert it")
-    return write_durably(path, _safetensors_chunks(tensors, metadata or {}), mode)
-
-
 def sync_directory(directory: Path) -> None:
     """Wait until the names in `directory` (created, renamed, removed files) are on the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
@@ -128,24 +96,3 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _safetensors_chunks(
-    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
-) -> Iterator[bytes | memoryview]:
-    """Header length, JSON header, then the bytes of tensor after tensor."""
-    # Large elements first: each tensor then starts at a multiple of its element size.
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    header: dict[str, dict[str, Any]] = {"__metadata__": dict(metadata)} if metadata else {}
-    end = 0
-    for name, tensor in ordered:
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        dtype = _SAFETENSORS_NAMES[tensor.dtype]
-        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for _, tensor in ordered:
-        plain = tensor.detach().resolve_neg().cpu().contiguous()
-        flat = plain.as_strided((plain.numel(),), (1,))  # reshape(-1) keeps a single element's stride of 2
-        yield flat.view(torch.uint8).numpy().data

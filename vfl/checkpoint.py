@@ -24,7 +24,8 @@ from typing import Any, cast
 import torch
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - a bare PathLike in its stub
 
-from vfl.atomic import Fingerprint, sync_directory, write_durably, write_tensors
+from vfl.atomic import Fingerprint, sync_directory, write_durably
+from vfl.tensor_file import write_tensors
 
 State = dict[str, Any]
 """Nested dicts with string keys, lists, None, bool, int, float, str and torch tensors."""

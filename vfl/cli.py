@@ -13,9 +13,8 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from vfl.config import ConfigError
-from vfl.errors import PeerLost
-from vfl.workers import speaks
+from vfl.errors import ConfigError, PeerLost
+from vfl.torchrun import speaks
 
 DONE = 0
 BAD_INPUT = 2

@@ -3,24 +3,27 @@
 from importlib.resources import files
 from pathlib import Path
 
-from vfl.config.fields import ConfigError, nearest
+from vfl.errors import ConfigError
+from vfl.registry import nearest
 
 
 def shipped_folder() -> Path:
     """Return the folder of the shipped configurations."""
-    return Path(str(files("vfl.shipped_configs").joinpath("quickstart.yaml"))).parent
+    return Path(str(files("vfl.shipped_configs")))
 
 
-def find_config(given: str) -> Path:
-    """Return the YAML file that a user means: a path, or the name of a shipped one, as quickstart.
+def find_config(given: Path, folder: Path = Path()) -> Path:
+    """Return the YAML file that is meant: a path from ``folder`` on, or the name of a shipped one, as quickstart.
 
     Raises ConfigError, naming the nearest, for a name that is neither.
     """
-    path = Path(given)
+    path = folder / given
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return path
-    folder = shipped_folder()
-    names = [str(file.relative_to(folder).with_suffix("")) for file in sorted(folder.rglob("*.yaml"))]
-    if given not in names:
-        raise ConfigError(f"{given}: neither a file nor a shipped experiment{nearest(given, names)}")
-    return folder / f"{given}.yaml"
+    shipped = shipped_folder()
+    names = [str(file.relative_to(shipped).with_suffix("")) for file in sorted(shipped.rglob("*.yaml"))]
+    if str(given) in names:
+        return shipped / f"{given}.yaml"
+    if not path.exists():
+        raise ConfigError(f"{path}: neither a file nor a shipped experiment{nearest(str(given), names)}")
+    return path

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.errors import PeerLost
+from vfl.torchrun import under_torchrun
 
 PATH_BYTES = 4096
 """Longest path of Linux."""
@@ -128,20 +129,11 @@ def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, in
 
     ``check`` raises ConfigError, before anything is waited for, for an experiment that so many cannot share.
     """
-    if not _under_torchrun():
+    if not under_torchrun():
         return Alone()
     check(config, int(os.environ["WORLD_SIZE"]))
     _take_share_of_machine(config)
     return Workers(torch.device(config.device).type, config.horizontal.worker_timeout_s)
-
-
-def speaks() -> bool:
-    """Return whether this process is the one of its machine that tells the user what all of them find."""
-    return not _under_torchrun() or os.environ["LOCAL_RANK"] == "0"
-
-
-def _under_torchrun() -> bool:
-    return {"WORLD_SIZE", "RANK", "LOCAL_RANK"} <= os.environ.keys()
 
 
 def _take_share_of_machine(config: ExperimentConfig) -> None:

@@ -1,6 +1,6 @@
-"""A script in a process that ends when the one that started it has, however that ended.
+"""A module in a process that ends when the one that started it has, however that ended.
 
-``python -m parties.remote.lifeline SCRIPT ARGUMENT...``, with the reading end of a pipe as standard input, whose other
+``python -m parties.remote.lifeline MODULE ARGUMENT...``, with the reading end of a pipe as standard input, whose other
 end only the starting process holds: the system closes it when that process is killed. Nothing is written to it.
 """
 
@@ -29,4 +29,4 @@ def end_with_parent() -> None:
 if __name__ == "__main__":
     threading.Thread(target=end_with_parent, name="lifeline", daemon=True).start()
     sys.argv = sys.argv[1:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

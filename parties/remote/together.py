@@ -45,20 +45,19 @@ FAREWELL_S = 20.0
 """How long parties may take to end after the server has; then they are stopped."""
 
 
-def run_together(config: ExperimentConfig, run_dir: Path, scripts: Path, *, resume: bool, console: Console) -> int:
+def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, console: Console) -> int:
     """Start the server and all parties, wait for their end, and return the server's exit code.
 
-    A party that is killed is started again. ``scripts`` is the folder of ``server.py`` and ``party.py``.
-    Raises ValueError for data or a folder that cannot be used.
+    A party that is killed is started again. Raises ValueError for data or a folder that cannot be used.
     """
     check_mode(config)
     folder = run_dir / PROCESSES
     configs = process_configs(config, folder)
     check_run(run_dir, configs[SERVER], resume=resume)
     prepare(config, folder, configs)
-    serve = [str(scripts / "server.py"), str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
+    serve = ["server", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
     serve += ["--resume"] if resume else []
-    parties = {name: party_command(scripts, folder, name) for name in config.parties}
+    parties = {name: party_command(folder, name) for name in config.parties}
     return Supervisor(serve, parties, folder, console).run()
 
 
@@ -68,14 +67,12 @@ def predict_together(
     absent: Collection[str],
     when_absent: WhenAbsent,
     out: Path,
-    scripts: Path,
     console: Console,
 ) -> int:
     """Start a run's processes again, but for those of ``absent`` parties, have them predict, and return the exit code.
 
-    ``data`` are new samples (``Source.read_samples``), None for the test set; ``scripts`` is the folder of
-    ``predict.py`` and ``party.py``. Raises ValueError for a run or data that cannot be used, PeerLost as
-    ``check_absent``.
+    ``data`` are new samples (``Source.read_samples``), None for the test set. Raises ValueError for a run or data that
+    cannot be used, PeerLost as ``check_absent``.
     """
     config = load_run(run_dir).config
     folder = run_dir / PROCESSES
@@ -85,9 +82,9 @@ def predict_together(
     check_absent(absent, names, when_absent)
     configs = process_configs(config, folder)
     prepare(config, folder, configs)
-    serve = [str(scripts / "predict.py"), str(run_dir), "--serve", str(folder / f"{SERVER}.yaml"), "--out", str(out)]
+    serve = ["predict", str(run_dir), "--serve", str(folder / f"{SERVER}.yaml"), "--out", str(out)]
     serve += [option for name in absent for option in ("--absent", name)] + ["--when-absent", when_absent]
-    parties = {name: party_command(scripts, folder, name) for name in names if name not in absent}
+    parties = {name: party_command(folder, name) for name in names if name not in absent}
     if data is not None:
         source = open_source(configs[names[0]])
         classes = len(load_label_data(folder / "data" / LABELS_FILE).classes)
@@ -99,10 +96,10 @@ def predict_together(
     return Supervisor(serve, parties, folder, console).run()
 
 
-def party_command(scripts: Path, folder: Path, name: str) -> list[str]:
-    """Return how a party's process is started."""
+def party_command(folder: Path, name: str) -> list[str]:
+    """Return the command of a party's process."""
     config, own = str(folder / f"{name}.yaml"), str(folder / name)
-    return [str(scripts / "party.py"), config, "--party", name, "--run-dir", own]
+    return ["party", config, "--party", name, "--run-dir", own]
 
 
 def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:
@@ -209,7 +206,7 @@ class Supervisor:
 
 
 def _start(command: Sequence[str], lifeline: int, log: Path | None) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "parties.remote.lifeline", *command]
+    command = [sys.executable, "-m", "parties.remote.lifeline", "lvfl", *command]
     if log is None:
         return subprocess.Popen(command, stdin=lifeline, start_new_session=True)
     with log.open("ab") as file:

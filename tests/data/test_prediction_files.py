@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from vfl.atomic import write_tensors
 from vfl.data.prediction_files import (
     SAMPLE_IDS,
     SAMPLE_LABELS,
@@ -17,6 +16,7 @@ from vfl.data.prediction_files import (
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples
 from vfl.data.sources.images import check_images, grid_partition
+from vfl.tensor_file import write_tensors
 
 PARTIES = ("party_1", "party_2")
 IMAGES = torch.arange(3 * 2 * 4 * 4, dtype=torch.uint8).reshape(3, 2, 4, 4)

@@ -155,14 +155,15 @@ def test_images_of_a_file_by_the_processes_of_this_machine(
     monkeypatch.setattr(together.Supervisor, "run", lambda self: started.append(self) or 0)
     out = tmp_path / "out.csv"
     console = Console(quiet=True)
-    predict_together(federation.run_dir, tmp_path / "some.npz", ["party_1"], "zeros", out, SCRIPTS, console)
+    predict_together(federation.run_dir, tmp_path / "some.npz", ["party_1"], "zeros", out, console)
     (supervisor,) = started
     os.close(supervisor.lifeline)
     os.close(supervisor._held)
     commands = {SERVER: supervisor.serve} | supervisor.parties
     assert list(commands) == [SERVER, "party_2", "party_3", "party_4"]
     for name in commands:
-        federation.launch(name, list(commands[name]))
+        script, *arguments = commands[name]
+        federation.launch(name, [str(SCRIPTS / f"{script}.py"), *arguments])
     federation.finish()
     expected = predict_in_process(federation.run_dir, tmp_path / "some.npz", ["party_1"], "zeros")
     assert (expected.labels_N is not None) == labelled
@@ -183,7 +184,7 @@ def test_a_party_with_other_samples_is_refused(federation, tmp_path: Path):
 
 def test_where_it_cannot_be_done_one_line_says_so(federation, tmp_path: Path):
     with pytest.raises(PeerLost, match="party_1 is absent"):
-        predict_together(federation.run_dir, None, ["party_1"], "refuse", tmp_path, SCRIPTS, Console())
+        predict_together(federation.run_dir, None, ["party_1"], "refuse", tmp_path, Console())
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for name in ("config.yaml", "checkpoints"):
@@ -191,5 +192,5 @@ def test_where_it_cannot_be_done_one_line_says_so(federation, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"party_1 keeps its model elsewhere; let it answer: .* --serve"):
         load_trained(elsewhere)
     with pytest.raises(ConfigError, match=r"was not trained by train\.py --processes"):
-        predict_together(elsewhere, None, [], "refuse", tmp_path, SCRIPTS, Console())
+        predict_together(elsewhere, None, [], "refuse", tmp_path, Console())
     assert load_run(elsewhere).rounds == 3

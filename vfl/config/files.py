@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
 from vfl.errors import ConfigError
 from vfl.registry import did_you_mean, nearest
+from vfl.shipped import find_config
 
 
 class _Loader(yaml.SafeLoader):
@@ -34,9 +35,9 @@ def _load(text: str) -> object:
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """Read an experiment from a YAML file and ``dotted.key=value`` overrides.
+    """Read an experiment from a YAML file, or the shipped one of a name, and ``dotted.key=value`` overrides.
 
-    A file may name another as ``base:`` (relative to itself) and then holds only what differs from it.
+    A file may name another as ``base:``, relative to itself or shipped, and then holds only what differs from it.
     Raises ConfigError, one line, for anything that is wrong.
     """
     return parse_config(lay_over(read_settings(path), parse_overrides(overrides)))
@@ -44,7 +45,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a YAML file laid over those of its ``base:``, unchecked."""
-    return _read_with_base(path, seen=())
+    return _read_with_base(find_config(path), seen=())
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, object]:
@@ -102,7 +103,7 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     base = values.pop("base", None)
     if base is None:
         return values
-    inherited = _read_with_base(path.parent / str(base), (*seen, path.resolve()))
+    inherited = _read_with_base(find_config(Path(str(base)), path.parent), (*seen, path.resolve()))
     return _overlay(ExperimentConfig, inherited, values)
 
 

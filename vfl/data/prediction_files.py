@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vfl.atomic import write_tensors, write_together
+from vfl.atomic import write_together
 from vfl.data.files import (
     PRIVATE,
     Labels,
@@ -29,6 +29,7 @@ from vfl.data.files import (
 from vfl.data.samples import Samples, check_ids
 from vfl.data.source import NewSamples
 from vfl.data.split import LABELS_FILE, party_file
+from vfl.tensor_file import write_tensors
 
 SAMPLES, SAMPLE_LABELS, SAMPLE_IDS = "samples", "sample_labels", "sample_ids"
 

@@ -26,6 +26,7 @@ from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.fields import Fraction, Number, Positive, Section
 from vfl.config.files import lay_over, parse_overrides, read_settings, read_yaml
 from vfl.registry import nearest
+from vfl.shipped import find_config
 
 Settings = Mapping[str, Any]
 """Values by dotted key."""
@@ -101,12 +102,13 @@ class Sweep:
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
-    """Read a sweep; ``key=value`` overrides change the experiment of all runs.
+    """Read a sweep, or the shipped one of a name; ``key=value`` overrides change the experiment of all runs.
 
     Raises ConfigError, one line, for anything that is wrong, an empty sweep and two equal runs included.
     """
+    path = find_config(path)
     file = _parse(path)
-    inherited = read_settings(path.parent / file.base)
+    inherited = read_settings(find_config(file.base, path.parent))
     base = lay_over(inherited, file.settings | parse_overrides(overrides))
     parse_config(base)  # an error of the base should not name the first run's settings
     if file.search is not None:

@@ -1,0 +1,1 @@
+"""The shipped experiments, installed as ``vfl.shipped_configs`` (``setup.py``)."""
