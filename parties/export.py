@@ -54,9 +54,10 @@ def _export(server: HeadServer, folder: Path) -> dict[str, Any]:
     for party in parties:
         count = min(CHECKED_SAMPLES, len(party.test))
         inputs = party.batch(party.test, torch.arange(count))
+        model = party.evaluated.finished_copy()
         with torch.inference_mode():
-            embeddings.append(party.model(*inputs).float().cpu())
-        models[party.name] = _party_entry(party, export_model(party.model, inputs, folder, party.name))
+            embeddings.append(model(*inputs).float().cpu())
+        models[party.name] = _party_entry(party, export_model(model, inputs, folder, party.name))
     representation_BP = torch.cat(embeddings, dim=1)
     head = server.trainer.head
     models[HEAD] = {

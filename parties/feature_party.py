@@ -24,8 +24,10 @@ from vfl.loop import finite
 from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_sgd, load_momentum, momentum_of, set_learning_rate
 from vfl.runtime import Runtime
+from vfl.vertical.batch_statistics import embed_still
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import EmbeddingSender, encode_as
+from vfl.vertical.evaluated import EvaluatedModels
 from vfl.vertical.labels import PartyProtocol
 from vfl.wire.control import Description, Report, RoundStart, SampleRange, fixed_seconds
 from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
@@ -103,6 +105,7 @@ class FeatureParty:
         )
         self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
         self.steps = steps_in_round(config.training.steps_per_round, len(data.train), config.training.batch_size)
+        self.evaluated = EvaluatedModels(self.model, self.pruner, data.train, config, runtime)
         self.alpha = self.beta = 0.0
         self.round_index: int = -1
         self.batches: list[Tensor] = []
@@ -190,6 +193,7 @@ class FeatureParty:
                 f"{self.name} has no embedding of round {message.round_index}, exchange {message.exchange} to update"
             )
         self.protocol.receive(message, pending.rows_B, pending.sent_BD)
+        self.evaluated.forget()
         embedding_BD: Tensor | None = pending.embedding_BD
         if message.exchange == 0 and self.prune():
             embedding_BD = None  # its graph belongs to the model before pruning
@@ -241,30 +245,32 @@ class FeatureParty:
         )
 
     def evaluate(self, wanted: SampleRange) -> bytes:
-        """Return the frame of the embeddings of a range of test samples."""
+        """Return the frame of the embeddings of a range of test samples by one of the party's models."""
         if not wanted.start < wanted.stop <= len(self.test):
             raise MessageError(f"{self.name} has no test samples {wanted.start} to {wanted.stop}")
-        rows_B = torch.arange(wanted.start, wanted.stop)
-        embedding_BD = self._embed_still(self.batch(self.test, rows_B)).cpu()
+        inputs = self.batch(self.test, torch.arange(wanted.start, wanted.stop))
+        embedding_BD = self.evaluated.embed(wanted.model, inputs, self.alpha).cpu()
         if self.config.evaluation.sparsified:
             embedding_BD = sparsify(embedding_BD, self.beta)
         return encode_as(self.config.wire.values, embedding_BD, f"{self.name}'s embedding")
 
     def mean_embedding(self) -> bytes:
-        """Return the frame of the mean [1, D] of the embeddings of the training samples, in evaluation mode."""
+        """Return the frame of the mean [1, D] of the finished model's embeddings of the training samples."""
         samples, size = len(self.train), self.config.evaluation.batch_size
         total_D = torch.zeros(self.sender.receiver.width, dtype=torch.float64)
         for start in range(0, samples, size):
             rows_B = torch.arange(start, min(start + size, samples))
-            embedding_BD = self._embed_still(self.batch(self.train, rows_B))
+            embedding_BD = self.evaluated.embed("finished", self.batch(self.train, rows_B), 0.0)
             total_D += embedding_BD.double().sum(dim=0).cpu()
         mean_1D = (total_D / samples).float().unsqueeze(0)
         return encode_as(self.config.wire.values, mean_1D, f"{self.name}'s mean embedding")
 
     def describe(self) -> Description:
-        """Return the digest of the weights, and the widths of the prunable layers, now and as built."""
+        """Return digests of the weights and the finished model, the prunable layers' widths, and evaluation's cost."""
         return Description(
             weights_digest=weights_digest(self.model.state_dict()),
+            finished_digest=self.evaluated.digest(),
+            evaluation_macs=self.evaluated.macs,
             widths=self.pruner.widths(),
             original_widths=self.pruner.original_widths,
         )
@@ -281,6 +287,7 @@ class FeatureParty:
             "momentum": momentum_of(self.optimizer, self.model),
             "feedback": self.sender.receiver.state_dict(),
             "protocol": self.protocol.state_dict(),
+            "evaluated": self.evaluated.state_dict(),
             "data_digest": self._data_digest,
             "preparation": self.preparation.state_dict(),
             "round": self.round_index,
@@ -300,6 +307,7 @@ class FeatureParty:
         load_momentum(self.optimizer, self.model, state["momentum"])
         self.sender.receiver.load_state_dict(state["feedback"])
         self.protocol.load_state_dict(state["protocol"])
+        self.evaluated.load_state_dict(state.get("evaluated", {}))  # nor this
         self.macs = count_macs(self.model, *self.example)
 
     def _forward(self, inputs: tuple[Tensor, ...]) -> Tensor:
@@ -308,13 +316,4 @@ class FeatureParty:
 
     def _probe(self) -> Tensor:
         rows_B = torch.arange(min(PROBE_SAMPLES, len(self.train)))
-        return self._embed_still(self.batch(self.train, rows_B))
-
-    def _embed_still(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Embed in evaluation mode: no weight, statistic or random stream moves."""
-        was_training = self.model.training
-        self.model.eval()
-        with torch.inference_mode():
-            embedding_BD = self.runtime.forward(self.model, *inputs)
-        self.model.train(was_training)
-        return embedding_BD
+        return embed_still(self.model, self.batch(self.train, rows_B), self.runtime)

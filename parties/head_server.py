@@ -27,7 +27,7 @@ from vfl.vertical.labels import ServerProtocol
 from vfl.vertical.link import PartyLink
 from vfl.vertical.reports import RoundWork, check_report
 from vfl.wire.codec import dense_frame_size, frame_info
-from vfl.wire.control import Description, Report, RoundStart, SampleRange
+from vfl.wire.control import Description, EvaluatedModel, Report, RoundStart, SampleRange
 from vfl.wire.messages import MEASURING, Buffer, Kind, Message, PartKind, check_reply
 
 T = TypeVar("T")
@@ -80,11 +80,14 @@ class HeadServer:
         self.work = RoundWork(self.steps, config.training.batch_size, config.training.local_iterations)
         self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
+        self.tested: Metrics | None = None
+        """Test of the parties' models as they are; None where they have changed since."""
 
     def train_round(self, round_index: int) -> Metrics:
         """Assign the ratios, run the round's exchanges, collect the parties' reports."""
         costs_before = deepcopy(self.costs)
         self._start_round(round_index)
+        metrics = self._test_pruning()
         batches = batch_rows(
             self.config.seed, round_index, self.steps, len(self.train_labels_N), self.config.training.batch_size
         )
@@ -93,11 +96,12 @@ class HeadServer:
             losses.append(self.exchange(round_index, exchange, rows_B))
             self.on_exchange(exchange + 1, self.steps)
         self._end_round(round_index)
-        metrics = {"loss/train": finite(float(torch.stack(losses).mean()), "the training loss")}
+        metrics["loss/train"] = finite(float(torch.stack(losses).mean()), "the training loss")
         return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
 
     def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> Tensor:
         """Run one exchange (lines 3-18) and return the loss at its start."""
+        self.tested = None
         device = self.trainer.runtime.device
         frames: list[Buffer] = []
         embeddings: list[Tensor] = []
@@ -121,24 +125,52 @@ class HeadServer:
         return losses[0]
 
     def evaluate(self) -> Metrics:
-        """Return accuracy and mean loss of the joint model on all test samples, parties in evaluation mode."""
+        """Return accuracy and mean loss of the joint model on all test samples, parties' models finished.
+
+        With ``evaluation.batch_statistics: both`` also, as ``accuracy/test_running``, with running statistics.
+        """
+        both = self.config.evaluation.batch_statistics == "both"
+        running = self._test("running", "test_running") if both else {}
+        self.tested = self._test("finished", "test")
+        return running | self.tested
+
+    def _test_pruning(self) -> Metrics:
+        """Test just before a pruning, and just after it without a step, where the round begins with one.
+
+        Not in the first round, before which there is nothing to lose.
+        """
+        present = [link.name for link in self.links if link.name in self.reports and not link.absent]
+        if not any(self.assigned[name].alpha > self.reports[name].alpha for name in present):
+            return {}
+        before = self.tested or self._test("finished", "test")
+        named = {tag.replace("/test", "/test_before_pruning"): value for tag, value in before.items()}
+        return named | self._test("pruned", "test_after_pruning")
+
+    def _test(self, model: EvaluatedModel, name: str) -> Metrics:
+        """Return accuracy and mean loss of all test samples under ``name``, each party using one of its models."""
         samples = len(self.test_labels_N)
         correct, loss_sum = 0, 0.0
         for start, stop in self.test_batches():
-            logits_BC = self.logits(self.test_embeddings(start, stop, self.links))
+            logits_BC = self.logits(self.test_embeddings(start, stop, self.links, model))
             labels_B = self.test_labels_N[start:stop]
             loss_sum += float(F.cross_entropy(logits_BC, labels_B, reduction="sum"))
             correct += int((logits_BC.argmax(dim=1) == labels_B).sum())
-        return {"accuracy/test": correct / samples, "loss/test": finite(loss_sum / samples, "the test loss")}
+        return {
+            f"accuracy/{name}": correct / samples,
+            f"loss/{name}": finite(loss_sum / samples, "the test loss"),
+        }
 
     def test_batches(self) -> list[tuple[int, int]]:
         """Return first row and end of the batches in which the test samples are evaluated."""
         samples, size = len(self.test_labels_N), self.config.evaluation.batch_size
         return [(start, min(start + size, samples)) for start in range(0, samples, size)]
 
-    def test_embeddings(self, start: int, stop: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
+    def test_embeddings(
+        self, start: int, stop: int, links: Sequence[PartyLink], model: EvaluatedModel = "finished"
+    ) -> dict[str, Tensor]:
         """Ask parties for their embeddings [B, D] of the test samples ``start`` to ``stop``; return them by name."""
-        message = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop).part(),))
+        asked = SampleRange(start=start, stop=stop, model=model)
+        message = Message(Kind.EVALUATE, parts=(asked.part(),))
         return self._embeddings(message, stop - start, links)
 
     def mean_embeddings(self, links: Sequence[PartyLink]) -> dict[str, Tensor]:
@@ -154,8 +186,10 @@ class HeadServer:
 
     def summary(self) -> dict[str, Any]:
         """Return the totals of all rounds, and per party what it is now and what it cost."""
-        digests = {OWNER: weights_digest(self.trainer.head.state_dict())}
-        digests |= {name: described.weights_digest for name, described in self.describe().items()}
+        described = self.describe()
+        head = {OWNER: weights_digest(self.trainer.head.state_dict())}
+        weights = head | {name: each.weights_digest for name, each in described.items()}
+        finished = head | {name: each.finished_digest for name, each in described.items()}
         parties = {
             name: {
                 **{key: getattr(self.reports.get(name), key, None) for key in PRESENT},
@@ -166,7 +200,13 @@ class HeadServer:
             }
             for name, costs in self.costs.items()
         }
-        return {**total_costs(self.costs), "model_digest": combined_digest(digests), "parties": parties}
+        return {
+            **total_costs(self.costs),
+            "evaluation_macs": sum(each.evaluation_macs for each in described.values()),
+            "model_digest": combined_digest(weights),
+            "finished_model_digest": combined_digest(finished),
+            "parties": parties,
+        }
 
     def describe(self) -> dict[str, Description]:
         """Return, by party, the digest of its weights and the widths of its prunable layers, now and as built."""
@@ -181,6 +221,7 @@ class HeadServer:
             "costs": {name: asdict(costs) for name, costs in self.costs.items()},
             "reports": {name: report.model_dump(exclude_none=True) for name, report in self.reports.items()},
             "ratio_sums": self.ratio_sums,
+            "tested": self.tested,
             "data_digest": self._data_digest,
         }
         saving = {link.name: link.save() for link in self.links}  # all at once
@@ -197,6 +238,7 @@ class HeadServer:
         # Checked when they came.
         self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
         self.ratio_sums = own["ratio_sums"]
+        self.tested = own.get("tested")  # checkpoints from before it was saved have none
         for loading in [link.load(state[link.name]) for link in self.links]:
             loading()
 

@@ -178,12 +178,15 @@ def test_settings_that_are_ignored_are_warned_of_and_others_are_not(digits: Path
             "training.rounds=3",
             "lightweighting.alpha={party_1: {2: 0.1, 3: 0.2}}",
             "lightweighting.error_feedback=true",
+            "evaluation.batch_statistics=running",
+            "evaluation.statistics_samples=64",
             "evaluation.sparsified=true",
         ],
     )
     assert [line.split(":")[0] for line in ignored.warnings()] == [
         "lightweighting.alpha",
         "training.head_sync",
+        "evaluation.statistics_samples",
         "evaluation.sparsified",
     ]
 

@@ -1,6 +1,6 @@
 """Where and how tensors are computed: device, precision, memory format, threads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,8 +41,8 @@ class Runtime:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def forward(self, module: nn.Module, *inputs: Tensor | Sequence[Tensor]) -> Tensor:
-        """Apply a module in this runtime's precision; the result is float32."""
+    def forward(self, module: Callable[..., Tensor], *inputs: Tensor | Sequence[Tensor]) -> Tensor:
+        """Apply a module, or a function of one, in this runtime's precision; the result is float32."""
         if self.autocast_dtype is None:
             return module(*inputs)
         with torch.autocast(self.device.type, self.autocast_dtype):

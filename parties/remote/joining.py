@@ -22,6 +22,8 @@ SHARED = (
     "training.labels",
     "lightweighting.error_feedback",
     "wire.values",
+    "evaluation.batch_statistics",
+    "evaluation.statistics_samples",
     "evaluation.sparsified",
 )
 """Settings that both sides compute with."""

@@ -81,7 +81,7 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
     parties = parties_of(server)
     embeddings = server.test_embeddings(0, 40, server.links)
     with torch.inference_mode():
-        train_ND = parties[1].model(parties[1].train.features)
+        train_ND = parties[1].evaluated.finished_copy()(parties[1].train.features)
     choices: list[tuple[WhenAbsent, torch.Tensor]] = [("zeros", torch.zeros(8)), ("mean", train_ND.mean(dim=0))]
     for choice, value_D in choices:
         expected_NC = server.logits(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)

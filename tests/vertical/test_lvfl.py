@@ -259,7 +259,7 @@ def test_evaluation_equals_the_joint_model_on_the_test_split(build):
     server = run(build(evaluation={"batch_size": 13}), 2)
     parties = parties_of(server)
     with torch.no_grad():
-        embeddings = [party.model.eval()(party.test.features) for party in parties]
+        embeddings = [party.evaluated.finished_copy()(party.test.features) for party in parties]
         logits = server.trainer.head(torch.cat(embeddings, 1))
     metrics = server.evaluate()
     assert metrics["accuracy/test"] == pytest.approx(float((logits.argmax(1) == server.test_labels_N).double().mean()))

@@ -21,6 +21,9 @@ from vfl.config.optimizer import OptimizerConfig
 from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
 from vfl.registry import nearest
 
+STATISTICS_SAMPLES = 256
+"""On the quickstart and from its second round on, 128 to 1024 rows give the same test accuracy within 3 points."""
+
 
 class DatasetConfig(Section):
     """Where the samples come from."""
@@ -167,6 +170,13 @@ class EvaluationConfig(Section):
     every: Positive = 1
     """Rounds between evaluations; the last round is always evaluated."""
     batch_size: Positive = 512
+    batch_statistics: Literal["estimated", "running", "both"] = "estimated"
+    """With which statistics BatchNorm normalises when a party's model is evaluated, predicted with or exported.
+    estimated: those of a fixed, seeded sample of the party's training rows, under the weights as they are; running:
+    the training's own, which lag behind and are wrong right after a pruning; both: estimated, and for comparison
+    ``accuracy/test_running`` and ``loss/test_running`` at every evaluation. Vertical learning only."""
+    statistics_samples: Annotated[Positive, Field(ge=2)] = STATISTICS_SAMPLES
+    """Rows of that sample (all, where fewer are there), as one batch."""
     sparsified: bool = False
     """Evaluate what would be transmitted (beta applied) instead of dense embeddings."""
 
@@ -254,7 +264,10 @@ class ExperimentConfig(Section):
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""
         if self.mode == "horizontal":
-            return unused_settings(self.horizontal, channels_last=self.channels_last) + self._late_rates()
+            lines = unused_settings(self.horizontal, channels_last=self.channels_last) + self._late_rates()
+            if self.evaluation.batch_statistics != "estimated":
+                lines.append("evaluation.batch_statistics: ignored, horizontal learning has the server's statistics")
+            return lines
         lines: list[str] = []
         alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.parties}
         for fall in sorted({fall for fall in alphas.values() if fall is not None}):
@@ -268,6 +281,8 @@ class ExperimentConfig(Section):
         lines += self._late_rates()
         if self.training.labels == "server" and self.training.head_sync == "broadcast":
             lines.append("training.head_sync: ignored with training.labels=server, the head never leaves the server")
+        if self.evaluation.batch_statistics == "running" and self.evaluation.statistics_samples != STATISTICS_SAMPLES:
+            lines.append("evaluation.statistics_samples: ignored, evaluation.batch_statistics is running")
         if self.evaluation.sparsified and self.lightweighting.error_feedback:
             lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")
         return lines

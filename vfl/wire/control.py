@@ -5,7 +5,7 @@ this round of this experiment is checked by who asked for it (``parties/expected
 """
 
 import re
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -25,6 +25,10 @@ LayerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,200}$")]
 Widths = Annotated[dict[LayerName, Width], Field(max_length=MAX_LAYERS)]
 Seconds = Annotated[str, Field(pattern=r"^[0-9]\.[0-9]{6}e[+-][0-9]{2}$")]
 """Of fixed width: bytes must not depend on speed."""
+
+EvaluatedModel = Literal["finished", "running", "pruned"]
+"""Of a party. finished: its weights with statistics estimated under them; running: with the training's own; pruned:
+finished, but first pruned to the round's alpha."""
 
 
 class Control(BaseModel):
@@ -58,10 +62,11 @@ class RoundStart(Control):
 
 
 class SampleRange(Control):
-    """EVALUATE: the test samples ``start`` to ``stop``."""
+    """EVALUATE: the test samples ``start`` to ``stop``, by one of the party's models."""
 
     start: Count
     stop: Count
+    model: EvaluatedModel = "finished"
 
 
 class Report(Control):
@@ -88,9 +93,13 @@ class Report(Control):
 
 
 class Description(Control):
-    """DESCRIPTION: the digest of a party's weights, and the widths of its prunable layers, now and as built."""
+    """DESCRIPTION: digests of a party's weights, and the widths of its prunable layers, now and as built."""
 
     weights_digest: Sha256
+    finished_digest: Sha256
+    """With the statistics that evaluation uses in place of the training's."""
+    evaluation_macs: Count
+    """Multiply-accumulates spent on looking since round 0."""
     widths: Widths
     original_widths: Widths
 

@@ -78,7 +78,11 @@ class StandIn:
             case Kind.END_ROUND:
                 parts = (self.report.model_copy(update=IDLE).part(),)
             case Kind.DESCRIBE:
-                parts = (Description(weights_digest=self._digest(), widths={}, original_widths={}).part(),)
+                digest = self._digest()
+                described = Description(
+                    weights_digest=digest, finished_digest=digest, evaluation_macs=0, widths={}, original_widths={}
+                )
+                parts = (described.part(),)
             case Kind.START_ROUND | Kind.UPDATE:
                 pass
             case Kind.MEAN | Kind.EMBEDDING | Kind.REPORT | Kind.EVALUATION | Kind.DONE | Kind.DESCRIPTION:

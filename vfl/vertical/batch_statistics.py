@@ -1,0 +1,78 @@
+"""Batch statistics of a model's weights as they are, estimated on a sample.
+
+BatchNorm's running statistics follow the weights late: ten exchanges refresh 65 % of them, and a pruning makes them
+wrong at once. The exact statistics of a sample under the present weights take one forward pass (precise BatchNorm: Wu &
+Johnson 2021, "Rethinking 'Batch' in BatchNorm", section 3; after a pruning: Li et al. 2020, "EagleEye", section 3.2).
+
+Shapes: B samples, C channels.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from vfl.lightweighting.dependency import modules_by_name
+from vfl.random import generator
+from vfl.runtime import Runtime
+
+Statistics = dict[str, Tensor]
+"""What a model normalises with in place of its own running statistics, by their buffers' names; empty: its own."""
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+
+def sample_rows(seed: int, samples: int, wanted: int) -> Tensor:
+    """Return the rows of the sample, ascending: the same for every party and round; all where fewer are there."""
+    return torch.randperm(samples, generator=generator(seed, "batch_statistics"))[:wanted].sort().values
+
+
+def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
+    """Return the layers that keep running statistics, by name."""
+    layers = modules_by_name(model).items()
+    return {name: layer for name, layer in layers if isinstance(layer, BatchNorm) and layer.track_running_stats}
+
+
+def estimate_statistics(model: nn.Module, inputs: Sequence[Tensor], runtime: Runtime) -> Statistics:
+    """Return mean and variance (divided by the count) [C] of every batch normalization's input, the batch as a whole.
+
+    In one pass: each layer's input is that of a model which normalises with the statistics found so far. Nothing of
+    the model moves. It takes the memory of evaluating the same batch.
+    """
+    found: Statistics = {}
+
+    def measure(name: str, layer: BatchNorm, images: Tensor) -> Tensor:
+        apart_from_channels = [dim for dim in range(images.dim()) if dim != 1]
+        # Welford's algorithm in float64: nothing cancels, however far a mean is from 0.
+        variance_C, mean_C = torch.var_mean(images.float(), dim=apart_from_channels, correction=0)
+        found[f"{name}.running_mean"], found[f"{name}.running_var"] = mean_C, variance_C
+        return F.batch_norm(images, mean_C, variance_C, layer.weight, layer.bias, eps=layer.eps)
+
+    hooks = [
+        layer.register_forward_hook(lambda _, inputs, __, name=name, layer=layer: measure(name, layer, inputs[0]))
+        for name, layer in batch_norms(model).items()
+    ]
+    try:
+        embed_still(model, inputs, runtime)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def embed_still(
+    model: nn.Module, inputs: Sequence[Tensor], runtime: Runtime, statistics: Statistics | None = None
+) -> Tensor:
+    """Embed in evaluation mode, with other statistics where given: no weight, statistic or random stream moves."""
+    was_training = model.training
+    model.eval()
+
+    def call(*batch: Tensor) -> Tensor:
+        return functional_call(model, statistics or {}, batch)
+
+    try:
+        with torch.inference_mode():
+            return runtime.forward(call, *inputs)
+    finally:
+        model.train(was_training)

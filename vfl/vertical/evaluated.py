@@ -1,0 +1,115 @@
+"""Which model of a party is looked at, and what looking costs; no bit of training moves.
+
+The *finished* model is what is evaluated, predicted with and exported: the weights as they are, normalising with
+statistics estimated on a fixed sample of the party's own training rows. The training's running statistics stay what
+they are, and the digest of the training's weights with them.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from vfl.checkpoint import State
+from vfl.config import ExperimentConfig
+from vfl.data.samples import Samples
+from vfl.digest import weights_digest
+from vfl.lightweighting.pruning import StructuredPruner
+from vfl.macs import count_macs
+from vfl.runtime import Runtime
+from vfl.vertical.batch_statistics import Statistics, batch_norms, embed_still, estimate_statistics, sample_rows
+from vfl.wire.control import EvaluatedModel
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """A model as it is looked at."""
+
+    model: nn.Module
+    statistics: Statistics
+
+
+class EvaluatedModels:
+    """The models of one party that can be looked at, each made when it is first asked for and kept until ``forget``.
+
+    Args:
+        model: the party's, as it is trained.
+        pruner: of that model.
+        train: the party's training samples, as the model reads them.
+        config: with which statistics models are looked at; its seed draws the sample.
+        runtime: device and precision.
+    """
+
+    macs: int
+    """Multiply-accumulates spent on looking since round 0, estimates of statistics included."""
+
+    def __init__(
+        self, model: nn.Module, pruner: StructuredPruner, train: Samples, config: ExperimentConfig, runtime: Runtime
+    ) -> None:
+        self.model = model
+        self.pruner = pruner
+        self.train = train
+        self.estimated = config.evaluation.batch_statistics != "running"
+        self.rows_B = sample_rows(config.seed, len(train), config.evaluation.statistics_samples)
+        self.runtime = runtime
+        self.macs = 0
+        self._finished: Evaluated | None = None
+        self._pruned: Evaluated | None = None
+
+    def embed(self, which: EvaluatedModel, inputs: Sequence[Tensor], alpha: float) -> Tensor:
+        """Return the embeddings [B, D] of inputs, [B, ...] each, by one of the models; ``alpha``: of the pruned one."""
+        match which:
+            case "finished":
+                evaluated = self.finished
+            case "running":
+                evaluated = Evaluated(self.model, {})
+            case "pruned":
+                evaluated = self._pruned = self._pruned or self._finish(self._prune_copy(alpha))
+        self._count(evaluated.model, inputs)
+        return embed_still(evaluated.model, inputs, self.runtime, evaluated.statistics)
+
+    @property
+    def finished(self) -> Evaluated:
+        """The party's model with the statistics of its present weights."""
+        self._finished = self._finished or self._finish(self.model)
+        return self._finished
+
+    def finished_copy(self) -> nn.Module:
+        """Return the finished model as one of its own, in evaluation mode."""
+        model = copy.deepcopy(self.model).eval()
+        model.load_state_dict(self.finished.statistics, strict=False)
+        return model
+
+    def digest(self) -> str:
+        """Return the digest of the finished model."""
+        return weights_digest(self.model.state_dict() | self.finished.statistics)
+
+    def forget(self) -> None:
+        """The party's model has changed."""
+        self._finished = self._pruned = None
+
+    def state_dict(self) -> State:
+        """Return the finished model's statistics, and what looking has cost."""
+        return {"statistics": self.finished.statistics, "macs": self.macs}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over the statistics of the weights that the model has just loaded; ``{}`` lets them be estimated."""
+        self.forget()
+        if state:
+            self._finished, self.macs = Evaluated(self.model, state["statistics"]), int(state["macs"])
+
+    def _finish(self, model: nn.Module) -> Evaluated:
+        if not self.estimated or not batch_norms(model):
+            return Evaluated(model, {})
+        inputs = [self.runtime.batch(tensor, self.rows_B) for tensor in self.train.inputs]
+        self._count(model, inputs)
+        return Evaluated(model, estimate_statistics(model, inputs, self.runtime))
+
+    def _prune_copy(self, alpha: float) -> nn.Module:
+        model, pruner = copy.deepcopy((self.model, self.pruner))
+        pruner.prune_to(alpha)
+        return self.runtime.place(model)
+
+    def _count(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
+        self.macs += len(inputs[0]) * count_macs(model, *inputs)
