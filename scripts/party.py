@@ -25,6 +25,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--party", required=True, metavar="NAME", help="who this is, as party_1")
     parser.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
     parser.add_argument("--samples", type=Path, metavar="FILE", help="to predict, in place of the test samples")
+    parser.add_argument(
+        "--accept", action="store_true", help="agree to what the server will train where CONFIG says otherwise"
+    )
     parser.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
     return parser.parse_intermixed_args()
 
@@ -43,6 +46,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         insecure=arguments.insecure,
         console=console,
         samples=arguments.samples,
+        accept=arguments.accept,
     )
     console.print(goodbye.reason)
     return goodbye.exit_code

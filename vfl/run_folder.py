@@ -51,9 +51,10 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
     """
     saved = run_dir / "config.yaml"
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        if not saved.exists():
-            write_atomically(saved, dump_config(config))
+        with private_files():
+            run_dir.mkdir(parents=True, exist_ok=True)
+            if not saved.exists():
+                write_atomically(saved, dump_config(config))
     except OSError as error:
         raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
     if load_config(saved).apart_from_network() != config.apart_from_network():
@@ -61,8 +62,21 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
 
 
 @contextmanager
+def private_files() -> Generator[None]:
+    """Let what this process writes meanwhile be readable by its user alone: folders 0700, files 0600."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@contextmanager
 def only_process_in(run_dir: Path) -> Generator[None]:
-    """Hold the folder's lock, which ends with the process. Raises ConfigError where another process holds it."""
+    """Hold the folder's lock, which ends with the process, and write ``private_files``.
+
+    Raises ConfigError where another process holds it.
+    """
     folder = os.open(run_dir, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,7 +84,8 @@ def only_process_in(run_dir: Path) -> Generator[None]:
         os.close(folder)
         raise ConfigError(f"--run-dir: another process is training in {run_dir}; wait for it or stop it") from None
     try:
-        yield
+        with private_files():
+            yield
     finally:
         os.close(folder)
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from parties.benchmarks.workbench import JOIN_S, Workplace
+from parties.remote.tls.certificates import Peer
 from parties.remote.together import SERVER
 from parties.remote.transport.rpc import Pipe, Server, grpc, is_end, make_server, open_channel, open_stream
 from parties.remote.transport.security import load_identity
@@ -89,7 +90,7 @@ class BareEcho:
 
         return asyncio.run_coroutine_threadsafe(trips(), self._loop).result()
 
-    async def _serve(self, pipe: Pipe, _identity: str | None) -> None:
+    async def _serve(self, pipe: Pipe, _caller: Peer | None) -> None:
         await pipe.read()  # the client's first message: gRPC tells of a stream with it
         self._pipe = pipe
         self._connected.set()

@@ -18,7 +18,8 @@ from rich.console import Console
 from parties.benchmarks.vertical import CLASSES, random_data
 from parties.build import TrainingLabels, build_head_server, feature_config
 from parties.remote.joining import DataDigests, Expected, agreement, labels_digest
-from parties.remote.party.dialer import Dialer, Over
+from parties.remote.party.dialer import Dialer
+from parties.remote.party.inbox import Over
 from parties.remote.party.party_process import run_party
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
@@ -206,6 +207,7 @@ def echo(config: ExperimentConfig, name: str) -> None:
     with Dialer(lambda: hello, network, tls, log=lambda line: None) as dialer:
         while True:
             event = dialer.inbox.get()
+            assert event is not None, "without a limit of time"
             if isinstance(event, Over):
                 raise event.error
             order = event.parcel.envelope

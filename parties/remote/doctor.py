@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from urllib.request import getproxies
 
+from parties.remote.joining import Terms, agreement
+from parties.remote.party.consent import agree
 from parties.remote.party.dialer import JOIN_LIMIT_S, say_hello
 from parties.remote.party.party_process import Holding, load_holding, make_hello
 from parties.remote.party.worker import open_store
@@ -49,11 +52,14 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
     yield folder
     if not keys.good:
         return
+    yield from _proxy(config)
     finding = probe(config.network.server, tls)
     answers = finding.kind is Kind.ANSWERS
     yield Check("connection", finding.text, answers, may_pass=finding.kind.may_pass)
     if answers and holding is not None and folder.good:
-        _, joining = _look("joining", lambda: _join(config, tls, make_hello(config, name, holding, run_dir, "doctor")))
+        hello = make_hello(config, name, holding, run_dir, "doctor")
+        own = Terms.of(config, name, holding.evaluated)
+        _, joining = _look("joining", lambda: _join(config, tls, hello, own, run_dir))
         yield joining
 
 
@@ -88,8 +94,21 @@ def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[str, str]:
     return run, f"{run_dir} is of run {run}, checkpoints after rounds {', '.join(map(str, rounds)) or '(none)'}"
 
 
-def _join(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) -> tuple[Envelope, str]:
-    """Ask the server whether it would let the party in. Raises ValueError with its reason where it would not."""
+def _proxy(config: ExperimentConfig) -> Iterator[Check]:
+    """Name the proxy that the environment sets, where there is one."""
+    proxy = getproxies().get("https")
+    if proxy is not None:
+        use = "is used, as network.use_proxy says" if config.network.use_proxy else "is not used (network.use_proxy)"
+        yield Check("proxy", f"{proxy.rpartition('@')[2]}, which the environment names, {use}")
+
+
+def _join(
+    config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope, own: Terms, run_dir: Path
+) -> tuple[Envelope, str]:
+    """Ask the server whether it would let the party in, on terms that its owner agrees to.
+
+    Raises ValueError with the reason where not.
+    """
     hello.hello.only_asks = True
     try:
         answer = asyncio.run(asyncio.wait_for(_ask(config, tls, hello), JOIN_LIMIT_S))
@@ -101,11 +120,12 @@ def _join(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) -> tu
         raise ValueError(f"refused by the server: {answer.refusal.reason}")
     if kind_of(answer) != "welcome":
         raise ValueError(f"the server answered {kind_of(answer)}, not welcome; install the same release on both sides")
+    agree(answer, agreement(config), own, config.network.consent, run_dir, accept=False)
     return answer, f"the server of run {answer.run} would let {hello.hello.party} in"
 
 
 async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) -> Envelope:
-    channel = open_channel(config.network.server, tls)
+    channel = open_channel(config.network.server, tls, use_proxy=config.network.use_proxy)
     try:
         return await say_hello(open_stream(channel), hello)
     finally:

@@ -1,17 +1,21 @@
 """What a party and the server must agree on before a party is let in; every difference names both sides' values."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Annotated, Any, Self, cast
 
 import torch
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator
 
 from parties.build import TrainingLabels, feature_config
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.fields import AsItIs, Positive, Section
 from vfl.digest import weights_digest
-from vfl.wire.envelope import Envelope, Hello, kind_of
+from vfl.lightweighting.schedule import Schedule, parse_ratio_schedule, schedule_of
+from vfl.wire.envelope import Envelope, EnvelopeError, Hello, kind_of
+from vfl.wire.text import plain
 
 SHARED = (
     "seed",
@@ -49,13 +53,63 @@ class DataDigests:
     """Of the training labels; empty where the party holds none."""
 
 
+def _by_round(schedule: Schedule) -> Schedule:
+    return schedule if isinstance(schedule, dict) else {0: schedule}
+
+
+Ratios = Annotated[Schedule, PlainValidator(parse_ratio_schedule), AfterValidator(_by_round), AsItIs]
+
+
+Count = Annotated[Positive, Field(lt=1 << 32)]
+
+
+class Terms(Section):
+    """What the server will train with one party, as it offers it in its welcome."""
+
+    rounds: Count
+    alpha: Ratios
+    beta: Ratios
+    evaluation_rows: Count
+    """Test samples that are evaluated in a round."""
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, party: str, evaluation_rows: int) -> Self:
+        """Return the terms that an owner's own configuration has."""
+        ratios = config.lightweighting
+        return cls(
+            rounds=config.training.rounds,
+            alpha=schedule_of(ratios.alpha, party),
+            beta=schedule_of(ratios.beta, party),
+            evaluation_rows=evaluation_rows,
+        )
+
+    @classmethod
+    def read(cls, received: str) -> Self:
+        """Read what the server sent. Raises EnvelopeError for what are no terms."""
+        try:
+            return cls.model_validate(json.loads(received))
+        except (ValueError, RecursionError, OverflowError) as error:
+            raise EnvelopeError(f"the server's terms cannot be read ({plain(str(error), 120)})") from None
+
+    def text(self) -> str:
+        """Return the terms as JSON."""
+        return json.dumps(self.model_dump(), sort_keys=True)
+
+    def values_of(self, schedule: Schedule) -> list[float]:
+        """Return all values that a schedule has in the rounds that are trained."""
+        assert isinstance(schedule, dict), "as read"
+        return [value for start, value in ({0: 0.0} | schedule).items() if start < self.rounds]
+
+
 @dataclass(frozen=True)
 class Expected:
-    """What the server expects of one party."""
+    """What the server expects of one party, and what it offers it."""
 
     embedding_width: int
     agreement: str
     data: DataDigests
+    terms: str = ""
+    """As JSON; empty where nothing is offered."""
 
 
 def agreement(config: ExperimentConfig) -> str:
@@ -67,6 +121,11 @@ def agreement(config: ExperimentConfig) -> str:
         values["embedding sizes"] = [feature_config(config, party).embedding_size for party in config.parties]
     values |= {key: _value(config, key) for key in keys}
     return json.dumps(values, sort_keys=True)
+
+
+def fingerprint(agreed: str, terms: Terms) -> str:
+    """Return what stands for all that is agreed on with a server: half a sha256, hexadecimal."""
+    return hashlib.sha256(f"{agreed}\n{terms.text()}".encode()).hexdigest()[:32]
 
 
 def check_mode(config: ExperimentConfig) -> None:
@@ -123,10 +182,14 @@ def _different_settings(ours: str, theirs: str) -> list[str]:
         raise JoinRefused("the party's settings are not a JSON object")
     party = cast(Mapping[str, Any], received)
     return [
-        f"{key} (server {json.dumps(server.get(key))}, party {json.dumps(party.get(key))})"
+        f"{plain(key, 60)} (server {_shown(server.get(key))}, party {_shown(party.get(key))})"
         for key in sorted(server.keys() | party.keys())
         if server.get(key) != party.get(key)
     ]
+
+
+def _shown(value: Any) -> str:
+    return plain(json.dumps(value), 100)
 
 
 def _value(config: ExperimentConfig, key: str) -> Any:

@@ -34,7 +34,7 @@ from vfl.data.prediction_files import write_prediction_files
 from vfl.data.source import open_source
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
 from vfl.loop import stop_on_signal
-from vfl.run_folder import check_run
+from vfl.run_folder import check_run, private_files
 
 SERVER = "server"
 CRASHED = 1
@@ -122,6 +122,7 @@ def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, Experim
     return configs
 
 
+@private_files()
 def prepare(config: ExperimentConfig, folder: Path, configs: dict[str, ExperimentConfig]) -> None:
     """Write data, keys and configurations, unless an earlier start of the run has; addresses are always new."""
     if not (folder / f"{SERVER}.yaml").exists():  # written last: what an interrupted start left is made again
@@ -147,6 +148,7 @@ class Supervisor:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.lifeline, self._held = os.pipe()
 
+    @private_files()
     def run(self) -> int:
         """Run all to the server's end and return its exit code; no process is left."""
         try:

@@ -130,12 +130,15 @@ def test_a_party_that_cannot_go_on_comes_back_when_its_owner_has_mended_it(feder
     for name in federation.names:
         federation.start(name)
     assert federation.wait("party_2") == 2
-    federation.wait_for_line(SERVER, f"party_2 is lost: it refuses to go on: {checkpoint}: 0 bytes instead of")
+    federation.wait_for_line(SERVER, "party_2 is lost: it refuses to go on: something of its own is wrong")
     checkpoint.write_bytes(good)
     federation.start("party_2")
     federation.finish()
     assert {name: codes[-1] for name, codes in federation.codes.items()} == dict.fromkeys(federation.names, 0)
     assert federation.outcome() == in_process()
+    assert f"error: {checkpoint}: 0 bytes instead of" in federation.log("party_2")
+    for other in (SERVER, "party_1"):  # whose business the party's folders are not
+        assert str(checkpoint.parent) not in federation.log(other)
 
 
 def test_folders_of_another_run_are_refused(federate):

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from parties.remote.tls import diagnosis
-from parties.remote.tls.certificates import SERVER, Authority, Owner
+from parties.remote.tls.certificates import SERVER, Authority, Owner, Peer
 from parties.remote.tls.diagnosis import Kind, explain, probe
 from parties.remote.tls.files import TlsFiles
 from parties.remote.transport.rpc import Pipe, make_server
@@ -39,7 +39,7 @@ def grpc_server(tls: TlsFiles | None) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
 
-    async def serve(_pipe: Pipe, _peer: str | None) -> None:
+    async def serve(_pipe: Pipe, _caller: Peer | None) -> None:
         return
 
     async def start():

@@ -5,10 +5,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from vfl.config.fields import Number, Positive, Section, strict_int
+from vfl.config.fields import Fraction, Number, Positive, Section, strict_int
 
 Address = Annotated[str, Field(pattern=r"^\[?[A-Za-z0-9_.:-]+\]?:[0-9]{1,5}$")]
 Seconds = Annotated[Number, Field(gt=0)]
+DAY_S = 86_400.0
 
 
 class TlsConfig(Section):
@@ -19,6 +20,28 @@ class TlsConfig(Section):
     certificate: Path | None = None
     key: Path | None = None
     """Private key; readable by its owner alone."""
+    deny: Path | None = None
+    """File of serial numbers, one a line, whose certificates count no more; read again whenever it changes."""
+    allow: Path | None = None
+    """File of key fingerprints, one a line: all others are kept out; read again whenever it changes."""
+
+
+class ConsentConfig(Section):
+    """To what a party's owner agrees at most. What is null here must be as the party's own file says, or be accepted
+    (``--accept``); scripts/party.py only."""
+
+    run: str | None = None
+    """Id of the one run to take part in, as the server shows it."""
+    rounds: Positive | None = None
+    """Most rounds to train."""
+    alpha: Fraction | None = None
+    """Strongest pruning of this party's model."""
+    beta: Fraction | None = None
+    """Least sparsification of the embeddings that it sends."""
+    evaluation_rows: Positive | None = None
+    """Most test samples whose embeddings it sends in a round."""
+    accepted: str | None = None
+    """Fingerprint of terms that the owner has accepted, as the party shows it."""
 
 
 class NetworkConfig(Section):
@@ -29,9 +52,12 @@ class NetworkConfig(Section):
     listen: Address = "127.0.0.1:50051"
     """Where the server listens; 0.0.0.0:50051 for all interfaces."""
     tls: TlsConfig = TlsConfig()
-    heartbeat_s: Seconds = 5.0
+    use_proxy: bool = False
+    """Dial through the HTTP proxy that the environment names (https_proxy); without, proxies are passed by."""
+    consent: ConsentConfig = ConsentConfig()
+    heartbeat_s: Annotated[Number, Field(ge=0.01, le=DAY_S)] = 5.0
     """Seconds between heartbeats; the server's value holds for all."""
-    silence_s: Seconds = 30.0
+    silence_s: Annotated[Number, Field(gt=0, le=DAY_S)] = 30.0
     """A peer from which nothing came for so long counts as lost (frozen or cut off), however busy it may be: a
     busy one sends heartbeats. Longer than 1 MiB, a piece of a message, takes on the slowest link."""
     reply_limit_s: Seconds = 3600.0
@@ -55,4 +81,6 @@ class NetworkConfig(Section):
             raise ValueError(
                 f"silence_s: {self.silence_s:g} is less than four heartbeats of {self.heartbeat_s:g} s; raise it"
             )
+        if self.use_proxy and (self.tls.deny or self.tls.allow):
+            raise ValueError("use_proxy: a server behind a proxy is not looked at first; leave tls.deny and allow out")
         return self

@@ -3,7 +3,9 @@
 ``envelope.proto`` documents the fields. Whatever the bytes are, reading them gives an Envelope or EnvelopeError.
 """
 
-from google.protobuf.message import DecodeError
+import re
+
+from google.protobuf.message import DecodeError, Message
 
 from vfl.wire.envelope_pb2 import (
     Envelope,
@@ -19,6 +21,7 @@ from vfl.wire.envelope_pb2 import (
     Welcome,
 )
 from vfl.wire.messages import MessageError
+from vfl.wire.text import plain
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -41,6 +44,15 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION = 1
+MOST_ROUNDS = 10_000
+"""Saved rounds that a hello may name."""
+EXIT_CODES = (0, 2, 3, 130)
+"""What a server may say that it ends with."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{0,64}", re.ASCII)
+"""Runs, parties, instances, digests."""
+_PROSE = ("reason",)
+_JSON = ("agreement", "terms")
+"""Read elsewhere."""
 
 
 class EnvelopeError(MessageError):
@@ -51,7 +63,7 @@ def read_envelope(data: bytes) -> Envelope:
     """Read an envelope.
 
     Raises EnvelopeError for other bytes, another version, a field that is not of this protocol or of another type than
-    in it, and for one without content.
+    in it, for a name that is none, and for one without content. Prose is made ``plain``.
     """
     try:
         envelope = Envelope.FromString(data)
@@ -69,7 +81,29 @@ def read_envelope(data: bytes) -> Envelope:
         )
     if kind_of(envelope) == "":
         raise EnvelopeError("an envelope without content")
+    _check_texts(envelope)
+    _check_numbers(envelope)
     return envelope
+
+
+def _check_texts(message: Message) -> None:
+    """Make prose plain. Raises EnvelopeError for a name that is none."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            _check_texts(value)
+        elif field.type == field.TYPE_STRING and field.name in _PROSE:
+            setattr(message, field.name, plain(value))
+        elif field.type == field.TYPE_STRING and field.name not in _JSON and not _NAME.fullmatch(value):
+            raise EnvelopeError(
+                f"{field.name} {plain(repr(value), 80)} came: up to 64 letters, digits and _.- are allowed"
+            )
+
+
+def _check_numbers(envelope: Envelope) -> None:
+    if len(envelope.hello.rounds) > MOST_ROUNDS:
+        raise EnvelopeError(f"a hello with {len(envelope.hello.rounds)} rounds, at most {MOST_ROUNDS} are allowed")
+    if envelope.goodbye.exit_code not in EXIT_CODES:
+        raise EnvelopeError(f"goodbye with exit code {envelope.goodbye.exit_code} came, which no server ends with")
 
 
 def kind_of(envelope: Envelope) -> str:

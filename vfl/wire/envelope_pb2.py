@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17vfl/wire/envelope.proto\x12\x04lvfl\"\xe4\x03\n\x08\x45nvelope\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\r\x12\x10\n\x08sequence\x18\x04 \x01(\r\x12\r\n\x05round\x18\x05 \x01(\r\x12\x10\n\x08\x65xchange\x18\x06 \x01(\r\x12\x1c\n\x05hello\x18\n \x01(\x0b\x32\x0b.lvfl.HelloH\x00\x12 \n\x07welcome\x18\x0b \x01(\x0b\x32\r.lvfl.WelcomeH\x00\x12 \n\x07refusal\x18\x0c \x01(\x0b\x32\r.lvfl.RefusalH\x00\x12$\n\theartbeat\x18\r \x01(\x0b\x32\x0f.lvfl.HeartbeatH\x00\x12\x11\n\x07request\x18\x0e \x01(\x0cH\x00\x12\x0f\n\x05reply\x18\x0f \x01(\x0cH\x00\x12 \n\x07restore\x18\x10 \x01(\x0b\x32\r.lvfl.RestoreH\x00\x12\"\n\x08restored\x18\x11 \x01(\x0b\x32\x0e.lvfl.RestoredH\x00\x12\x1a\n\x04save\x18\x12 \x01(\x0b\x32\n.lvfl.SaveH\x00\x12\x1c\n\x05saved\x18\x13 \x01(\x0b\x32\x0b.lvfl.SavedH\x00\x12 \n\x07leaving\x18\x14 \x01(\x0b\x32\r.lvfl.LeavingH\x00\x12 \n\x07goodbye\x18\x15 \x01(\x0b\x32\r.lvfl.GoodbyeH\x00\x42\x06\n\x04kind\"\xac\x01\n\x05Hello\x12\r\n\x05party\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x17\n\x0f\x65mbedding_width\x18\x03 \x01(\r\x12\x11\n\tagreement\x18\x04 \x01(\t\x12\x11\n\ttrain_ids\x18\x05 \x01(\t\x12\x10\n\x08test_ids\x18\x06 \x01(\t\x12\x0e\n\x06labels\x18\x07 \x01(\t\x12\x0e\n\x06rounds\x18\x08 \x03(\r\x12\x11\n\tonly_asks\x18\t \x01(\x08\"1\n\x07Welcome\x12\x13\n\x0bheartbeat_s\x18\x01 \x01(\x01\x12\x11\n\tsilence_s\x18\x02 \x01(\x01\"(\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05\x61gain\x18\x02 \x01(\x08\"\x0b\n\tHeartbeat\"7\n\x07Restore\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\r\n\x05\x61s_of\x18\x03 \x01(\r\"\n\n\x08Restored\"\x15\n\x04Save\x12\r\n\x05round\x18\x01 \x01(\r\"\x17\n\x05Saved\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"\t\n\x07Leaving\",\n\x07Goodbye\x12\x11\n\texit_code\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17vfl/wire/envelope.proto\x12\x04lvfl\"\xe4\x03\n\x08\x45nvelope\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\r\x12\x10\n\x08sequence\x18\x04 \x01(\r\x12\r\n\x05round\x18\x05 \x01(\r\x12\x10\n\x08\x65xchange\x18\x06 \x01(\r\x12\x1c\n\x05hello\x18\n \x01(\x0b\x32\x0b.lvfl.HelloH\x00\x12 \n\x07welcome\x18\x0b \x01(\x0b\x32\r.lvfl.WelcomeH\x00\x12 \n\x07refusal\x18\x0c \x01(\x0b\x32\r.lvfl.RefusalH\x00\x12$\n\theartbeat\x18\r \x01(\x0b\x32\x0f.lvfl.HeartbeatH\x00\x12\x11\n\x07request\x18\x0e \x01(\x0cH\x00\x12\x0f\n\x05reply\x18\x0f \x01(\x0cH\x00\x12 \n\x07restore\x18\x10 \x01(\x0b\x32\r.lvfl.RestoreH\x00\x12\"\n\x08restored\x18\x11 \x01(\x0b\x32\x0e.lvfl.RestoredH\x00\x12\x1a\n\x04save\x18\x12 \x01(\x0b\x32\n.lvfl.SaveH\x00\x12\x1c\n\x05saved\x18\x13 \x01(\x0b\x32\x0b.lvfl.SavedH\x00\x12 \n\x07leaving\x18\x14 \x01(\x0b\x32\r.lvfl.LeavingH\x00\x12 \n\x07goodbye\x18\x15 \x01(\x0b\x32\r.lvfl.GoodbyeH\x00\x42\x06\n\x04kind\"\xac\x01\n\x05Hello\x12\r\n\x05party\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x17\n\x0f\x65mbedding_width\x18\x03 \x01(\r\x12\x11\n\tagreement\x18\x04 \x01(\t\x12\x11\n\ttrain_ids\x18\x05 \x01(\t\x12\x10\n\x08test_ids\x18\x06 \x01(\t\x12\x0e\n\x06labels\x18\x07 \x01(\t\x12\x0e\n\x06rounds\x18\x08 \x03(\r\x12\x11\n\tonly_asks\x18\t \x01(\x08\"@\n\x07Welcome\x12\x13\n\x0bheartbeat_s\x18\x01 \x01(\x01\x12\x11\n\tsilence_s\x18\x02 \x01(\x01\x12\r\n\x05terms\x18\x03 \x01(\t\"(\n\x07Refusal\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05\x61gain\x18\x02 \x01(\x08\"\x0b\n\tHeartbeat\"7\n\x07Restore\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\r\n\x05\x61s_of\x18\x03 \x01(\r\"\n\n\x08Restored\"\x15\n\x04Save\x12\r\n\x05round\x18\x01 \x01(\r\"\x17\n\x05Saved\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\"\t\n\x07Leaving\",\n\x07Goodbye\x12\x11\n\texit_code\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,21 +36,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO']._serialized_start=521
   _globals['_HELLO']._serialized_end=693
   _globals['_WELCOME']._serialized_start=695
-  _globals['_WELCOME']._serialized_end=744
-  _globals['_REFUSAL']._serialized_start=746
-  _globals['_REFUSAL']._serialized_end=786
-  _globals['_HEARTBEAT']._serialized_start=788
-  _globals['_HEARTBEAT']._serialized_end=799
-  _globals['_RESTORE']._serialized_start=801
-  _globals['_RESTORE']._serialized_end=856
-  _globals['_RESTORED']._serialized_start=858
-  _globals['_RESTORED']._serialized_end=868
-  _globals['_SAVE']._serialized_start=870
-  _globals['_SAVE']._serialized_end=891
-  _globals['_SAVED']._serialized_start=893
-  _globals['_SAVED']._serialized_end=916
-  _globals['_LEAVING']._serialized_start=918
-  _globals['_LEAVING']._serialized_end=927
-  _globals['_GOODBYE']._serialized_start=929
-  _globals['_GOODBYE']._serialized_end=973
+  _globals['_WELCOME']._serialized_end=759
+  _globals['_REFUSAL']._serialized_start=761
+  _globals['_REFUSAL']._serialized_end=801
+  _globals['_HEARTBEAT']._serialized_start=803
+  _globals['_HEARTBEAT']._serialized_end=814
+  _globals['_RESTORE']._serialized_start=816
+  _globals['_RESTORE']._serialized_end=871
+  _globals['_RESTORED']._serialized_start=873
+  _globals['_RESTORED']._serialized_end=883
+  _globals['_SAVE']._serialized_start=885
+  _globals['_SAVE']._serialized_end=906
+  _globals['_SAVED']._serialized_start=908
+  _globals['_SAVED']._serialized_end=931
+  _globals['_LEAVING']._serialized_start=933
+  _globals['_LEAVING']._serialized_end=942
+  _globals['_GOODBYE']._serialized_start=944
+  _globals['_GOODBYE']._serialized_end=988
 # @@protoc_insertion_point(module_scope)

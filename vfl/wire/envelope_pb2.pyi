@@ -69,12 +69,14 @@ class Hello(_message.Message):
     def __init__(self, party: _Optional[str] = ..., instance: _Optional[str] = ..., embedding_width: _Optional[int] = ..., agreement: _Optional[str] = ..., train_ids: _Optional[str] = ..., test_ids: _Optional[str] = ..., labels: _Optional[str] = ..., rounds: _Optional[_Iterable[int]] = ..., only_asks: _Optional[bool] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("heartbeat_s", "silence_s")
+    __slots__ = ("heartbeat_s", "silence_s", "terms")
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     SILENCE_S_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
     heartbeat_s: float
     silence_s: float
-    def __init__(self, heartbeat_s: _Optional[float] = ..., silence_s: _Optional[float] = ...) -> None: ...
+    terms: str
+    def __init__(self, heartbeat_s: _Optional[float] = ..., silence_s: _Optional[float] = ..., terms: _Optional[str] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("reason", "again")

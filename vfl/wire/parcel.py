@@ -29,6 +29,10 @@ _LONGEST_VARINT = 5
 """Bytes; enough for every length below 2**32."""
 
 
+class TooLargeError(ConfigError):
+    """A message that the other side would not take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """What came: an envelope, whose content is not in its field but here."""
@@ -38,9 +42,9 @@ class Parcel:
 
 
 def check_size(kind: str, size: int, max_message_mb: int) -> None:
-    """Raise ConfigError for content that the other side would not take."""
+    """Raise TooLargeError for content that the other side would not take."""
     if size > max_message_mb * MIB:
-        raise ConfigError(
+        raise TooLargeError(
             f"network.max_message_mb: a {kind} of {size} bytes is above the {max_message_mb} MiB allowed; "
             "raise it on both sides or lower training.batch_size"
         )

@@ -1,44 +1,37 @@
 """The party's end: dials the server, again whenever the stream ends, and hands its orders to the party's thread."""
 
 import asyncio
-import queue
+import random
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Self
 
+from parties.remote.audit import limited
+from parties.remote.party.inbox import Inbox, Order
+from parties.remote.tls.certificates import SERVER, Peer, peer
 from parties.remote.tls.files import TlsFiles
+from parties.remote.tls.lists import Lists
+from parties.remote.tls.looking import look
 from parties.remote.transport.rpc import Call, error_text, is_end, is_oversize, open_channel, open_stream
 from parties.remote.transport.stream import Ended, Stream
-from vfl.config import NetworkConfig
+from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost
 from vfl.wire.envelope import Envelope, EnvelopeError, kind_of, read_envelope, refusal
 from vfl.wire.parcel import Parcel
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
-"""Between dialling and dialling again; doubles each time."""
+"""Between dialling and dialling again, about: doubles each time, and differs so that not all parties dial at once."""
 FAREWELL_S = 10.0
 """How long the server may take to hang up."""
 JOIN_LIMIT_S = 20.0
 """A server that has not answered the hello by then is dialled again."""
 
 
-@dataclass(frozen=True)
-class Order:
-    """What the server wants done, and the stream on which it waits for the answer."""
-
-    parcel: Parcel
-    stream: Stream
-
-
-@dataclass(frozen=True)
-class Over:
-    """Dialling is over, for an error that the party's thread is to raise."""
-
-    error: Exception
+class _NotNow(Exception):  # noqa: N818 - says why
+    """No stream came about; dialling again may help."""
 
 
 class Dialer:
@@ -51,6 +44,7 @@ class Dialer:
         log: shows a line.
         explain: called after a connection failed, returns what is wrong with the certificates, or None where
             dialling again may help.
+        lists: which servers are kept out.
     """
 
     def __init__(
@@ -61,13 +55,17 @@ class Dialer:
         *,
         log: Callable[[str], None],
         explain: Callable[[], str | None] = lambda: None,
+        lists: Lists | None = None,
     ) -> None:
         self.hello = hello
         self.network = network
         self.tls = tls
-        self.log = log
+        self.log = limited(log)
         self.explain = explain
-        self.inbox = queue.Queue[Order | Over]()
+        self.lists = lists
+        self.server = Peer(SERVER)
+        """As seen when it was dialled last."""
+        self.inbox = Inbox()
         self.stream: Stream | None = None
         """The present one, if the server has let the party in."""
         self._loop = asyncio.new_event_loop()
@@ -102,7 +100,7 @@ class Dialer:
         except asyncio.CancelledError:
             return
         except Exception as error:
-            self.inbox.put(Over(error))
+            self.inbox.close(error)
         finally:
             self._loop.close()
 
@@ -124,7 +122,7 @@ class Dialer:
             if reason != told:
                 self.log(f"no connection to the server at {self.network.server} ({reason}); dialling again")
                 told = reason
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _dial(self, connected_s: float) -> tuple[bool, str]:
@@ -132,21 +130,11 @@ class Dialer:
 
         Raises ValueError for what dialling again would not mend. ``connected_s``: when a stream last was there.
         """
-        channel = open_channel(self.network.server, self.tls)
-        try:
-            call = open_stream(channel)
+        async with AsyncExitStack() as undo:
             try:
-                first = await asyncio.wait_for(say_hello(call, self.hello()), JOIN_LIMIT_S)
-            except TimeoutError:
-                return False, f"no answer within {JOIN_LIMIT_S:g} s"
-            except EnvelopeError as error:
-                raise ValueError(f"the server: {error}") from None
-            except Exception as error:
-                if is_oversize(error):
-                    raise ValueError(f"the hello is too large ({error_text(error)}); shorten the settings") from None
-                if explained := await asyncio.to_thread(self.explain):
-                    raise ValueError(explained) from None
-                return False, error_text(error)
+                call, first = await self._open(undo)
+            except _NotNow as error:
+                return False, str(error)
             if kind_of(first) == "refusal":
                 if first.refusal.again and time.monotonic() - connected_s < 2 * self.network.silence_s:
                     return False, first.refusal.reason
@@ -157,8 +145,50 @@ class Dialer:
             if ended.violation:
                 raise ValueError(f"the server: {ended.reason}")
             return True, ended.reason
-        finally:
-            await channel.close()
+
+    async def _open(self, undo: AsyncExitStack) -> tuple[Call, Envelope]:
+        """Open a stream and return it with the server's answer to the hello; ``undo`` closes it.
+
+        Raises _NotNow where dialling again may help, ValueError where it would not.
+        """
+        try:
+            channel = open_channel(self.network.server, await self._trusted(), use_proxy=self.network.use_proxy)
+            undo.push_async_callback(channel.close)
+            call = open_stream(channel)
+            return call, await asyncio.wait_for(say_hello(call, self.hello()), JOIN_LIMIT_S)
+        except TimeoutError:
+            raise _NotNow(f"no answer within {JOIN_LIMIT_S:g} s") from None
+        except EnvelopeError as error:
+            raise ValueError(f"the server: {error}") from None
+        except ConfigError:
+            raise
+        except Exception as error:
+            if is_oversize(error):
+                raise ValueError(f"the hello is too large ({error_text(error)}); shorten the settings") from None
+            if explained := await asyncio.to_thread(self.explain):
+                raise ValueError(explained) from None
+            raise _NotNow(error_text(error)) from None
+
+    async def _trusted(self) -> TlsFiles | None:
+        """Return our identity, which trusts the server's present certificate alone; None for plaintext.
+
+        Raises ConfigError for a server that is kept out, OSError where none is there, or another.
+        """
+        if self.tls is None or self.network.use_proxy:
+            return self.tls
+        certificate = await look(self.network.server, self.tls)
+        self.server = peer(certificate)
+        if objection := self._objection():
+            raise ConfigError(objection)
+        return self.tls.trusting(certificate)
+
+    def _objection(self) -> str | None:
+        objection = None if self.lists is None else self.lists.objection(self.server)
+        return f"network.tls: {objection}" if objection else None
+
+    def _look_at_lists(self, stream: Stream) -> None:
+        if objection := self._objection():
+            stream.end(objection)
 
     async def _serve(self, call: Call, first: Envelope) -> Ended:
         def receive(parcel: Parcel) -> None:
@@ -166,13 +196,14 @@ class Dialer:
                 raise EnvelopeError(parcel.envelope.refusal.reason)
             self.inbox.put(Order(parcel, stream))
 
-        welcome = first.welcome
+        welcome = _timing(first)
         stream = Stream(
             call,
             receive,
             max_message_mb=self.network.max_message_mb,
             heartbeat_s=welcome.heartbeat_s,
             silence_s=welcome.silence_s,
+            on_beat=lambda: self._look_at_lists(stream),
         )
         self.inbox.put(Order(Parcel(first), stream))
         self.stream = stream
@@ -181,6 +212,18 @@ class Dialer:
         finally:
             self.stream = None
             call.cancel()
+
+
+def _timing(first: Envelope) -> NetworkConfig:
+    """Return the server's heartbeat_s and silence_s. Raises ValueError for what no server may be set to."""
+    welcome = first.welcome
+    try:
+        return NetworkConfig(heartbeat_s=welcome.heartbeat_s, silence_s=welcome.silence_s)
+    except ValueError:
+        raise ValueError(
+            f"the server: a welcome with heartbeats every {welcome.heartbeat_s:g} s and silence_s = "
+            f"{welcome.silence_s:g} came, which no server may be set to"
+        ) from None
 
 
 async def say_hello(call: Call, hello: Envelope) -> Envelope:

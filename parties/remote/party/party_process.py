@@ -1,6 +1,5 @@
 """A party as a process of its own: its data, its folder, and the server's orders until the server says goodbye."""
 
-import queue
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,11 +9,16 @@ from rich.console import Console
 
 from parties.build import TrainingLabels, build_party, feature_config
 from parties.feature_party import FeatureParty
-from parties.remote.joining import DataDigests, agreement, check_mode, labels_digest
-from parties.remote.party.dialer import Dialer, Order, Over
+from parties.remote.audit import Audit
+from parties.remote.joining import DataDigests, Terms, agreement, check_mode, labels_digest
+from parties.remote.party.consent import Consent, agree
+from parties.remote.party.dialer import Dialer
+from parties.remote.party.inbox import Order, Over
 from parties.remote.party.worker import PartyWorker, open_store
 from parties.remote.tls.diagnosis import explain
-from parties.remote.transport.security import load_identity
+from parties.remote.tls.lists import Lists
+from parties.remote.transport.security import last_word, load_identity
+from parties.remote.transport.stream import Stream
 from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_shared_labels
@@ -24,7 +28,8 @@ from vfl.data.source import Prepared, open_source, prepare_party
 from vfl.loop import stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, write_run_id
 from vfl.runtime import start_runtime
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Goodbye, Hello, Leaving, kind_of
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Leaving, kind_of
+from vfl.wire.text import plain
 
 LISTEN_S = 0.5
 """Between looks at whether this process should end."""
@@ -40,6 +45,11 @@ class Holding:
     labels: TrainingLabels | None
     digests: DataDigests
 
+    @property
+    def evaluated(self) -> int:
+        """How many samples are evaluated."""
+        return len(self.wanted or self.prepared.test)
+
 
 def run_party(
     config: ExperimentConfig,
@@ -49,17 +59,20 @@ def run_party(
     insecure: bool,
     console: Console,
     samples: Path | None = None,
+    accept: bool = False,
 ) -> Goodbye:
     """Take part in the training, or in a prediction, until it is over; return the server's last word.
 
-    ``samples`` are to be predicted in place of the test samples; a training server refuses who has them. Raises
-    ValueError for what cannot be used or the server refuses, PeerLost where it stays away, and KeyboardInterrupt where
-    this process is stopped while no server is there.
+    ``samples`` are to be predicted in place of the test samples; a training server refuses who has them. ``accept``:
+    the owner agrees to terms that its file does not have. Raises ValueError for what cannot be used, is not agreed to,
+    or the server refuses, PeerLost where it stays away, and KeyboardInterrupt where this process is stopped while no
+    server is there.
     """
     check_mode(config)
     if name not in config.parties:
         raise ConfigError(f"--party: data.partition knows {', '.join(config.parties)}, not {name!r}")
     tls = load_identity(name, config.network, "server", insecure=insecure)
+    lists = Lists(config.network.tls)
     check_run(run_dir, config, resume=True)
     runtime = start_runtime(config)
     holding = load_holding(config, name, samples)
@@ -81,10 +94,14 @@ def run_party(
             party.test = party.preparation.apply(holding.wanted)
         return party
 
-    dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation)
+    def consent(welcome: Envelope) -> Consent:
+        own = Terms.of(config, name, holding.evaluated)
+        return agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
+
+    dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation, lists=lists)
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     with only_process_in(run_dir), dialer:
-        return follow_orders(dialer, run_dir, store, restore, console)
+        return Participation(dialer, run_dir, store, restore, consent, console).follow_orders()
 
 
 def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: Path, instance: str) -> Envelope:
@@ -122,63 +139,100 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
     return Holding(prepare_party(source, data), wanted, labels, digests)
 
 
-def follow_orders(
-    dialer: Dialer,
-    run_dir: Path,
-    store: CheckpointStore,
-    restore: Callable[[State | None], FeatureParty],
-    console: Console,
-) -> Goodbye:
-    """Carry out what the server orders until it says goodbye. The first signal asks it for leave."""
-    leaving: list[str] = []
-    worker: PartyWorker | None = None
-    welcome: Order | None = None
+class Participation:
+    """Carries out what the server orders, within what the owner agreed to, until it says goodbye.
 
-    def ask_for_leave(signal_name: str) -> None:
-        leaving.append(signal_name)
-        console.print(f"{signal_name}: leaving after this round and its checkpoint (again: at once)")
-        _send_leaving(dialer, read_run_id(run_dir))
+    Args:
+        dialer: brings the orders.
+        run_dir: the party's folder.
+        store: its checkpoints.
+        restore: makes the party as of a saved state, or as it is before the first round.
+        consent: what the owner agrees to, given the server's welcome.
+        console: shows what happens.
+    """
 
-    with stop_on_signal(ask_for_leave):
-        while True:
-            try:
-                event = dialer.inbox.get(timeout=LISTEN_S)
-            except queue.Empty:
-                if leaving and dialer.stream is None:
-                    raise KeyboardInterrupt from None
-                continue
-            if isinstance(event, Over):
-                raise event.error
-            match kind_of(event.parcel.envelope):
-                case "welcome":
-                    welcome = event
-                    worker = PartyWorker(_enter_run(run_dir, event.parcel.envelope.run), restore, store)
-                    console.print(f"joined run {worker.run}")
-                    if leaving:
-                        _send_leaving(dialer, worker.run)
-                case "goodbye":
+    def __init__(
+        self,
+        dialer: Dialer,
+        run_dir: Path,
+        store: CheckpointStore,
+        restore: Callable[[State | None], FeatureParty],
+        consent: Callable[[Envelope], Consent],
+        console: Console,
+    ) -> None:
+        self.dialer = dialer
+        self.run_dir = run_dir
+        self.store = store
+        self.restore = restore
+        self.consent = consent
+        self.console = console
+        self.audit = Audit(run_dir)
+        self.leaving = False
+        self.agreed: Consent
+        self.worker: PartyWorker
+        self.stream: Stream | None = None
+        """The one on which the server has welcomed this party."""
+
+    def follow_orders(self) -> Goodbye:
+        """Carry out orders; the first signal asks the server for leave."""
+        with stop_on_signal(self._ask_for_leave):
+            while True:
+                event = self.dialer.inbox.get(LISTEN_S)
+                if event is None:
+                    if self.leaving and self.dialer.stream is None:
+                        raise KeyboardInterrupt
+                elif isinstance(event, Over):
+                    raise event.error
+                elif kind_of(event.parcel.envelope) == "goodbye":
                     return event.parcel.envelope.goodbye
-                case _ if worker is not None and welcome is not None and event.stream is welcome.stream:
-                    _carry_out(worker, event, dialer)
-                case _:  # of a stream that has ended: nobody waits for the answer
-                    pass
-            del event  # or its message stays in memory while the next one comes
+                elif kind_of(event.parcel.envelope) == "welcome" or event.stream is self.stream:
+                    self._carry_out(event)
+                # else of a stream that has ended: nobody waits for the answer
+                del event  # or its message stays in memory while the next one comes
+
+    def _carry_out(self, order: Order) -> None:
+        try:
+            if kind_of(order.parcel.envelope) == "welcome":
+                self._enter(order)
+                return
+            self.agreed.check(order.parcel)
+            answer, content = self.worker.answer(order.parcel)
+            order.stream.send(answer, content)
+            if kind_of(answer) == "saved":
+                self.audit.note("saved", self.dialer.server, f"round {order.parcel.envelope.save.round}")
+        except (ValueError, OSError) as error:
+            self.audit.note("refused", self.dialer.server, plain(str(error)))
+            self.dialer.refuse(last_word(error))
+            raise
+
+    def _enter(self, welcome: Order) -> None:
+        run = welcome.parcel.envelope.run
+        self.agreed = self.consent(welcome.parcel.envelope)
+        _enter_run(self.run_dir, run)
+        self.worker = PartyWorker(run, self.restore, self.store)
+        self.stream = welcome.stream
+        self.console.print(f"joined run {run}")
+        self.audit.note("joined", self.dialer.server, f"run {run}")
+        if self.leaving:
+            self._send_leaving()
+
+    def _ask_for_leave(self, signal_name: str) -> None:
+        self.leaving = True
+        self.console.print(f"{signal_name}: leaving after this round and its checkpoint (again: at once)")
+        self._send_leaving()
+
+    def _send_leaving(self) -> None:
+        if self.dialer.stream is not None:
+            run = read_run_id(self.run_dir)
+            self.dialer.stream.send(Envelope(version=PROTOCOL_VERSION, run=run, leaving=Leaving()))
 
 
-def _carry_out(worker: PartyWorker, order: Order, dialer: Dialer) -> None:
-    try:
-        order.stream.send(*worker.answer(order.parcel))
-    except (ValueError, OSError) as error:
-        dialer.refuse(" ".join(str(error).split()))
-        raise
-
-
-def _send_leaving(dialer: Dialer, run: str) -> None:
-    if dialer.stream is not None:
-        dialer.stream.send(Envelope(version=PROTOCOL_VERSION, run=run, leaving=Leaving()))
-
-
-def _enter_run(run_dir: Path, run: str) -> str:
-    if read_run_id(run_dir) != run:
+def _enter_run(run_dir: Path, run: str) -> None:
+    """Note the run that the folder belongs to. Raises EnvelopeError for another one than before, or none."""
+    known = read_run_id(run_dir)
+    if not run or known not in ("", run):
+        raise EnvelopeError(
+            f"welcome to run {run or '(none)'} came, this party's folder belongs to run {known or '(none)'}"
+        )
+    if not known:
         write_run_id(run_dir, run)
-    return run

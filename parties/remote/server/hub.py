@@ -1,25 +1,48 @@
 """The server's listening side: lets parties in, keeps their streams, and tells when they are lost."""
 
 import asyncio
+import resource
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from parties.remote.audit import Audit, limited
 from parties.remote.joining import Expected, JoinRefused, check_hello, check_identity
 from parties.remote.server.connection import PartyConnection
+from parties.remote.tls.certificates import Peer
 from parties.remote.tls.files import TlsFiles
+from parties.remote.tls.lists import Lists
 from parties.remote.transport.rpc import Pipe, Server, error_text, is_end, make_server
-from parties.remote.transport.stream import Ended, Stream
-from vfl.config import NetworkConfig
+from parties.remote.transport.stream import LAST_WORD_S, Ended, Stream
+from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Welcome, read_envelope, refusal
+from vfl.wire.envelope import (
+    PROTOCOL_VERSION,
+    Envelope,
+    EnvelopeError,
+    Goodbye,
+    Hello,
+    Welcome,
+    kind_of,
+    read_envelope,
+    refusal,
+)
+from vfl.wire.parcel import Parcel
+from vfl.wire.text import plain
 
-JOIN_LIMIT_S = 20.0
+HELLO_LIMIT_S = 5.0
 """A stream that has not said hello by then is closed."""
-SPARE_STREAMS = 8
-"""Streams beyond one per party: for those that are refused."""
+STREAMS_PER_OWNER = 2
+"""With one certificate: a party's own, and one with which its doctor asks or by which it dials again."""
+RESERVED_FILES = 256
+"""Descriptors that no connection may take: for checkpoints, logs, sockets of this machine."""
+MOST_CONNECTIONS = 4096
+AUDITED = ("saved", "leaving", "refusal")
+"""What of a joined party's messages is noted."""
 FAREWELL_S = 10.0
 """How long the parties may take to hang up at the end."""
 
@@ -33,6 +56,7 @@ class Hub:
         network: addresses and limits.
         tls: the server's identity; None for plaintext.
         log: shows a line.
+        folder: of the run, for the audit log; None writes none.
         on_leaving: called, in the hub's thread, with the name of a party that wants to leave.
         on_joined: called, in the hub's thread, with the name of a party that is here.
     """
@@ -45,6 +69,7 @@ class Hub:
         tls: TlsFiles | None,
         *,
         log: Callable[[str], None],
+        folder: Path | None = None,
         on_leaving: Callable[[str], None] = lambda name: None,
         on_joined: Callable[[str], None] = lambda name: None,
     ) -> None:
@@ -53,10 +78,16 @@ class Hub:
         self.network = network
         self.tls = tls
         self.log = log
+        self.tell = limited(log)
+        """Shows what peers cause."""
         self.on_leaving = on_leaving
         self.on_joined = on_joined
         self.barred: dict[str, str] = {}
         """Why a party is not let in any more, by name."""
+        self.lists = Lists(network.tls)
+        self.audit = Audit(folder)
+        self._streams = Counter[str]()
+        """Open ones by the name in the certificate."""
         self._connections: dict[str, PartyConnection] = {}
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
@@ -113,8 +144,8 @@ class Hub:
                 connection.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, goodbye=goodbye))
 
     async def _listen(self) -> Server:
-        streams = len(self.expected) + SPARE_STREAMS
-        server = make_server(self.network.listen, self.tls, streams, self._serve)
+        connections = _connection_limit(STREAMS_PER_OWNER * len(self.expected))
+        server = make_server(self.network.listen, self.tls, connections, self._serve)
         await server.start()
         return server
 
@@ -123,29 +154,44 @@ class Hub:
         self._thread.join()
         self._loop.close()
 
-    async def _serve(self, pipe: Pipe, identity: str | None) -> None:
-        """Serve one stream from its hello to its end."""
+    async def _serve(self, pipe: Pipe, caller: Peer | None) -> None:
+        """Serve one stream from its hello to its end. ``caller`` is None on a plaintext connection."""
+        name = "" if caller is None else caller.name
+        self._streams[name] += 1
         try:
-            connection = self._admit(await _first(pipe), identity, pipe)
+            await self._serve_one(pipe, caller)
         except JoinRefused as refused:
-            self.log(f"refused to let a party in: {refused}")
-            await pipe.write(refusal(str(refused), again=refused.again).SerializeToString())
-            return
-        if connection is None:
-            await pipe.write(self._welcome())
-            return
+            reason = plain(str(refused))
+            self.tell(f"refused to let a party in: {reason}")
+            self.audit.note("refused", caller or Peer(""), reason)
+            async with asyncio.timeout(LAST_WORD_S):
+                await pipe.write(refusal(reason, again=refused.again).SerializeToString())
+        finally:
+            self._streams[name] -= 1
+
+    async def _serve_one(self, pipe: Pipe, caller: Peer | None) -> None:
+        """Serve one stream. Raises JoinRefused."""
+        if caller is not None:
+            self._check_caller(caller)
+        connection = self._admit(await _first(pipe), caller, pipe)
         ended = Ended("the connection ended")
         try:
-            await pipe.write(self._welcome())
             ended = await connection.stream.run()
         except Exception as error:
             ended = Ended(error_text(error))
         finally:  # a peer that hangs up cancels this very task
-            self._drop(connection, ended)
+            self._drop(connection, caller or Peer(connection.name), ended)
 
-    def _admit(self, first: Envelope, identity: str | None, pipe: Pipe) -> PartyConnection | None:
-        """Return the new party's connection; None for one that only asks and would be let in. Raises JoinRefused."""
-        hello = check_identity(first, identity, tuple(self.expected))
+    def _check_caller(self, caller: Peer) -> None:
+        """Raise JoinRefused for a certificate that is kept out, or has enough streams."""
+        if objection := self.lists.objection(caller):
+            raise JoinRefused(objection)
+        if self._streams[caller.name] > STREAMS_PER_OWNER:
+            raise JoinRefused(f"{caller.name} has {STREAMS_PER_OWNER} streams open already", again=True)
+
+    def _admit(self, first: Envelope, caller: Peer | None, pipe: Pipe) -> PartyConnection:
+        """Return the connection of a party that is let in, or only asks and would be. Raises JoinRefused."""
+        hello = check_identity(first, None if caller is None else caller.name, tuple(self.expected))
         if first.run not in ("", self.run):
             raise JoinRefused(
                 f"{hello.party}'s folder belongs to run {first.run}, the server's to run {self.run}; "
@@ -154,22 +200,7 @@ class Hub:
         check_hello(hello, self.expected[hello.party])
         if hello.party in self.barred:
             raise JoinRefused(self.barred[hello.party])
-        connection = PartyConnection(
-            hello,
-            self.run,
-            reply_limit_s=self.network.reply_limit_s,
-            slow_s=self.network.silence_s,
-            log=self.log,
-            on_leaving=self.on_leaving,
-        )
-        connection.stream = Stream(
-            pipe,
-            connection.receive,
-            max_message_mb=self.network.max_message_mb,
-            heartbeat_s=self.network.heartbeat_s,
-            silence_s=self.network.silence_s,
-            on_beat=connection.check_pace,
-        )
+        connection = self._connect(hello, caller or Peer(hello.party), pipe)
         with self._changed:
             present = self._connections.get(hello.party)
             if present is not None and not present.lost and present.hello.instance != hello.instance:
@@ -178,38 +209,90 @@ class Hub:
                     f"(one that died without a word is let go after {self.network.silence_s:g} s)",
                     again=True,
                 )
+            connection.stream.send(self._welcome(hello.party))  # before any order
             if hello.only_asks:
-                self.log(f"{hello.party} asks whether it may join: it may")
-                return None
+                self.tell(f"{hello.party} asks whether it may join: it may")
+                connection.stream.end("it only asks")
+                return connection
             self._connections[hello.party] = connection
             self._changed.notify_all()
         if present is not None:  # the same process dials again before its old stream was found to be dead
             present.fail(PeerLost(f"{hello.party} is lost: it dialled again"))
             present.stream.end("it dialled again")
-        self.log(f"{hello.party} joined")
+        self.tell(f"{hello.party} joined")
+        self.audit.note("joined", caller or Peer(hello.party))
         self.on_joined(hello.party)
         return connection
 
-    def _drop(self, connection: PartyConnection, ended: Ended) -> None:
+    def _connect(self, hello: Hello, party: Peer, pipe: Pipe) -> PartyConnection:
+        connection = PartyConnection(
+            hello,
+            self.run,
+            reply_limit_s=self.network.reply_limit_s,
+            slow_s=self.network.silence_s,
+            log=self.tell,
+            on_leaving=self.on_leaving,
+        )
+
+        def receive(parcel: Parcel) -> None:
+            connection.receive(parcel)
+            if (kind := kind_of(parcel.envelope)) in AUDITED:
+                self.audit.note(kind, party, parcel.envelope.refusal.reason)
+
+        def on_beat() -> None:
+            connection.check_pace()
+            if objection := self.lists.objection(party) if party.serial else None:
+                connection.stream.end(objection)
+
+        connection.stream = Stream(
+            pipe,
+            receive,
+            max_message_mb=self.network.max_message_mb,
+            heartbeat_s=self.network.heartbeat_s,
+            silence_s=self.network.silence_s,
+            on_beat=on_beat,
+        )
+        return connection
+
+    def _drop(self, connection: PartyConnection, party: Peer, ended: Ended) -> None:
         name = connection.name
         lost = PeerMisbehaved(name, ended.reason) if ended.violation else PeerLost(f"{name} is lost: {ended.reason}")
         with self._changed:
             if self._connections.get(connection.name) is connection:
                 del self._connections[connection.name]
+                self.audit.note("lost", party, ended.reason)
             self._changed.notify_all()
         connection.fail(lost)
 
-    def _welcome(self) -> bytes:
-        welcome = Welcome(heartbeat_s=self.network.heartbeat_s, silence_s=self.network.silence_s)
-        return Envelope(version=PROTOCOL_VERSION, run=self.run, welcome=welcome).SerializeToString()
+    def _welcome(self, name: str) -> Envelope:
+        welcome = Welcome(
+            heartbeat_s=self.network.heartbeat_s, silence_s=self.network.silence_s, terms=self.expected[name].terms
+        )
+        return Envelope(version=PROTOCOL_VERSION, run=self.run, welcome=welcome)
+
+
+def _connection_limit(needed: int) -> int:
+    """Return how many connections there may be, after allowing this process as many descriptors as it may have.
+
+    Raises ConfigError where not even the parties' own can be open.
+    """
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + RESERVED_FILES
+    allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    if allowed - RESERVED_FILES < needed:
+        raise ConfigError(
+            f"ulimit -Hn: {most} descriptors are too few for {needed} connections and {RESERVED_FILES} more; raise it"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, allowed), most))
+    return allowed - RESERVED_FILES
 
 
 async def _first(pipe: Pipe) -> Envelope:
     """Return a stream's first envelope. Raises JoinRefused for none, a late one and one that cannot be read."""
     try:
-        data = await asyncio.wait_for(pipe.read(), JOIN_LIMIT_S)
+        data = await asyncio.wait_for(pipe.read(), HELLO_LIMIT_S)
     except TimeoutError:
-        raise JoinRefused(f"no hello within {JOIN_LIMIT_S:g} s") from None
+        raise JoinRefused(f"no hello within {HELLO_LIMIT_S:g} s") from None
     if is_end(data):
         raise JoinRefused("the stream ended before its hello")
     try:

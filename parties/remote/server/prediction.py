@@ -22,13 +22,13 @@ from parties.predict import (
     predict,
     zero_embeddings,
 )
-from parties.remote.joining import Expected, agreement
+from parties.remote.joining import Expected, Terms, agreement
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.offences import Offences
 from parties.remote.server.server_process import OWNER, ServerLabels, server_file, server_labels
-from parties.remote.transport.security import load_identity
+from parties.remote.transport.security import last_word, load_identity
 from parties.trained import Trained, load_run
 from vfl.checkpoint import CheckpointStore, State
 from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
@@ -95,7 +95,12 @@ class PredictionServer:
         data = replace(self.labels.digests, test_ids=ids_digest(self.ids_N))
         shared = agreement(self.config)
         return {
-            name: Expected(feature_config(self.config, name).embedding_size, shared, data)
+            name: Expected(
+                feature_config(self.config, name).embedding_size,
+                shared,
+                data,
+                Terms.of(self.config, name, len(self.ids_N)).text(),
+            )
             for name in self.config.parties
             if name not in self.absent
         }
@@ -122,7 +127,7 @@ class PredictionServer:
                 reason, code = f"{len(prediction.ids_N)} samples are predicted", DONE
                 return prediction
         except Exception as error:
-            reason = f"the server ended: {error}"
+            reason = f"the server ended: {last_word(error)}"
             code = LOST if isinstance(error, PeerLost) else BAD_INPUT
             raise
         finally:
@@ -235,7 +240,7 @@ def serve_predictions(
     def let_go(name: str) -> None:
         hub.say_goodbye((name,), exit_code=INTERRUPTED, reason="left before the prediction was done")
 
-    hub = Hub(run, server.expected, config.network, tls, log=console.print, on_leaving=let_go)
+    hub = Hub(run, server.expected, config.network, tls, log=console.print, folder=run_dir, on_leaving=let_go)
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
         return server.serve(hub, console)

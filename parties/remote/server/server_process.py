@@ -10,13 +10,13 @@ from torch import Tensor
 
 from parties.build import TrainingLabels, build_head_server, feature_config
 from parties.mode import VERTICAL
-from parties.remote.joining import DataDigests, Expected, agreement, check_mode, labels_digest
+from parties.remote.joining import DataDigests, Expected, Terms, agreement, check_mode, labels_digest
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.offences import Offences
 from parties.remote.server.stand_in import ABSENT, DroppableLink, StandIn
-from parties.remote.transport.security import load_identity
+from parties.remote.transport.security import last_word, load_identity
 from parties.widths import ShowWidths
 from vfl.checkpoint import CheckpointStore
 from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
@@ -120,7 +120,7 @@ class ServerProcess:
                     return outcome
                 self._let_leave(hub, outcome)
         except Exception as error:
-            reason = f"the server ended: {error}"
+            reason = f"the server ended: {last_word(error)}"
             code = LOST if isinstance(error, PeerLost) else BAD_INPUT
             raise
         finally:
@@ -229,7 +229,12 @@ def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecur
             write_run_id(run_dir, run)
         process = ServerProcess(config, run_dir, labels, runtime)
         expected = {
-            name: Expected(feature_config(config, name).embedding_size, agreement(config), labels.digests)
+            name: Expected(
+                feature_config(config, name).embedding_size,
+                agreement(config),
+                labels.digests,
+                Terms.of(config, name, len(labels.test_labels_N)).text(),
+            )
             for name in process.names
         }
         with Hub(
@@ -238,6 +243,7 @@ def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecur
             config.network,
             tls,
             log=console.print,
+            folder=run_dir,
             on_leaving=process.breaks.leave,
             on_joined=process.joined,
         ) as hub:

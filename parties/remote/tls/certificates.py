@@ -137,9 +137,31 @@ def make_request(owner: Owner, key: ec.EllipticCurvePrivateKey) -> x509.Certific
     return builder.add_extension(owner.alternative_names, critical=False).sign(key, hashes.SHA256())
 
 
+@dataclass(frozen=True)
+class Peer:
+    """Who is at the other end, by its certificate; on a plaintext connection only the name that it gives itself."""
+
+    name: str
+    serial: str = ""
+    """Of the certificate, hexadecimal."""
+    fingerprint: str = ""
+    """Of the public key, as ``scripts/certs.py show`` prints it."""
+
+
+def peer(certificate_pem: bytes) -> Peer:
+    """Return whom a certificate names. Raises ValueError for what is no certificate or has no single name."""
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
+    return Peer(common_name(certificate.subject), serial(certificate), fingerprint(certificate.public_key()))
+
+
 def identity(certificate_pem: bytes) -> str:
-    """Return the owner's name in a certificate. Raises ValueError for what is no certificate or has no single name."""
-    return common_name(x509.load_pem_x509_certificate(certificate_pem).subject)
+    """Return the owner's name in a certificate. Raises ValueError as ``peer``."""
+    return peer(certificate_pem).name
+
+
+def serial(certificate: x509.Certificate) -> str:
+    """Return a certificate's serial number, hexadecimal."""
+    return f"{certificate.serial_number:x}"
 
 
 def common_name(subject: x509.Name) -> str:

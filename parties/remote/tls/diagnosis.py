@@ -5,19 +5,19 @@ is refused only after its own side of the handshake has succeeded: gRPC then han
 frame that begins HTTP/2, RFC 9113) if it does not.
 """
 
+import os
 import socket
 import ssl
-import tempfile
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from pathlib import Path
 
 from cryptography import x509
 
 from parties.remote.tls.certificates import SERVER, common_name
 from parties.remote.tls.files import TlsFiles
+from parties.remote.tls.looking import verifying_context
 
 STEP_LIMIT_S = 5.0
 """For every step: looking up, connecting, shaking hands, the first bytes."""
@@ -142,15 +142,11 @@ def _shake_hands(address: str, connection: socket.socket, tls: TlsFiles) -> ssl.
 
 
 def _context(tls: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.set_alpn_protocols(["h2"])
-    context.load_verify_locations(cadata=tls.ca.decode())
-    with tempfile.TemporaryDirectory() as folder:  # private to this user; Python's ssl reads own keys from files only
-        certificate, key = Path(folder) / "certificate.pem", Path(folder) / "key.pem"
-        certificate.write_bytes(tls.certificate)
-        key.write_bytes(tls.key)
-        context.load_cert_chain(certificate, key)
+    context = verifying_context(tls)
+    with os.fdopen(os.memfd_create("identity"), "wb") as memory:  # Python's ssl reads keys from files only: on no disk
+        memory.write(tls.certificate + b"\n" + tls.key)
+        memory.flush()
+        context.load_cert_chain(f"/proc/self/fd/{memory.fileno()}")
     return context
 
 

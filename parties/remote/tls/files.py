@@ -12,7 +12,7 @@ KEYS/                 (0700)
 
 import stat
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,6 +45,10 @@ class TlsFiles:
     """The authorities whom the owner trusts."""
     certificate: bytes
     key: bytes = field(repr=False)
+
+    def trusting(self, certificate: bytes) -> "TlsFiles":
+        """Return the same identity that trusts one certificate alone."""
+        return replace(self, ca=certificate)
 
 
 def load_tls_files(ca: Path, certificate: Path, key: Path, owner: str) -> TlsFiles:

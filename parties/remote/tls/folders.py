@@ -18,6 +18,7 @@ from parties.remote.tls.certificates import (
     key_pem,
     make_request,
     new_key,
+    serial,
 )
 from parties.remote.tls.files import (
     CA,
@@ -123,7 +124,11 @@ def _describe_certificate(certificate: x509.Certificate) -> list[str]:
         what = f"authority {common_name(certificate.subject)!r}"
     else:
         what = f"certificate of {_named(certificate)}, signed by {common_name(certificate.issuer)!r}"
-    return [f"{what}, {validity}", f"fingerprint {fingerprint(certificate.public_key())}"]
+    return [
+        f"{what}, {validity}",
+        f"fingerprint {fingerprint(certificate.public_key())}",
+        f"serial {serial(certificate)}",
+    ]
 
 
 def _named(certificate: x509.Certificate | x509.CertificateSigningRequest) -> str:

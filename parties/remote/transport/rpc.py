@@ -15,10 +15,11 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is said by ours
 import grpc
 import grpc.aio
 
-from parties.remote.tls.certificates import identity
+from parties.remote.tls.certificates import Peer, peer
 from parties.remote.tls.files import TlsFiles
 from vfl.config import ConfigError
 from vfl.wire.parcel import PIECE_BYTES
+from vfl.wire.text import plain
 
 SERVER = "server"
 """The server's name in its certificate."""
@@ -29,7 +30,6 @@ _LARGEST = 2 * PIECE_BYTES
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.max_receive_message_length", _LARGEST),
     ("grpc.max_send_message_length", _LARGEST),
-    ("grpc.so_reuseport", 0),  # or a second server would quietly share the port
     # Heartbeats tell whether a peer lives; these only clear away connections that are cut without a word.
     # A client that pings faster than the server allows is thrown out: no strikes.
     ("grpc.keepalive_time_ms", 30_000),
@@ -38,6 +38,18 @@ _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.enable_retries", 0),
+]
+HANDSHAKE_LIMIT_S = 10
+"""From a TCP connection to the end of its handshakes; whoever is silent for longer is hung up on."""
+IDLE_LIMIT_S = 20
+"""For a connection on which no stream is open."""
+STREAMS_PER_CONNECTION = 2
+_SERVER_OPTIONS: list[tuple[str, int | str]] = [
+    *_OPTIONS,
+    ("grpc.so_reuseport", 0),  # or a second server would quietly share the port
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_LIMIT_S * 1000),
+    ("grpc.max_connection_idle_ms", IDLE_LIMIT_S * 1000),
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
 ]
 
 
@@ -63,8 +75,8 @@ class Call(Pipe, Protocol):
 
 Server = grpc.aio.Server
 Channel = grpc.aio.Channel
-Serve = Callable[[Pipe, str | None], Awaitable[None]]
-"""Serves a stream, given the peer's identity by its certificate; None on a plaintext connection."""
+Serve = Callable[[Pipe, Peer | None], Awaitable[None]]
+"""Serves a stream, given the peer by its certificate; None on a plaintext connection."""
 
 
 def is_end(message: Any) -> bool:
@@ -73,34 +85,41 @@ def is_end(message: Any) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """Return gRPC's status in one line."""
+    """Return gRPC's status in one line; its details may be the peer's words."""
     if isinstance(error, grpc.aio.AioRpcError):
-        return " ".join(f"{error.code().name}: {error.details()}".split())
-    return f"{type(error).__name__} {error}".strip()
+        return plain(f"{error.code().name}: {error.details()}")
+    return plain(f"{type(error).__name__} {error}")
 
 
 def is_oversize(error: BaseException) -> bool:
-    """Tell whether a message was above a side's limit: sending it again would not help."""
-    return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    """Tell whether a message was above a side's limit: sending it again would not help.
+
+    A server that is full for now has the same status code: its text tells them apart.
+    """
+    if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return False
+    return "larger than max" in (error.details() or "")
 
 
-def make_server(address: str, tls: TlsFiles | None, streams: int, serve: Serve) -> Server:
+def make_server(address: str, tls: TlsFiles | None, connections: int, serve: Serve) -> Server:
     """Return a server bound to ``address``, not yet started, that hands every stream to ``serve``.
 
-    Raises ConfigError where the address cannot be bound, as when another process listens there.
+    Beyond so many ``connections`` it hangs up on new ones at once. Raises ConfigError where the address cannot be
+    bound, as when another process listens there.
     """
 
     async def handle(_requests: Any, context: Any) -> None:
-        peer = None
+        caller = None
         if tls is not None:
             auth_context = context.auth_context()
             if auth_context["ssl_tls_version"] != [b"TLSv1.3"]:  # another module had started gRPC before this one
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "TLS 1.3 is needed")
-            peer = identity(auth_context["x509_pem_cert"][0])
-        await serve(context, peer)
+            caller = peer(auth_context["x509_pem_cert"][0])
+        await serve(context, caller)
 
     method = grpc.stream_stream_rpc_method_handler(handle)
-    server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=streams)
+    limit = ("grpc.max_allowed_incoming_connections", connections)
+    server = grpc.aio.server(options=[*_SERVER_OPTIONS, limit])
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: method}),))
     try:
         if tls is None:
@@ -115,13 +134,17 @@ def make_server(address: str, tls: TlsFiles | None, streams: int, serve: Serve) 
     return server
 
 
-def open_channel(address: str, tls: TlsFiles | None) -> Channel:
-    """Return a channel to the server; it connects when a stream is opened."""
+def open_channel(address: str, tls: TlsFiles | None, *, use_proxy: bool = False) -> Channel:
+    """Return a channel to the server; it connects when a stream is opened.
+
+    ``use_proxy``: through the HTTP proxy that the environment names, where it names one.
+    """
+    options = [*_OPTIONS, ("grpc.enable_http_proxy", int(use_proxy))]
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=options)
     credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
     # The certificate must name the server, wherever it was found.
-    return grpc.aio.secure_channel(address, credentials, options=[*_OPTIONS, ("grpc.ssl_target_name_override", SERVER)])
+    return grpc.aio.secure_channel(address, credentials, options=[*options, ("grpc.ssl_target_name_override", SERVER)])
 
 
 def open_stream(channel: Channel) -> Call:

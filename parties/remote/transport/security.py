@@ -1,9 +1,14 @@
-"""Who a process is: its TLS files, or plaintext where that was asked for and nobody else can listen."""
+"""Who a process is (TLS files, or plaintext where that was asked for), and what it tells others of its failures."""
 
 import ipaddress
 
 from parties.remote.tls.files import TlsFiles, load_tls_files
 from vfl.config import ConfigError, NetworkConfig
+from vfl.errors import PeerLost
+from vfl.wire.codec import CodecError
+from vfl.wire.messages import MessageError
+from vfl.wire.parcel import TooLargeError
+from vfl.wire.text import plain
 
 
 def load_identity(owner: str, network: NetworkConfig, address_field: str, *, insecure: bool) -> TlsFiles | None:
@@ -26,6 +31,13 @@ def load_identity(owner: str, network: NetworkConfig, address_field: str, *, ins
             f"network.tls.{missing[0]}: is missing; make keys with scripts/certs.py (--insecure: plaintext on loopback)"
         )
     return load_tls_files(tls.ca, tls.certificate, tls.key, owner)
+
+
+def last_word(error: Exception) -> str:
+    """Return what a peer is told of an error: all of what peers did, but of this process's own files nothing."""
+    if isinstance(error, MessageError | CodecError | PeerLost | TooLargeError):
+        return plain(str(error))
+    return "something of its own is wrong; what it is, its own log says"
 
 
 def _is_loopback(address: str) -> bool:

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from parties.remote.transport.rpc import Pipe, error_text, is_end, is_oversize
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, kind_of, refusal
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Assembler, Parcel, check_size, cut
 
+T = TypeVar("T")
 LAST_WORD_S = 5.0
 """How long telling the peer what was wrong may take."""
 BEAT = Envelope(version=PROTOCOL_VERSION, heartbeat=Heartbeat())
@@ -61,6 +62,7 @@ class Stream:
         self.on_beat = on_beat
         self._loop = asyncio.get_running_loop()
         self._outbox = asyncio.Queue[_Outgoing | Ended]()
+        self._ending: asyncio.Future[Ended] = self._loop.create_future()
         self._heard_s = self._loop.time()
 
     def send(self, envelope: Envelope, content: Sequence[Buffer] = ()) -> None:
@@ -69,16 +71,17 @@ class Stream:
         Raises ConfigError for a message above the limit.
         """
         check_size(kind_of(envelope), sum(map(len, content)), self.max_message_mb)
-        self._put(_Outgoing(envelope, content))
+        self._in_loop(self._outbox.put_nowait, _Outgoing(envelope, content))
 
     def end(self, reason: str, *, violation: bool = False) -> None:
-        """End the stream from this side once what was queued is written."""
-        self._put(Ended(reason, violation))
+        """End the stream from this side once what was queued is written, or ``LAST_WORD_S`` later."""
+        self._in_loop(self._end, Ended(reason, violation))
 
     async def run(self) -> Ended:
         """Serve the stream to its end and return the reason."""
-        reading, writing, beating = (asyncio.create_task(work()) for work in (self._read, self._write, self._beat))
-        tasks = (reading, writing, beating)
+        works = (self._read, self._write, self._beat, self._expire)
+        tasks = [asyncio.create_task(work()) for work in works]
+        writing = tasks[1]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             ended = next(task.result() for task in tasks if task in done)
@@ -122,9 +125,15 @@ class Stream:
                 return Ended(error_text(error), violation=is_oversize(error))
             del message  # or it stays in memory until the next one goes
 
+    async def _expire(self) -> Ended:
+        ended = await self._ending
+        await asyncio.sleep(LAST_WORD_S)
+        return ended
+
     async def _beat(self) -> Ended:
         while True:
-            self._outbox.put_nowait(_Outgoing(BEAT, ()))
+            if self._outbox.empty():  # what waits there is a sign of life as well
+                self._outbox.put_nowait(_Outgoing(BEAT, ()))
             slept_s = self._loop.time()
             await asyncio.sleep(self.heartbeat_s)
             now_s = self._loop.time()
@@ -134,8 +143,13 @@ class Stream:
                 return Ended(f"silent for {self.silence_s:g} s: frozen, or the network is cut")
             self.on_beat()
 
-    def _put(self, message: _Outgoing | Ended) -> None:
+    def _end(self, ended: Ended) -> None:
+        self._outbox.put_nowait(ended)
+        if not self._ending.done():
+            self._ending.set_result(ended)
+
+    def _in_loop(self, act: Callable[[T], None], message: T) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._outbox.put_nowait, message)
+            self._loop.call_soon_threadsafe(act, message)
         except RuntimeError:  # the loop is closed: nobody listens any more
             return

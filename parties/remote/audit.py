@@ -1,0 +1,71 @@
+"""What peers did, for later: an append-only file of one JSON object a line, and limits on what a peer can have said.
+
+``audit.jsonl`` in a process's folder: ``time`` (UTC), ``event``, ``peer``, ``serial`` of its certificate, ``detail``.
+"""
+
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from parties.remote.tls.certificates import Peer
+
+LINES_A_MINUTE = 120
+"""Of one peer; a run of honest ones stays far below."""
+NAME = "audit.jsonl"
+
+
+class Quota:
+    """Lets at most so many lines a minute pass."""
+
+    def __init__(self, lines: int = LINES_A_MINUTE) -> None:
+        self._passed = deque[float](maxlen=lines)
+        self._left_out = 0
+        self._lock = threading.Lock()
+
+    def take(self) -> str | None:
+        """Return what to add to the next line, None where it must be left out."""
+        now_s = time.monotonic()
+        with self._lock:
+            if len(self._passed) == self._passed.maxlen and now_s - self._passed[0] < 60:
+                self._left_out += 1
+                return None
+            self._passed.append(now_s)
+            left_out, self._left_out = self._left_out, 0
+        return f" ({left_out} lines before were left out)" if left_out else ""
+
+
+def limited(log: Callable[[str], None]) -> Callable[[str], None]:
+    """Return ``log`` for lines that peers cause: at most ``LINES_A_MINUTE``."""
+    quota = Quota()
+
+    def show(line: str) -> None:
+        if (addition := quota.take()) is not None:
+            log(line + addition)
+
+    return show
+
+
+class Audit:
+    """Writes to the end of a file, from any thread; ``None`` writes nowhere."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.path = None if folder is None else folder / NAME
+        self._quotas: dict[str, Quota] = {}
+
+    def note(self, event: str, peer: Peer, detail: str = "") -> None:
+        """Add a line, unless this peer has caused too many of late. Raises OSError as the system does."""
+        addition = self._quotas.setdefault(peer.serial, Quota()).take()
+        if self.path is None or addition is None:
+            return
+        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
+        entry |= {"peer": peer.name, "serial": peer.serial, "detail": detail + addition}
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, (json.dumps(entry) + "\n").encode())
+        finally:
+            os.close(file)

@@ -1,0 +1,126 @@
+"""What a party's owner agrees to, and what the server orders beyond that.
+
+The server's terms count as agreed where they keep within the bounds of ``network.consent``; what has no bound there
+must be as the owner's own file says, or the terms as a whole be accepted once, by their fingerprint.
+"""
+
+from pathlib import Path
+
+from parties.remote.joining import Terms, fingerprint
+from vfl.atomic import write_atomically
+from vfl.config.network import ConsentConfig
+from vfl.lightweighting.schedule import value_at
+from vfl.wire.control import RoundStart, SampleRange
+from vfl.wire.envelope import Envelope, kind_of
+from vfl.wire.messages import Kind, MessageError, PartKind, unpack
+from vfl.wire.parcel import Parcel
+from vfl.wire.text import plain
+
+ACCEPTED = "accepted"
+"""File in a party's folder: the fingerprint of the terms that its owner has accepted."""
+
+
+class NoConsent(MessageError):  # noqa: N818 - says what happened
+    """The owner has not agreed to this."""
+
+
+class Consent:
+    """Terms that the owner has agreed to, and what has been ordered of them.
+
+    Args:
+        terms: what the server will train.
+        bounds: within which the server may choose.
+    """
+
+    def __init__(self, terms: Terms, bounds: ConsentConfig) -> None:
+        self.terms = terms
+        self.bounds = bounds
+        self._rows = 0
+        """Test samples evaluated in this round."""
+
+    def check(self, order: Parcel) -> None:
+        """Raise MessageError for an order beyond the terms, or one that cannot be read."""
+        if kind_of(order.envelope) == "restore":
+            self._rows = 0
+        if kind_of(order.envelope) != "request":
+            return
+        message = unpack(order.content)
+        if message.kind is Kind.START_ROUND:
+            self._rows = 0
+            self._check_round(message.round_index, RoundStart.from_json(message.only(PartKind.CONTROL)))
+        elif message.kind is Kind.EVALUATE:
+            self._check_rows(SampleRange.from_json(message.only(PartKind.CONTROL)))
+
+    def _check_round(self, round_index: int, ordered: RoundStart) -> None:
+        most = self.bounds.alpha if self.bounds.alpha is not None else value_at(self.terms.alpha, round_index)
+        least = self.bounds.beta if self.bounds.beta is not None else value_at(self.terms.beta, round_index)
+        if round_index >= self.terms.rounds:
+            raise MessageError(f"round {round_index + 1} is ordered, {self.terms.rounds} are agreed")
+        if ordered.alpha > most:
+            raise MessageError(f"alpha {ordered.alpha:g} is ordered, at most {most:g} is agreed")
+        if ordered.beta < least:
+            raise MessageError(f"beta {ordered.beta:g} is ordered, at least {least:g} is agreed")
+
+    def _check_rows(self, ordered: SampleRange) -> None:
+        self._rows += max(ordered.stop - ordered.start, 1)
+        if self._rows > self.terms.evaluation_rows:
+            raise MessageError(
+                f"the evaluation of {self._rows} rows in a round is ordered, {self.terms.evaluation_rows} are agreed"
+            )
+
+
+def agree(
+    welcome: Envelope, agreement: str, own: Terms, bounds: ConsentConfig, run_dir: Path, *, accept: bool
+) -> Consent:
+    """Return what the owner agrees to.
+
+    Args:
+        welcome: the server's, with its terms.
+        agreement: what both sides agreed on before.
+        own: the terms as the owner's own file has them.
+        bounds: ``network.consent``.
+        run_dir: of the party; holds the fingerprint of what was accepted.
+        accept: the owner accepts the terms now, within the bounds.
+
+    Raises NoConsent, one line that shows the terms, EnvelopeError for terms that cannot be read.
+    """
+    terms = Terms.read(welcome.welcome.terms)
+    if bounds.run not in (None, welcome.run):
+        raise NoConsent(f"network.consent.run: allows run {bounds.run} alone, the server's is {welcome.run}")
+    if beyond := _beyond(terms, bounds):
+        raise NoConsent(f"network.consent: {'; '.join(beyond)}; ask the server's operator, or widen the bounds")
+    if different := _different(terms, own, bounds):
+        mark, kept = fingerprint(agreement, terms), run_dir / ACCEPTED
+        if accept:
+            write_atomically(kept, mark + "\n")
+        elif mark != bounds.accepted and not (kept.exists() and kept.read_text(encoding="utf-8").strip() == mark):
+            raise NoConsent(
+                f"the server's terms are not those of this party's file: {'; '.join(different)}; to agree, start again "
+                f"with --accept, or set network.consent.accepted={mark}"
+            )
+    return Consent(terms, bounds)
+
+
+def _beyond(terms: Terms, bounds: ConsentConfig) -> list[str]:
+    """Return what of the terms passes a bound."""
+    offered = {
+        "rounds": terms.rounds,
+        "alpha": max(terms.values_of(terms.alpha)),
+        "beta": min(terms.values_of(terms.beta)),
+        "evaluation_rows": terms.evaluation_rows,
+    }
+    lines: list[str] = []
+    for what, value in offered.items():
+        bound = getattr(bounds, what)
+        if bound is not None and (value < bound if what == "beta" else value > bound):
+            lines.append(f"{what} {value:g} is offered, {bound:g} is the bound")
+    return lines
+
+
+def _different(terms: Terms, own: Terms, bounds: ConsentConfig) -> list[str]:
+    """Return what differs from the owner's file and has no bound."""
+    return [
+        f"{what} {plain(str(getattr(terms, what)), 60)} (here {plain(str(getattr(own, what)), 60)})"
+        for what in Terms.model_fields
+        if getattr(bounds, what) is None and getattr(terms, what) != getattr(own, what)
+    ]

@@ -1,0 +1,66 @@
+"""What the server has ordered and the party has not begun: never more than the protocol can have under way."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from parties.remote.transport.stream import Stream
+from vfl.wire.envelope import EnvelopeError, kind_of
+from vfl.wire.parcel import Parcel
+
+MOST_WAITING = 5
+"""A welcome; two orders to restore, of the session that begins; a request or save after them; goodbye."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server wants done, and the stream on which it waits for the answer."""
+
+    parcel: Parcel
+    stream: Stream
+
+
+@dataclass(frozen=True)
+class Over:
+    """Dialling is over, for an error that the party's thread is to raise."""
+
+    error: Exception
+
+
+class Inbox:
+    """A queue from the dialler's thread to the party's."""
+
+    def __init__(self) -> None:
+        self._waiting = deque[Order]()
+        self._over: Over | None = None
+        self._changed = threading.Condition()
+
+    def put(self, order: Order) -> None:
+        """Add an order. Raises EnvelopeError for more than can be under way, or a second packed message."""
+        with self._changed:
+            self._waiting = deque(each for each in self._waiting if not _voids(order, each))
+            content = len(order.parcel.content) and any(len(each.parcel.content) for each in self._waiting)
+            if content or len(self._waiting) == MOST_WAITING:
+                kind = kind_of(order.parcel.envelope)
+                raise EnvelopeError(f"{kind} came while {len(self._waiting)} orders wait: more than can be under way")
+            self._waiting.append(order)
+            self._changed.notify()
+
+    def close(self, error: Exception) -> None:
+        """Say that nothing will follow but this error."""
+        with self._changed:
+            self._over = Over(error)
+            self._changed.notify()
+
+    def get(self, timeout_s: float | None = None) -> Order | Over | None:
+        """Return the oldest order, or the error where none is left; None where nothing comes in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._over, timeout_s)
+            return self._waiting.popleft() if self._waiting else self._over
+
+
+def _voids(order: Order, earlier: Order) -> bool:
+    """Whether nobody waits any more for an earlier order: another stream begins, or another session."""
+    kind = kind_of(order.parcel.envelope)
+    begins_session = kind == "restore" and order.parcel.envelope.sequence == 1
+    return kind == "welcome" or (begins_session and kind_of(earlier.parcel.envelope) != "welcome")

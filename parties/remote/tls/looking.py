@@ -1,0 +1,36 @@
+"""The server's certificate, seen before a party says a word to it: gRPC for Python does not show it.
+
+The stream then trusts this one certificate alone (``TlsFiles.trusting``), so that nobody can take its place between.
+"""
+
+import asyncio
+import ssl
+
+from parties.remote.tls.certificates import SERVER
+from parties.remote.tls.files import TlsFiles
+
+LOOK_LIMIT_S = 10.0
+
+
+def verifying_context(tls: TlsFiles) -> ssl.SSLContext:
+    """Return what accepts a server that one of our authorities signed, by TLS 1.3; without an identity of its own."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
+    context.load_verify_locations(cadata=tls.ca.decode())
+    return context
+
+
+async def look(address: str, tls: TlsFiles) -> bytes:
+    """Return the certificate, as PEM, of the server at ``address``, which ``tls.ca`` signed.
+
+    Raises OSError where nobody answers, or somebody else does; TimeoutError after ``LOOK_LIMIT_S``.
+    """
+    host, _, port = address.rpartition(":")
+    async with asyncio.timeout(LOOK_LIMIT_S):
+        _, writer = await asyncio.open_connection(
+            host.strip("[]"), int(port), ssl=verifying_context(tls), server_hostname=SERVER
+        )
+    der: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    return ssl.DER_cert_to_PEM_cert(der).encode()
