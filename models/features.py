@@ -27,6 +27,14 @@ class Features:
 
 
 @dataclass(frozen=True)
+class TableFeatures(Features):
+    """A row of a table: ``shape`` is (numbers + columns of categories,), the categories last, as whole numbers."""
+
+    category_sizes: tuple[int, ...] = ()
+    """Different codes of each column of categories."""
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """Everything that a feature model is built from. Raises ValueError for an embedding of no width."""
 

@@ -26,7 +26,7 @@ class MLP(nn.Module):
         super().__init__()
         if min(in_features, out_features, *hidden) < 1:
             raise ValueError(f"MLP: every size must be at least 1, got {[in_features, *hidden, out_features]}")
-        self.hidden = _hidden_layers(in_features, hidden, batch_norm=False)
+        self.hidden = hidden_layers(in_features, hidden, batch_norm=False)
         self.output = nn.Linear(hidden[-1] if hidden else in_features, out_features)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class FeatureMLP(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         hidden = [scaled_width(features, spec.width) for features in FEATURE_MLP_HIDDEN]
-        self.hidden = _hidden_layers(math.prod(spec.features.shape), hidden, spec.batch_norm)
+        self.hidden = hidden_layers(math.prod(spec.features.shape), hidden, spec.batch_norm)
         self.embedding = nn.Linear(hidden[-1], spec.embedding_size)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class FeatureMLP(nn.Module):
         return self.embedding(self.hidden(features.flatten(1)))
 
 
-def _hidden_layers(in_features: int, hidden: Sequence[int], batch_norm: bool) -> nn.Sequential:
+def hidden_layers(in_features: int, hidden: Sequence[int], batch_norm: bool) -> nn.Sequential:
     """Linear, BatchNorm1d if asked for, ReLU, once per hidden width."""
     if in_features < 1:
         raise ValueError(f"features: every size must be at least 1, got {in_features} values")

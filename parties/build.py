@@ -10,10 +10,12 @@ from models.mlp import MLP
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.config import ExperimentConfig, FeatureModelConfig
+from vfl.data.files import SharedLabels
 from vfl.data.source import Prepared
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
+from vfl.tasks import Task, task_of
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender
 from vfl.vertical.feature_models import build_feature_model
 from vfl.vertical.head import HeadTrainer
@@ -33,8 +35,13 @@ class TrainingLabels:
     """Labels of the training samples, as the server and, with ``labels: shared``, the parties hold them."""
 
     labels_N: Tensor
-    """int64 class indices."""
-    classes: int
+    """int64 class indices, or float32 values."""
+    task: Task
+
+
+def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLabels:
+    """Return the training labels with what is predicted. Raises ValueError where both do not go together."""
+    return TrainingLabels(held.train.values, task_of(config, held.classes, held.train.values))
 
 
 def build_head_server(
@@ -49,7 +56,7 @@ def build_head_server(
     return HeadServer(
         links,
         [build_receiver(link.name, len(train.labels_N), config) for link in links],
-        build_head(config, train.classes, runtime),
+        build_head(config, train.task, runtime),
         build_server_protocol(config),
         train.labels_N,
         test_labels_N,
@@ -73,12 +80,12 @@ def build_party(
     return FeatureParty(name, model, data, protocol, sender, config, runtime)
 
 
-def build_head(config: ExperimentConfig, classes: int, runtime: Runtime) -> HeadTrainer:
+def build_head(config: ExperimentConfig, task: Task, runtime: Runtime) -> HeadTrainer:
     """Build the head; the server and every replica start from the same weights."""
     width = sum(feature_config(config, name).embedding_size for name in config.parties)
     with seeded(config.seed, "init", owner="head"):
-        head = MLP(width, config.models.head.hidden, classes)
-    return HeadTrainer(head, config.training.optimizer, runtime)
+        head = MLP(width, config.models.head.hidden, task.outputs)
+    return HeadTrainer(head, task, config.training.optimizer, runtime)
 
 
 def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> EmbeddingReceiver:
@@ -104,7 +111,7 @@ def build_party_protocol(
     names = config.parties
     others = [build_receiver(other, len(labels.labels_N), config) for other in names if other != name]
     return HeadReplica(
-        build_head(config, labels.classes, runtime),
+        build_head(config, labels.task, runtime),
         labels.labels_N.to(runtime.device),
         names.index(name),
         others,

@@ -22,7 +22,7 @@ from vfl.lightweighting.pruning import StructuredPruner, psi
 from vfl.lightweighting.sparsify import omega, sparsify
 from vfl.loop import finite
 from vfl.macs import count_macs, count_parameters
-from vfl.optim import build_sgd, load_momentum, momentum_of, set_learning_rate
+from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
 from vfl.runtime import Runtime
 from vfl.vertical.batch_statistics import embed_still
 from vfl.vertical.batches import batch_rows, steps_in_round
@@ -97,7 +97,7 @@ class FeatureParty:
         self.sender = sender
         self.config = config
         self.runtime = runtime
-        self.optimizer = build_sgd(self.model, config.training.optimizer)
+        self.optimizer = build_optimizer(self.model, config.training.optimizer)
         self.example = self.batch(data.train, torch.tensor([0]))
         pruning = config.lightweighting.pruning
         self.pruner = StructuredPruner(
@@ -284,7 +284,7 @@ class FeatureParty:
         return {
             "pruner": self.pruner.state_dict(),
             "model": self.model.state_dict(),
-            "momentum": momentum_of(self.optimizer, self.model),
+            "momentum": optimizer_state(self.optimizer, self.model),
             "feedback": self.sender.receiver.state_dict(),
             "protocol": self.protocol.state_dict(),
             "evaluated": self.evaluated.state_dict(),
@@ -304,7 +304,7 @@ class FeatureParty:
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
         self.runtime.place(self.model)
         self.model.load_state_dict(state["model"])
-        load_momentum(self.optimizer, self.model, state["momentum"])
+        load_optimizer_state(self.optimizer, self.model, state["momentum"])
         self.sender.receiver.load_state_dict(state["feedback"])
         self.protocol.load_state_dict(state["protocol"])
         self.evaluated.load_state_dict(state.get("evaluated", {}))  # nor this

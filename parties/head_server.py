@@ -11,7 +11,6 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vfl.checkpoint import State
@@ -125,7 +124,7 @@ class HeadServer:
         return losses[0]
 
     def evaluate(self) -> Metrics:
-        """Return accuracy and mean loss of the joint model on all test samples, parties' models finished.
+        """Return metrics and mean loss of the joint model on all test samples, parties' models finished.
 
         With ``evaluation.batch_statistics: both`` also, as ``accuracy/test_running``, with running statistics.
         """
@@ -147,18 +146,14 @@ class HeadServer:
         return named | self._test("pruned", "test_after_pruning")
 
     def _test(self, model: EvaluatedModel, name: str) -> Metrics:
-        """Return accuracy and mean loss of all test samples under ``name``, each party using one of its models."""
-        samples = len(self.test_labels_N)
-        correct, loss_sum = 0, 0.0
+        """Return metrics and mean loss of all test samples under ``name``, each party using one of its models."""
+        task, outputs, loss_sum = self.trainer.task, list[Tensor](), 0.0
         for start, stop in self.test_batches():
-            logits_BC = self.logits(self.test_embeddings(start, stop, self.links, model))
-            labels_B = self.test_labels_N[start:stop]
-            loss_sum += float(F.cross_entropy(logits_BC, labels_B, reduction="sum"))
-            correct += int((logits_BC.argmax(dim=1) == labels_B).sum())
-        return {
-            f"accuracy/{name}": correct / samples,
-            f"loss/{name}": finite(loss_sum / samples, "the test loss"),
-        }
+            outputs.append(self.outputs(self.test_embeddings(start, stop, self.links, model)))
+            loss_sum += task.test_loss(outputs[-1], self.test_labels_N[start:stop])
+        loss = finite(loss_sum / len(self.test_labels_N), "the test loss")
+        metrics = task.metrics(task.predictions(torch.cat(outputs)), self.test_labels_N)
+        return {f"{metric}/{name}": value for metric, value in metrics.items()} | {f"loss/{name}": loss}
 
     def test_batches(self) -> list[tuple[int, int]]:
         """Return first row and end of the batches in which the test samples are evaluated."""
@@ -178,8 +173,8 @@ class HeadServer:
         means = self._embeddings(Message(Kind.MEAN), 1, links)
         return {name: mean_1D[0] for name, mean_1D in means.items()}
 
-    def logits(self, embeddings: Mapping[str, Tensor]) -> Tensor:
-        """Return the head's scores [B, C] of all parties' embeddings [B, D]."""
+    def outputs(self, embeddings: Mapping[str, Tensor]) -> Tensor:
+        """Return the head's outputs [B, C] of all parties' embeddings [B, D]."""
         representation_BP = torch.cat([embeddings[link.name] for link in self.links], dim=1)
         with torch.inference_mode():
             return self.trainer.runtime.forward(self.trainer.head, representation_BP.to(self.trainer.runtime.device))
@@ -246,6 +241,11 @@ class HeadServer:
         """Release the parties."""
         for link in self.links:
             link.close()
+
+    @property
+    def metric(self) -> str:
+        """The metric by which models are compared."""
+        return self.trainer.task.metric
 
     @cached_property
     def _data_digest(self) -> str:

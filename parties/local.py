@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from parties.build import TrainingLabels, build_head_server, build_party
+from parties.build import build_head_server, build_party, training_labels
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.checkpoint import State
@@ -57,7 +57,7 @@ def build_in_process(
     split = source.split()
     prepared = {data.party: prepare_party(source, data) for data in split.parties}
     check_aligned({data.party: data.train.ids_digest() for data in split.parties})
-    labels = TrainingLabels(split.labels.train.values, len(split.labels.classes))
+    labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime) for name, data in prepared.items()]
     return build_head_server(

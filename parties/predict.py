@@ -75,7 +75,7 @@ def predict(server: HeadServer, stand_ins: Mapping[str, Tensor]) -> Tensor:
     for start, stop in server.test_batches():
         embeddings = server.test_embeddings(start, stop, present)
         embeddings |= {name: value_D.expand(stop - start, -1) for name, value_D in stand_ins.items()}
-        probabilities.append(server.logits(embeddings).softmax(dim=1).cpu())
+        probabilities.append(server.outputs(embeddings).softmax(dim=1).cpu())
     return torch.cat(probabilities)
 
 

@@ -47,6 +47,8 @@ class Fake:
         self.trained += 1
         return {"loss/train": 1.0 / self.trained}
 
+    metric = "accuracy"
+
     def evaluate(self) -> Metrics:
         self.log.append("evaluate")
         accuracy = self.accuracies[self.trained - 1] if self.accuracies else self.trained / 100
@@ -123,7 +125,14 @@ def test_the_order_of_calls(tmp_path: Path):
         *("summary", "end", "close"),
     ]
     assert summary.pop("wall_time_s") > 0
-    assert summary == {"rounds": 2, "test_accuracy": 0.02, "test_loss": 0.5, "trained": 2}
+    assert summary == {
+        "rounds": 2,
+        "test_accuracy": 0.02,
+        "test_loss": 0.5,
+        "metric": "accuracy",
+        "test_metrics": {"accuracy": 0.02},
+        "trained": 2,
+    }
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from vfl.config import OptimizerConfig
-from vfl.optim import build_sgd
+from vfl.optim import SGD, build_optimizer
 
 SETTINGS = [
     {"momentum": 0.0},
@@ -28,9 +28,10 @@ def model(layout: torch.memory_format) -> nn.Module:
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_steps_are_those_of_torch_bit_for_bit(settings, layout):
     own, other = model(layout), model(layout)
-    optimizer = build_sgd(own, OptimizerConfig(learning_rate=0.1, **settings))
+    optimizer = build_optimizer(own, OptimizerConfig(learning_rate=0.1, **settings))
     fused = layout == torch.contiguous_format
     reference = torch.optim.SGD(other.parameters(), lr=0.1, fused=fused, **settings)
+    assert isinstance(optimizer, SGD)
     assert optimizer.fused == fused
     for seed in range(4):
         batch = torch.randn(5, 2, 8, 8, generator=torch.Generator().manual_seed(seed))
@@ -49,9 +50,9 @@ def test_a_step_does_not_import_the_compiler():
     code = """
 import sys, torch
 from vfl.config import OptimizerConfig
-from vfl.optim import build_sgd
+from vfl.optim import SGD, build_optimizer
 layer = torch.nn.Linear(2, 2)
-optimizer = build_sgd(layer, OptimizerConfig())
+optimizer = build_optimizer(layer, OptimizerConfig())
 layer(torch.ones(1, 2)).sum().backward()
 optimizer.step()
 assert "torch._dynamo" not in sys.modules

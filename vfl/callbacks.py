@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from vfl.atomic import write_atomically
 from vfl.checkpoint import State
 from vfl.loop import Callback, Metrics, TrainingLoop
+from vfl.metrics import is_better, shown, title
 
 
 class JsonLines(Callback):
@@ -36,12 +37,12 @@ class ShowProgress(Callback):
 
     Args:
         console: where it is shown.
-        shown: what a round's line tells beside loss and accuracy: a format by tag.
+        shown: what a round's line tells beside loss and metric: a format by tag.
     """
 
     def __init__(self, console: Console, shown: Mapping[str, str] | None = None) -> None:
         self.console = console
-        self.shown = {"loss/train": "loss {:.4f}", "accuracy/test": "test accuracy {:.2%}"} | dict(shown or {})
+        self.shown = dict(shown or {})
         self.bar = Progress(
             TextColumn("round {task.fields[label]}"),
             BarColumn(),
@@ -66,7 +67,11 @@ class ShowProgress(Callback):
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Show the round's result."""
-        text = "  ".join(form.format(metrics[tag]) for tag, form in self.shown.items() if tag in metrics)
+        metric = loop.algorithm.metric
+        texts = [f"loss {metrics['loss/train']:.4f}"] if "loss/train" in metrics else []
+        if (value := metrics.get(f"{metric}/test")) is not None:
+            texts.append(f"test {title(metric)} {shown(metric, value)}")
+        text = "  ".join(texts + [form.format(metrics[tag]) for tag, form in self.shown.items() if tag in metrics])
         self.bar.update(self.task, completed=0)
         self._label_round(loop)
         self._print(f"round {round_index + 1}/{loop.rounds}  {text}")
@@ -83,13 +88,13 @@ class ShowProgress(Callback):
 
 
 class EarlyStop(Callback):
-    """Stops the run after ``patience`` evaluations without a better test accuracy."""
+    """Stops the run after ``patience`` evaluations without a better test value of the algorithm's metric."""
 
     name = "early_stop"
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
-        self.best = -1.0
+        self.best: float | None = None
         self.waited = 0
 
     def on_start(self, loop: TrainingLoop) -> None:
@@ -98,15 +103,17 @@ class EarlyStop(Callback):
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Count evaluations without improvement."""
-        accuracy = metrics.get("accuracy/test")
-        if accuracy is None:
+        value = metrics.get(f"{loop.algorithm.metric}/test")
+        if value is None:
             return
-        self.waited = 0 if accuracy > self.best else self.waited + 1
-        self.best = max(self.best, accuracy)
+        if self.best is None or is_better(loop.algorithm.metric, value, self.best):
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
         self._stop_if_exhausted(loop)
 
     def state_dict(self) -> State:
-        """Return the best accuracy and the evaluations waited since."""
+        """Return the best value and the evaluations waited since."""
         return {"best": self.best, "waited": self.waited}
 
     def load_state_dict(self, state: State) -> None:
@@ -114,8 +121,10 @@ class EarlyStop(Callback):
         self.best, self.waited = state["best"], state["waited"]
 
     def _stop_if_exhausted(self, loop: TrainingLoop) -> None:
-        if self.waited >= self.patience:
-            loop.request_stop(f"no better test accuracy than {self.best:.2%} in {self.patience} evaluations")
+        if self.best is not None and self.waited >= self.patience:
+            metric = loop.algorithm.metric
+            best = f"no better test {title(metric)} than {shown(metric, self.best)}"
+            loop.request_stop(f"{best} in {self.patience} evaluations")
 
 
 def _round_of(line: str) -> float:

@@ -29,7 +29,12 @@ class Algorithm(Protocol):
         ...
 
     def evaluate(self) -> Metrics:
-        """Return ``accuracy/test`` and ``loss/test``; moves no weight, no statistic and no random stream."""
+        """Return ``METRIC/test`` and ``loss/test``; moves no weight, no statistic and no random stream."""
+        ...
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric by which models are compared, as "accuracy"."""
         ...
 
     def summary(self) -> dict[str, Any]:
@@ -153,9 +158,15 @@ class TrainingLoop:
             "rounds": self.next_round,
             "test_accuracy": self.last_metrics.get("accuracy/test"),
             "test_loss": self.last_metrics.get("loss/test"),
+            "metric": self.algorithm.metric,
+            "test_metrics": self._test_metrics(),
             "wall_time_s": self.wall_time_s,
             **self.algorithm.summary(),
         }
+
+    def _test_metrics(self) -> Metrics:
+        tested = {tag.removesuffix("/test"): value for tag, value in self.last_metrics.items() if tag.endswith("/test")}
+        return {name: value for name, value in tested.items() if name != "loss"}
 
     def save(self) -> None:
         """Commit a checkpoint of the rounds done so far."""

@@ -1,14 +1,18 @@
-"""SGD as both sides use it, with a state that names parameters instead of counting them."""
+"""The optimizer as both sides use it, with a state that names parameters instead of counting them."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from vfl.config import OptimizerConfig
+from vfl.lightweighting import shrink
 from vfl.lightweighting.schedule import value_at
+
+_PREFIXES = {"momentum_buffer": "", "exp_avg": "exp_avg/", "exp_avg_sq": "exp_avg_sq/", "step": "step/"}
+"""What stands before a parameter's name in the saved state, by what the optimizer keeps of it."""
 
 
 class SGD:
@@ -57,30 +61,64 @@ class SGD:
                     self.state[parameter] = {"momentum_buffer": buffer}
 
 
-def build_sgd(module: nn.Module, config: OptimizerConfig) -> SGD:
-    """Return SGD over all parameters of a module."""
-    return SGD(module.parameters(), config)
+class Optimizer(shrink.Optimizer, Protocol):
+    """What an exchange does with an optimizer."""
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        ...
+
+    def step(self) -> Any:
+        """Take a step with every parameter that has a gradient."""
+        ...
 
 
-def set_learning_rate(optimizer: SGD, config: OptimizerConfig, round_index: int) -> None:
+def build_optimizer(module: nn.Module, config: OptimizerConfig) -> Optimizer:
+    """Return the optimizer of all parameters of a module."""
+    if config.kind == "sgd":
+        return SGD(module.parameters(), config)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
+    parameters = list(module.parameters())
+    return kind(
+        parameters,
+        lr=value_at(config.learning_rate, 0),
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        fused=all(parameter.is_contiguous() for parameter in parameters),  # as SGD
+    )
+
+
+def set_learning_rate(optimizer: Optimizer, config: OptimizerConfig, round_index: int) -> None:
     """Set the learning rate that the schedule holds for a round."""
     for group in optimizer.param_groups:
         group["lr"] = value_at(config.learning_rate, round_index)
 
 
-def momentum_of(optimizer: SGD, module: nn.Module) -> dict[str, Tensor]:
-    """Return the momentum buffers by parameter name; parameters that took no step have none."""
-    buffers: dict[str, Tensor] = {}
-    for name, parameter in module.named_parameters():
-        buffer = optimizer.state.get(parameter, {}).get("momentum_buffer")
-        if buffer is not None:
-            buffers[name] = buffer
-    return buffers
+def optimizer_state(optimizer: Optimizer, module: nn.Module) -> dict[str, Tensor]:
+    """Return momentum, or Adam's two moments and steps, by parameter name; who took no step has none."""
+    return {
+        prefix + name: optimizer.state[parameter][entry]
+        for name, parameter in module.named_parameters()
+        for entry, prefix in _PREFIXES.items()
+        if parameter in optimizer.state and entry in optimizer.state[parameter]
+    }
 
 
-def load_momentum(optimizer: SGD, module: nn.Module, buffers: Mapping[str, Tensor]) -> None:
-    """Restore what ``momentum_of`` returned, in each parameter's own memory format."""
+def load_optimizer_state(optimizer: Optimizer, module: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Restore what ``optimizer_state`` returned, moments in each parameter's own memory format."""
     optimizer.state.clear()
     for name, parameter in module.named_parameters():
-        if name in buffers:
-            optimizer.state[parameter] = {"momentum_buffer": torch.empty_like(parameter).copy_(buffers[name])}
+        entries = {entry: saved[prefix + name] for entry, prefix in _PREFIXES.items() if prefix + name in saved}
+        if entries:
+            optimizer.state[parameter] = {
+                entry: _step_count(optimizer, parameter, value)
+                if entry == "step"
+                else torch.empty_like(parameter).copy_(value)
+                for entry, value in entries.items()
+            }
+
+
+def _step_count(optimizer: Optimizer, parameter: Tensor, value: Tensor) -> Tensor:
+    """Return Adam's count where its kernels want it: at the parameter if they are fused."""
+    assert isinstance(optimizer, torch.optim.Adam)
+    return value.to(parameter.device if optimizer.defaults["fused"] else "cpu", copy=True)

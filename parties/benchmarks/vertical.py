@@ -27,6 +27,7 @@ from vfl.runtime import start_runtime
 from vfl.studies.benchmarks.memory import peak_bytes
 from vfl.studies.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
 from vfl.studies.benchmarks.report import describe_machine
+from vfl.tasks import Classification
 from vfl.vertical.batches import batch_rows
 from vfl.vertical.feature_models import build_feature_model
 from vfl.vertical.joint import JointTrainer
@@ -57,8 +58,8 @@ class Bare:
         spec = model_spec(config.models.feature, Features("images", (3, SIDE, SIDE)))
         with seeded(config.seed, "init"):
             features = [build_feature_model(config.models.feature.kind, spec) for _ in self.images]
-        head = build_head(config, CLASSES, runtime).head
-        self.trainer = JointTrainer(features, head, config.training.optimizer, runtime)
+        head = build_head(config, Classification(CLASSES), runtime).head
+        self.trainer = JointTrainer(features, head, Classification(CLASSES), config.training.optimizer, runtime)
         self.rows = cycle(batch_rows(config.seed, 0, WARM_UP, len(self.labels_N), config.training.batch_size))
 
     def step(self) -> None:
@@ -76,7 +77,7 @@ class Lightweight:
         ids_N = torch.arange(len(labels_N))
         as_it_is = AsItIs(Features("images", (3, SIDE, SIDE)))
         parts = [Prepared(as_it_is, samples, samples) for samples in (Samples(ids_N, part) for part in images)]
-        labels = TrainingLabels(labels_N, CLASSES)
+        labels = TrainingLabels(labels_N, Classification(CLASSES))
         replicated = labels if config.training.labels == "shared" else None
         self.parties = [
             build_party(name, part, replicated, config, runtime)

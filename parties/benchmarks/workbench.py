@@ -33,6 +33,7 @@ from vfl.data.files import Labels, PartyData, SharedLabels, write_party_data, wr
 from vfl.data.samples import Samples, ids_digest
 from vfl.runtime import start_runtime
 from vfl.studies.benchmarks.shaped_link import Shape, ShapedLink
+from vfl.tasks import Classification
 from vfl.vertical.batches import batch_rows
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of
 from vfl.wire.messages import Buffer
@@ -99,7 +100,7 @@ class Federation:
             runtime = start_runtime(self.config)
             self.server = build_head_server(
                 [RemoteLink(connection, 1) for connection in connections.values()],
-                TrainingLabels(labels_N, CLASSES),
+                TrainingLabels(labels_N, Classification(CLASSES)),
                 labels_N[:TEST_SAMPLES],
                 self.config,
                 runtime,
@@ -153,7 +154,7 @@ class Federation:
 
     def _expected(self, labels_N: torch.Tensor) -> dict[str, Expected]:
         ids, test_ids = torch.arange(len(labels_N)), torch.arange(TEST_SAMPLES) + len(labels_N)
-        labels = TrainingLabels(labels_N, CLASSES) if self.config.training.labels == "shared" else None
+        labels = TrainingLabels(labels_N, Classification(CLASSES)) if self.config.training.labels == "shared" else None
         data = DataDigests(ids_digest(ids), ids_digest(test_ids), labels_digest(labels))
         return {
             name: Expected(feature_config(self.config, name).embedding_size, agreement(self.config), data)

@@ -31,7 +31,7 @@ SHARED = (
     "evaluation.sparsified",
 )
 """Settings that both sides compute with."""
-REPLAYED = ("precision", "training.head_sync", "training.optimizer", "models.head")
+REPLAYED = ("precision", "task", "training.class_weights", "training.head_sync", "training.optimizer", "models.head")
 """And those of the head's steps, which parties replay where they share the labels."""
 
 
@@ -138,7 +138,7 @@ def labels_digest(labels: TrainingLabels | None) -> str:
     """Return the sha256 of the training labels and the number of classes; empty for none."""
     if labels is None:
         return ""
-    return weights_digest({"labels": labels.labels_N, "classes": torch.tensor(labels.classes)})
+    return weights_digest({"labels": labels.labels_N, "classes": torch.tensor(labels.task.outputs)})
 
 
 def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]) -> Hello:

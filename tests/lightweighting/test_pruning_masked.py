@@ -7,7 +7,11 @@ import torch
 from shorthand import build_feature_model
 from torch import nn
 
+from models.features import ModelSpec, TableFeatures
+from models.table import TableMLP
+from vfl.config import OptimizerConfig
 from vfl.lightweighting.pruning import StructuredPruner, kept_width
+from vfl.optim import build_optimizer, optimizer_state
 
 IMAGES = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -68,6 +72,17 @@ class Concatenated(nn.Module):
         return self.embedding(self.hidden(x).relu())
 
 
+class Tabular(TableMLP):
+    """Two columns of categories behind the numbers: their embeddings keep their width."""
+
+    def __init__(self):
+        super().__init__(ModelSpec(TableFeatures("table", (128,), (2, 2)), embedding_size=4, width=0.1))
+
+    def forward(self, rows):
+        numbers, codes = rows.flatten(1).split((126, 2), dim=1)
+        return super().forward(torch.cat([numbers, (codes > 0).to(rows)], dim=1))
+
+
 def small(kind, width=0.1, batch_norm=True):
     return build_feature_model(
         kind, in_channels=2, image_size=(8, 8), embedding_size=4, width=width, batch_norm=batch_norm
@@ -113,7 +128,7 @@ def mask_parameters(model, alpha):
     return kept
 
 
-NETS = [Residual, Depthwise, Concatenated, *(lambda k=k: small(k) for k in ("vgg11", "cnn", "mlp"))]
+NETS = [Residual, Depthwise, Concatenated, Tabular, *(lambda k=k: small(k) for k in ("vgg11", "cnn", "mlp"))]
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -144,6 +159,7 @@ def test_group_importance_prunes_to_the_same_widths_and_trains(net):
     [
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
         lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+        lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1),
     ],
 )
 def test_a_step_with_carried_state_equals_the_step_of_the_masked_model(optimizer_of):
@@ -168,6 +184,32 @@ def test_a_step_with_carried_state_equals_the_step_of_the_masked_model(optimizer
         if dense.dim() > 1:
             expected = expected[:, list(inputs[layer])]
         torch.testing.assert_close(pruned, expected, atol=1e-12, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_both_moments_of_adam_are_carried_exactly(kind):
+    """What is kept is bit for bit what it was; embeddings of categories keep theirs whole."""
+    torch.manual_seed(0)
+    model = randomized(Tabular())
+    optimizer = build_optimizer(model, OptimizerConfig(kind=kind, learning_rate=0.01))
+    train(model, optimizer, steps=3)
+    before = optimizer_state(optimizer, model)
+    kept = mask_parameters(copy.deepcopy(model), 0.4)
+
+    StructuredPruner(model, IMAGES).prune_to(0.4, optimizer)
+
+    first, second = kept["hidden.0"], kept["hidden.3"]
+    rows = {"hidden.0.weight": first, "hidden.1.weight": first, "hidden.1.bias": first}
+    rows |= {"hidden.3.weight": second, "hidden.4.weight": second, "hidden.4.bias": second}
+    columns = {"hidden.3.weight": first, "embedding.weight": second}
+    after = optimizer_state(optimizer, model)
+    assert after.keys() == before.keys()
+    for key, value in after.items():
+        moment, _, name = key.partition("/")
+        expected = before[key] if moment == "step" else before[key][rows.get(name, slice(None))]
+        expected = expected[:, columns[name]] if name in columns and moment != "step" else expected
+        assert torch.equal(value, expected), key
+        assert moment == "step" or value.abs().sum() > 0
 
 
 def train(model, optimizer, steps):

@@ -84,7 +84,7 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
         train_ND = parties[1].evaluated.finished_copy()(parties[1].train.features)
     choices: list[tuple[WhenAbsent, torch.Tensor]] = [("zeros", torch.zeros(8)), ("mean", train_ND.mean(dim=0))]
     for choice, value_D in choices:
-        expected_NC = server.logits(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)
+        expected_NC = server.outputs(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)
         predicted = predict_in_process(trained, None, ["party_2"], choice)
         torch.testing.assert_close(predicted.probabilities_NC, expected_NC)
         assert list(predicted.accuracies) == [f"accuracy without party_2 ({choice})", "with all parties"]

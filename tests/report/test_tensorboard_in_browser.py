@@ -29,6 +29,8 @@ class Replayed:
     def train_round(self, round_index: int) -> dict[str, float]:
         return {tag: value for tag, value in self.rows[round_index].items() if tag != "round"}
 
+    metric = "accuracy"
+
     def evaluate(self) -> dict[str, float]:
         return {}
 

@@ -55,6 +55,7 @@ def test_without_lightweighting_equals_joint_training(build, labels: str, precis
     joint = JointTrainer(
         [copy.deepcopy(party.model) for party in parties],
         copy.deepcopy(server.trainer.head),
+        server.trainer.task,
         server.config.training.optimizer,
         server.trainer.runtime,
     )

@@ -8,8 +8,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from vfl.components import FEATURE_MODELS, SOURCES
 from vfl.config.fields import (
+    AboveZero,
     Number,
     Positive,
+    Probability,
     RatioSchedule,
     Section,
     name_in,
@@ -117,6 +119,10 @@ class ModelsConfig(Section):
     classifier: ClassifierConfig = ClassifierConfig()
 
 
+ClassWeights = Literal["balanced"] | dict[str, AboveZero]
+MetricName = Literal["auc", "average_precision", "ks", "log_loss", "f1", "accuracy", "macro_f1", "rmse", "mae", "r2"]
+
+
 class TrainingConfig(Section):
     """The LVFL algorithm (Algorithm 1)."""
 
@@ -133,7 +139,10 @@ class TrainingConfig(Section):
     broadcast: it travels at every exchange."""
     optimizer: OptimizerConfig = OptimizerConfig()
     patience: Positive | None = None
-    """Stop after this many evaluations without a better test accuracy; null never stops early."""
+    """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
+    class_weights: ClassWeights | None = None
+    """Weight of a class's samples in the loss, by its name (1 where none is given); balanced: N / (classes x samples of
+    the class). null weighs all samples alike."""
 
 
 class PruningConfig(Section):
@@ -179,6 +188,11 @@ class EvaluationConfig(Section):
     """Rows of that sample (all, where fewer are there), as one batch."""
     sparsified: bool = False
     """Evaluate what would be transmitted (beta applied) instead of dense embeddings."""
+    metric: MetricName | None = None
+    """By which patience, sweeps, searches and reports compare models; null: accuracy, of two-class tables auc, of a
+    regression rmse."""
+    threshold: Probability = 0.5
+    """Of two classes: the probability from which the second one is predicted, for f1 and accuracy."""
 
 
 class CheckpointConfig(Section):
@@ -200,6 +214,8 @@ class ExperimentConfig(Section):
     """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
     threads: Annotated[Positive, Field(le=1024)] | None = None
     """CPU threads; null leaves PyTorch's choice. The same bits need the same number."""
+    task: Literal["classification", "regression"] = "classification"
+    """classification: of two or more classes; regression: a number per sample (tables only)."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$")] = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast, float32 weights."""
@@ -278,7 +294,7 @@ class ExperimentConfig(Section):
             )
         lines += self._late("lightweighting.alpha", [schedule_of(self.lightweighting.alpha, each) for each in alphas])
         lines += self._late("lightweighting.beta", [schedule_of(self.lightweighting.beta, each) for each in alphas])
-        lines += self._late_rates()
+        lines += self._late_rates() + self.training.optimizer.unused()
         if self.training.labels == "server" and self.training.head_sync == "broadcast":
             lines.append("training.head_sync: ignored with training.labels=server, the head never leaves the server")
         if self.evaluation.batch_statistics == "running" and self.evaluation.statistics_samples != STATISTICS_SAMPLES:

@@ -266,6 +266,8 @@ class HorizontalConfig(Section):
 
 def check_horizontal(horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
     """Raise ValueError, naming the field, where an algorithm does not go with the clients' optimizer or work."""
+    if optimizer.kind != "sgd":
+        raise ValueError(f"training.optimizer.kind: horizontal clients take sgd only, not {optimizer.kind}")
     plain = optimizer.momentum == 0 and optimizer.weight_decay == 0
     if horizontal.algorithm == "scaffold" and horizontal.scaffold.option == 2 and not plain:
         raise ValueError(

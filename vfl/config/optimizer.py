@@ -1,6 +1,6 @@
-"""Settings of SGD."""
+"""Settings of the optimizer."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,16 +8,33 @@ from vfl.config.fields import Fraction, Number, RateSchedule, Section
 
 
 class OptimizerConfig(Section):
-    """SGD, the same settings at the server and at the parties, or at all clients."""
+    """The same optimizer at the server and at the parties, or at all clients."""
 
+    kind: Literal["sgd", "adam", "adamw"] = "sgd"
+    """adam: weight decay is part of the gradient (Kingma and Ba 2015); adamw: apart from it (Loshchilov and Hutter
+    2019). Horizontal clients take sgd only."""
     learning_rate: RateSchedule = 0.05
     """A number, or {round: value} from round 0 on."""
     momentum: Fraction = 0.9
+    """Of sgd."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.0
     nesterov: bool = False
+    """Of sgd."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    """Of adam and adamw: decay of the mean of gradients and of their squares."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs momentum above 0")
         return self
+
+    def unused(self) -> list[str]:
+        """Return a line for settings that the optimizer does not have."""
+        defaults = OptimizerConfig()
+        of_others = ("betas",) if self.kind == "sgd" else ("momentum", "nesterov")
+        return [
+            f"training.optimizer.{name}: ignored with kind={self.kind}"
+            for name in of_others
+            if getattr(self, name) != getattr(defaults, name)
+        ]

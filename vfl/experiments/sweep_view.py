@@ -11,6 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from vfl.metrics import headline
+
 
 @dataclass
 class Running:
@@ -93,7 +95,7 @@ class SweepView:
 
 def result_line(summary: Mapping[str, Any]) -> str:
     """Return what a finished run reached, in one line."""
-    texts = [f"test accuracy {summary['test_accuracy']:.2%}"]
+    texts = [headline(summary)]
     if summary.get("savings_compute") or summary.get("savings_communication"):
         texts.append(f"compute saved {summary['savings_compute']:.1%}")
         texts.append(f"communication saved {summary['savings_communication']:.1%}")

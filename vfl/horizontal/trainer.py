@@ -35,6 +35,8 @@ class HorizontalTrainer:
         data_digest: of the samples and their split; a resume must find the same.
     """
 
+    metric = "accuracy"
+
     def __init__(
         self,
         config: ExperimentConfig,

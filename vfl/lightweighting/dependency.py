@@ -42,9 +42,9 @@ class Shadow:
     """A traced float64 copy of a model, used for one pruning event: ``with Shadow(model, example) as shadow``.
 
     `example` is any valid input, a tensor [B, ...] for each argument of the model. Raises ValueError for a model that
-    cannot be traced or cannot be pruned exactly: layers other than Conv2d, Linear and BatchNorm that hold parameters,
-    grouped convolutions that are not depthwise, parameters shared between layers, layers coupled in part only
-    (concatenated, then added to another).
+    cannot be traced or cannot be pruned exactly: layers other than Conv2d, Linear, Embedding and BatchNorm that hold
+    parameters, an embedding that is added to another layer (its width is never pruned), grouped convolutions that are
+    not depthwise, parameters shared between layers, layers coupled in part only (concatenated, then added to another).
     """
 
     groups: tuple[CoupledLayers, ...]
@@ -83,6 +83,8 @@ class Shadow:
             for dep, indices in raw:
                 node, produces = dep.target, self._graph.is_out_channel_pruning_fn(dep.handler)
                 reaches_output |= node.type == tp.ops.OPTYPE.OUTPUT or (produces and not node.outputs)
+                if isinstance(node.module, nn.Embedding):
+                    raise ValueError(f"cannot prune {self._names[node.module]!r}: an embedding is added to a layer")
                 if produces and isinstance(node.module, PrunableLayer):
                     name = self._names[node.module]
                     if sorted(indices) != list(range(width)) or _out_width(node.module) != width:
@@ -146,10 +148,10 @@ def refuse_unsupported(model: nn.Module) -> None:
         if isinstance(module, nn.Conv2d) and not _is_plain_or_depthwise(module):
             raise ValueError(f"cannot prune {name!r}: a grouped convolution must be depthwise")
         holds_parameters = next(module.parameters(recurse=False), None) is not None
-        if holds_parameters and not isinstance(module, PrunableLayer | nn.BatchNorm1d | nn.BatchNorm2d):
+        if holds_parameters and not isinstance(module, PrunableLayer | nn.BatchNorm1d | nn.BatchNorm2d | nn.Embedding):
             raise ValueError(
-                f"cannot prune {name or 'the model'!r} ({type(module).__name__}): only Conv2d, Linear and "
-                "BatchNorm may hold parameters; norms across channels differ from their mask form"
+                f"cannot prune {name or 'the model'!r} ({type(module).__name__}): only Conv2d, Linear, "
+                "Embedding and BatchNorm may hold parameters; norms across channels differ from their mask form"
             )
 
 

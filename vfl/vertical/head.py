@@ -6,13 +6,13 @@ Shapes: B batch, D width of one embedding, P width of all embeddings together (t
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vfl.checkpoint import State
 from vfl.config import OptimizerConfig
-from vfl.optim import build_sgd, load_momentum, momentum_of, set_learning_rate
+from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
 from vfl.runtime import Runtime
+from vfl.tasks import Task
 from vfl.vertical.embeddings import decode_finite
 from vfl.wire.codec import encode
 from vfl.wire.messages import Buffer, Part, PartKind
@@ -21,19 +21,20 @@ from vfl.wire.messages import Buffer, Part, PartKind
 class HeadTrainer:
     """A head model with its optimizer: theta_0 and everything that decides its next steps."""
 
-    def __init__(self, head: nn.Module, config: OptimizerConfig, runtime: Runtime) -> None:
+    def __init__(self, head: nn.Module, task: Task, config: OptimizerConfig, runtime: Runtime) -> None:
         self.head = runtime.place(head)
+        self.task = task
         self.runtime = runtime
         self.config = config
-        self.optimizer = build_sgd(self.head, config)
+        self.optimizer = build_optimizer(self.head, config)
 
     def start_round(self, round_index: int) -> None:
         """Set the round's learning rate."""
         set_learning_rate(self.optimizer, self.config, round_index)
 
     def loss(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
-        """Return the mean cross-entropy."""
-        return F.cross_entropy(self.runtime.forward(self.head, representation_BP), labels_B)
+        """Return the task's loss."""
+        return self.task.loss(self.runtime.forward(self.head, representation_BP), labels_B)
 
     def backward(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
         """Compute the gradients of theta_0, and of the representation if it asks for one; return the loss."""
@@ -98,9 +99,9 @@ class HeadTrainer:
 
     def state_dict(self) -> State:
         """Return weights and momentum by name."""
-        return {"weights": self.head.state_dict(), "momentum": momentum_of(self.optimizer, self.head)}
+        return {"weights": self.head.state_dict(), "momentum": optimizer_state(self.optimizer, self.head)}
 
     def load_state_dict(self, state: State) -> None:
         """Restore weights and momentum."""
         self.head.load_state_dict(state["weights"])
-        load_momentum(self.optimizer, self.head, state["momentum"])
+        load_optimizer_state(self.optimizer, self.head, state["momentum"])

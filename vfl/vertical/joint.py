@@ -7,16 +7,16 @@ yardstick of the benchmark.
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vfl.config import OptimizerConfig
-from vfl.optim import build_sgd
+from vfl.optim import build_optimizer
 from vfl.runtime import Runtime
+from vfl.tasks import Task
 
 
 class JointModel(nn.Module):
-    """All feature models and the head as one module: [B, C, H, W] per party -> logits."""
+    """All feature models and the head as one module: [B, ...] per party -> outputs."""
 
     def __init__(self, features: Sequence[nn.Module], head: nn.Module) -> None:
         super().__init__()
@@ -33,17 +33,18 @@ class JointTrainer:
     """Plain joint training, as one would write it by hand."""
 
     def __init__(
-        self, features: Sequence[nn.Module], head: nn.Module, config: OptimizerConfig, runtime: Runtime
+        self, features: Sequence[nn.Module], head: nn.Module, task: Task, config: OptimizerConfig, runtime: Runtime
     ) -> None:
+        self.task = task
         self.runtime = runtime
         self.model = runtime.place(JointModel(features, head))
-        self.optimizer = build_sgd(self.model, config)
+        self.optimizer = build_optimizer(self.model, config)
 
     def step(self, images: Sequence[Tensor], labels_N: Tensor, rows_B: Tensor) -> Tensor:
-        """Take one SGD step on the rows of every party's [N, C, H, W] images; return the loss before it."""
+        """Take one SGD step on the rows of every party's features [N, ...]; return the loss before it."""
         inputs = [self.runtime.batch(part, rows_B) for part in images]
         logits_BC = self.runtime.forward(self.model, inputs)
-        loss = F.cross_entropy(logits_BC, labels_N[rows_B].to(self.runtime.device))
+        loss = self.task.loss(logits_BC, labels_N[rows_B].to(self.runtime.device))
         self.optimizer.zero_grad()
         loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         self.optimizer.step()

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from vfl.amounts import amount
 from vfl.costs import savings
+from vfl.metrics import headline
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
@@ -16,8 +17,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     sent = summary["uplink_bytes"] + summary["downlink_bytes"]
     dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
     table = Table(
-        title=f"test accuracy {summary['test_accuracy']:.2%} after {summary['rounds']} rounds, "
-        f"{summary['wall_time_s']:.0f} s",
+        title=f"{headline(summary)} after {summary['rounds']} rounds, {summary['wall_time_s']:.0f} s",
         caption="saved against no lightweighting\n"
         f"compute {compute:.1%}: {amount(summary['train_macs'])} instead of "
         f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (above: per sample)\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.build import TrainingLabels, build_party, feature_config
+from parties.build import TrainingLabels, build_party, feature_config, training_labels
 from parties.feature_party import FeatureParty
 from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, Terms, agreement, check_mode, labels_digest
@@ -134,7 +134,7 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
         shared = load_shared_labels(config.data.labels_file)
         if shared.ids_digests()["train"] != data.train.ids_digest():
             raise ConfigError(f"data.labels_file: {config.data.labels_file} is of other samples than data.file")
-        labels = TrainingLabels(shared.train.values, len(shared.classes))
+        labels = training_labels(shared, config)
     digests = DataDigests(data.train.ids_digest(), (wanted or data.test).ids_digest(), labels_digest(labels))
     return Holding(prepare_party(source, data), wanted, labels, digests)
 

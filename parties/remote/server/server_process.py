@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from torch import Tensor
 
-from parties.build import TrainingLabels, build_head_server, feature_config
+from parties.build import TrainingLabels, build_head_server, feature_config, training_labels
 from parties.mode import VERTICAL
 from parties.remote.joining import DataDigests, Expected, Terms, agreement, check_mode, labels_digest
 from parties.remote.server.connection import PartyConnection
@@ -265,7 +265,7 @@ def server_file(config: ExperimentConfig) -> Path:
 
 def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:
     """Return the server's labels and the digests by which parties are compared with it."""
-    train = TrainingLabels(data.train.values, len(data.classes))
+    train = training_labels(data, config)
     ids = data.ids_digests()
     shared = train if config.training.labels == "shared" else None
     return ServerLabels(train, data.test.values, DataDigests(ids["train"], ids["test"], labels_digest(shared)))

@@ -9,7 +9,7 @@ from torch import Tensor
 from vfl.config import OptimizerConfig
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask, Loss, batch_loss
-from vfl.optim import build_sgd
+from vfl.optim import build_optimizer
 from vfl.runtime import Runtime
 
 
@@ -50,7 +50,7 @@ class SequentialEngine:
         self.runtime = runtime
         self.loss = loss
         self.on_client = on_client
-        self.optimizer = build_sgd(model.module, optimizer)
+        self.optimizer = build_optimizer(model.module, optimizer)
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train the clients one after the other."""

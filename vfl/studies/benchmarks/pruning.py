@@ -12,7 +12,7 @@ from models.features import Features, ModelSpec
 from vfl.config import OptimizerConfig
 from vfl.lightweighting.pruning import StructuredPruner
 from vfl.macs import count_macs, count_parameters
-from vfl.optim import build_sgd
+from vfl.optim import build_optimizer
 from vfl.random import generator, seeded
 from vfl.runtime import Runtime
 from vfl.studies.benchmarks.paired import Options, Requirement, Result, interleave, ratios
@@ -39,7 +39,7 @@ class PartyStep:
         self.rows_B = torch.arange(len(images))
         self.gradient_BD = gradient_BD
         self.runtime = runtime
-        self.optimizer = build_sgd(self.model, OptimizerConfig(learning_rate=0.001))
+        self.optimizer = build_optimizer(self.model, OptimizerConfig(learning_rate=0.001))
         self.example = runtime.batch(images, self.rows_B[:1])
 
     def __call__(self) -> None:

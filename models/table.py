@@ -1,0 +1,51 @@
+"""A feature model for tables: numbers and embeddings of categories through a multilayer perceptron.
+
+Shapes: B samples, W numbers, K columns of categories, D the embedding's width.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from models.convolution import scaled_width
+from models.features import ModelSpec, TableFeatures
+from models.mlp import FEATURE_MLP_HIDDEN, hidden_layers
+
+CATEGORY_SIZE = 8
+"""Width of the learned embedding of a category."""
+
+
+class TableMLP(nn.Module):
+    """Prepared rows through hidden layers to the embedding: [B, W + K] -> [B, D].
+
+    The last K columns hold categories as whole numbers: the codes of column k are 0 to ``category_sizes[k]`` - 1. All
+    columns' embeddings are rows of one `categories` table; they are inputs of the first hidden layer, and so never
+    pruned. Hidden widths are `FEATURE_MLP_HIDDEN` times `width`, each Linear, BatchNorm1d if `batch_norm`, ReLU.
+    Raises ValueError for features of another kind.
+    """
+
+    first_code: Tensor
+    """int64 [K], row of each column's code 0."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        features = spec.features
+        if not isinstance(features, TableFeatures):
+            raise ValueError(f"this model reads tables, not {features}; choose another model")
+        (columns,) = features.expect("table", 1)
+        category_sizes = features.category_sizes
+        numbers = columns - len(category_sizes)
+        self.numbers = numbers
+        starts = torch.tensor([0, *category_sizes]).cumsum(0)
+        self.register_buffer("first_code", starts[:-1], persistent=False)
+        self.categories = nn.Embedding(int(starts[-1]), CATEGORY_SIZE) if category_sizes else None
+        hidden = [scaled_width(base, spec.width) for base in FEATURE_MLP_HIDDEN]
+        self.hidden = hidden_layers(numbers + CATEGORY_SIZE * len(category_sizes), hidden, spec.batch_norm)
+        self.embedding = nn.Linear(hidden[-1], spec.embedding_size)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Embeddings [B, D] of prepared rows [B, W + K]."""
+        if self.categories is None:
+            return self.embedding(self.hidden(rows))
+        codes = rows[:, self.numbers :].long() + self.first_code
+        inputs = torch.cat([rows[:, : self.numbers], self.categories(codes).flatten(1)], dim=1)
+        return self.embedding(self.hidden(inputs))

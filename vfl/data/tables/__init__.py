@@ -1,0 +1,1 @@
+"""Tables of several owners: from files to keys, labels and prepared numbers."""

@@ -1,0 +1,210 @@
+"""Files of a table as blocks of cells: CSV, gzipped CSV and Parquet, read in bounded memory by pyarrow.
+
+A block has at most some thousand rows. Text comes without the white space around it; what stands in `MISSING` is
+missing. All cells of a CSV file are text; numbers of a Parquet file are numbers. Rows are counted from 1, the header
+being row 1 of a CSV file, so that a row named in an error is the line to look at (where no cell holds a line end).
+"""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pa_csv, pc, pq
+
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none", "?")
+"""Text that is no value."""
+SEPARATORS = (",", ";", "\t", "|")
+"""What may stand between the cells of a CSV file: the one that the header has most of."""
+BLOCK_BYTES = 4 << 20
+"""Of a CSV file, read at once: room for rows of some thousand columns."""
+BLOCK_ROWS = 1 << 15
+"""Of a Parquet file, read at once."""
+FOREIGN = {b"PK\x03\x04": "a ZIP or Excel file", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text"}
+"""What a file is that begins so, and cannot be read here."""
+
+
+class TableError(ValueError):
+    """A table that cannot be used; the text is one line that names file, column and row."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a table that follow each other."""
+
+    start: int
+    """Row in the file of the first one."""
+    columns: Mapping[str, Column]
+
+    def row(self, index: int) -> int:
+        """Return the row in the file of the block's row ``index``."""
+        return self.start + index
+
+
+@contextmanager
+def open_blocks(path: Path, columns: Sequence[str] | None = None) -> Generator[Iterator[Block]]:
+    """Give the table's blocks in order, with the columns asked for (None: all).
+
+    Raises TableError for a file that is not there, is no table, lacks a column or has one twice.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+        for mark, what in FOREIGN.items():
+            if start.startswith(mark):
+                raise TableError(f"{path}: is {what}; save it as CSV in UTF-8, or as Parquet")
+        yield _parquet_blocks(path, columns) if start == b"PAR1" else _csv_blocks(path, columns, start)
+    except ArrowInvalid as error:
+        raise TableError(f"{path}: cannot be read ({_first_line(error)})") from None
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read ({error.strerror or _first_line(error)})") from None
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of all columns in their order. Raises TableError as ``open_blocks``."""
+    with open_blocks(path) as blocks:
+        return list(next(blocks).columns)
+
+
+def _parquet_blocks(path: Path, columns: Sequence[str] | None) -> Iterator[Block]:
+    with pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        _check_names(path, names)
+        wanted = _wanted(path, names, columns)
+        if file.metadata.num_rows == 0:
+            raise TableError(f"{path}: holds no row")
+        row = 1
+        for batch in file.iter_batches(BLOCK_ROWS, columns=wanted):
+            yield Block(row, {name: _plain(path, name, batch.column(name)) for name in wanted})
+            row += batch.num_rows
+
+
+def _plain(path: Path, name: str, cells: Column) -> Column:
+    """Return numbers as they are and everything else as text."""
+    kind = cells.type
+    if pa.types.is_dictionary(kind):
+        return _plain(path, name, cells.dictionary_decode())
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
+        return cells
+    if pa.types.is_decimal(kind):
+        return pc.cast(cells, pa.float64())
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        raise TableError(f"{path}: column {name!r} holds {kind}; a column holds numbers, text, dates or booleans")
+    return _text(cells)
+
+
+def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iterator[Block]:
+    header = _header(path, gzipped=start.startswith(b"\x1f\x8b"))
+    bad_rows: list[Any] = []
+
+    def refuse(row: Any) -> str:
+        bad_rows.append(row)
+        return "error"
+
+    separator = max(SEPARATORS, key=header.count)
+    options = {
+        "read_options": pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),  # threads do not count rows
+        "parse_options": pa_csv.ParseOptions(
+            delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse, ignore_empty_lines=True
+        ),
+    }
+    compression = "gzip" if start.startswith(b"\x1f\x8b") else None
+    try:
+        names = _names(path, compression, options)
+        wanted = _wanted(path, names, columns)
+        # As bytes: pyarrow would not say in which row text is not UTF-8.
+        convert = pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(wanted, pa.binary()),
+            include_columns=wanted,
+        )
+        with pa.input_stream(str(path), compression=compression) as stream:
+            yield from _csv_rows(path, pa_csv.open_csv(stream, convert_options=convert, **options), wanted)
+    except ArrowInvalid:
+        if not bad_rows:
+            raise
+        bad = bad_rows[0]
+        raise TableError(
+            f"{path}: row {bad.number} has {bad.actual_columns} cells instead of {bad.expected_columns}"
+        ) from None
+
+
+def _csv_rows(path: Path, reader: Any, wanted: Sequence[str]) -> Iterator[Block]:
+    row = 2
+    for batch in reader:
+        if batch.num_rows:
+            yield Block(row, {name: _decoded(path, name, row, batch.column(name)) for name in wanted})
+        row += batch.num_rows
+    if row == 2:
+        raise TableError(f"{path}: holds no row below its header")
+
+
+def _header(path: Path, *, gzipped: bool) -> str:
+    """Return the first line. Raises TableError for an empty file or a line that is not UTF-8."""
+    with pa.input_stream(str(path), compression="gzip" if gzipped else None) as stream:
+        line = stream.read(BLOCK_BYTES).split(b"\n")[0]
+    if not line.strip():
+        raise TableError(f"{path}: is empty, or its first line is; it needs a header and a row per sample")
+    if b"\x00" in line:
+        raise TableError(f"{path}: is no table: its first line holds bytes that are no text")
+    try:
+        return line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise TableError(f"{path}: row 1, the header, is not UTF-8 text; convert the file") from None
+
+
+def _names(path: Path, compression: str | None, options: Mapping[str, Any]) -> list[str]:
+    with pa.input_stream(str(path), compression=compression) as stream:
+        names: list[str] = pa_csv.open_csv(stream, **options).schema.names
+    _check_names(path, names)
+    return names
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    for position, name in enumerate(names, start=1):
+        if not name.strip():
+            raise TableError(f"{path}: column {position} has no name in the header")
+        if names.count(name) > 1:
+            raise TableError(f"{path}: the header names {name!r} twice")
+
+
+def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
+    if columns is None:
+        return list(names)
+    for name in columns:
+        if name not in names:
+            header = "; does the file have a header?" if all(_is_number(each) for each in names) else ""
+            raise TableError(f"{path}: has no column {name!r}; it has {', '.join(names[:12])}{header}")
+    return list(dict.fromkeys(columns))
+
+
+def _text(cells: Column) -> Column:
+    """Return cells as text without the white space around it; None where there is no value."""
+    text = pc.utf8_trim_whitespace(pc.cast(cells, pa.string()))
+    return pc.if_else(pc.is_in(text, value_set=pa.array(MISSING)), None, text)
+
+
+def _decoded(path: Path, name: str, row: int, cells: Column) -> Column:
+    try:
+        return _text(cells)
+    except ArrowInvalid:
+        for index, cell in enumerate(cells.to_pylist()):
+            try:
+                (cell or b"").decode()
+            except UnicodeDecodeError:
+                raise TableError(
+                    f"{path}: column {name!r}, row {row + index}: is not UTF-8 text; convert the file"
+                ) from None
+        raise
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

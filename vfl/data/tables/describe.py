@@ -1,0 +1,173 @@
+"""A look at a table before it is used: what each column holds, and whether it should be a feature.
+
+Memory does not grow with the rows: of a column's values at most `MOST_VALUES` different ones are kept.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from vfl.data.tables.arrow import Column, pa, pc
+from vfl.data.tables.cells import Block, TableError, open_blocks
+from vfl.data.tables.columns import ColumnKind, as_text
+
+MOST_VALUES = 10_000
+"""Different values that are counted; a column of text with more has no use as a category."""
+MOSTLY = 0.95
+"""Share of numbers from which a column is one of numbers; what is none in it is then an error."""
+FEW_ROWS = 20
+"""Of fewer rows nothing is guessed but types: they are too few to tell a key."""
+
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+DATE = r"^(\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}([T ].*)?)$"
+KEY_NAME = re.compile(r"(^|[\W_])(id|key|uuid)$|(?<=[a-z])(Id|ID)$|^ID$", re.IGNORECASE)
+
+
+@dataclass
+class ColumnSummary:
+    """What a column holds, gathered block by block."""
+
+    name: str
+    rows: int = 0
+    missing: int = 0
+    numbers: int = 0
+    dates: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    whole: bool = True
+    values: set[str] = field(default_factory=set[str])
+    """At most `MOST_VALUES` + 1."""
+    first_text: str = ""
+    """The first value that is no number, with its row."""
+
+    def add(self, block: Block, cells: Column) -> None:
+        """Take a block."""
+        self.rows += len(cells)
+        self.missing += cells.null_count
+        if len(self.values) <= MOST_VALUES:
+            new = pc.unique(as_text(cells)).drop_null().to_pylist()
+            self.values.update(new[: MOST_VALUES + 1])
+        self._add_numbers(block, cells)
+
+    def _add_numbers(self, block: Block, cells: Column) -> None:
+        text = not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type) or pa.types.is_null(cells.type))
+        if text:
+            is_number = pc.fill_null(pc.match_substring_regex(cells, NUMBER), False)
+            self._note_text(block, cells, is_number)
+            cells = pc.cast(cells.filter(is_number), pa.float64())
+        values = np.asarray(pc.cast(cells.drop_null(), pa.float64()))
+        values = values[np.isfinite(values)]
+        self.numbers += len(values)
+        if len(values):
+            self.low, self.high = min(self.low, values.min()), max(self.high, values.max())
+            self.whole = self.whole and bool((values == np.round(values)).all())
+
+    def _note_text(self, block: Block, cells: Column, is_number: Column) -> None:
+        others = pc.and_(pc.invert(is_number), cells.is_valid())
+        if not pc.any(others).as_py():
+            return
+        self.dates += pc.sum(pc.fill_null(pc.match_substring_regex(cells, DATE), False)).as_py()
+        if not self.first_text:
+            index = others.index(True).as_py()
+            self.first_text = f"{cells[index].as_py()[:40]!r} in row {block.row(index)}"
+
+    @property
+    def distinct(self) -> str:
+        """How many different values there are."""
+        return f"over {MOST_VALUES:,}" if len(self.values) > MOST_VALUES else f"{len(self.values):,}"
+
+    @property
+    def range(self) -> str:
+        """Lowest and highest number, or some values."""
+        if self._numeric:
+            return f"{self.low:g} to {self.high:g}"
+        return ", ".join(sorted(map(str, self.values))[:3])[:40]
+
+    @property
+    def _numeric(self) -> bool:
+        return self.numbers > 0 and self.numbers >= MOSTLY * (self.rows - self.missing)
+
+    def proposal(self) -> tuple[ColumnKind, str]:
+        """Return what the column should be, and a warning (empty for none)."""
+        present = self.rows - self.missing
+        if present == 0:
+            return "ignore", "holds no value"
+        if len(self.values) == 1 and self.missing == 0:
+            return "ignore", "is constant"
+        if self.dates >= MOSTLY * present:
+            return "ignore", "holds dates: make numbers of what matters in them (hour, weekday, days since)"
+        if self.looks_like_key():
+            return "ignore", "looks like a key"
+        if not self._numeric:
+            many = len(self.values) > max(FEW_ROWS, present // 2) or len(self.values) > MOST_VALUES
+            return ("ignore", "has too many different values for a category") if many else ("category", "")
+        wrong = present - self.numbers
+        return "number", f"{wrong} values are no number (first {self.first_text})" if wrong else ""
+
+    def looks_like_key(self) -> bool:
+        """Whether nearly every row has a value of its own, and it is a row number, text, or named as a key."""
+        if self.rows < FEW_ROWS or self.missing or len(self.values) < min(self.rows, MOST_VALUES):
+            return False
+        if not self._numeric:
+            return True
+        counted = self.whole and self.high - self.low + 1 == self.rows
+        return counted or (self.whole and KEY_NAME.search(self.name) is not None)
+
+
+def describe_table(
+    path: Path, columns: Sequence[str] | None = None, progress: Callable[[int], None] = lambda rows: None
+) -> list[ColumnSummary]:
+    """Read a table once (``columns``: some of it) and return what its columns hold, in their order.
+
+    ``progress`` is called with the rows read so far. Raises TableError.
+    """
+    summaries: dict[str, ColumnSummary] = {}
+    with open_blocks(path, columns) as blocks:
+        for block in blocks:
+            for name, cells in block.columns.items():
+                summaries.setdefault(name, ColumnSummary(name)).add(block, cells)
+            progress(block.start)
+    return list(summaries.values())
+
+
+def propose_features(path: Path, left_out: Sequence[str]) -> tuple[dict[str, ColumnKind], list[str]]:
+    """Return what the columns but ``left_out`` should be, and a line for each that needs a look. Raises TableError."""
+    proposals = {each.name: each.proposal() for each in describe_table(path) if each.name not in left_out}
+    kinds: dict[str, ColumnKind] = {name: kind for name, (kind, _) in proposals.items()}
+    lines = [
+        f"{path}: column {name!r} {warning}; it is {_taken(kind)}"
+        for name, (kind, warning) in proposals.items()
+        if warning
+    ]
+    if all(kind == "ignore" for kind in kinds.values()):
+        raise TableError(f"{path}: no column looks like a feature; name them under features")
+    return kinds, lines
+
+
+def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary]) -> str:
+    """Return the settings that an owner edits: what stands in ``data.tables.OWNER``. JSON's strings are YAML's."""
+    keys = [each.name for each in summaries if each.looks_like_key()]
+    lines = [
+        f"# {summaries[0].rows:,} rows; each column is a number, a category, or ignored",
+        f"file: {json.dumps(str(path), ensure_ascii=False)}",
+        f"key: {json.dumps(keys[0], ensure_ascii=False)}"
+        if keys
+        else "key:   # COLUMN or [COLUMNS] by which a row is known",
+        "# label: COLUMN   # at the owner of the labels; take it out of features",
+        "features:",
+    ]
+    for each in summaries:
+        kind, warning = each.proposal()
+        seen = f"{each.missing / each.rows:.1%} missing, {each.distinct} values: {each.range}"
+        note = " ".join(f"{seen}; {warning}".rstrip("; ").split())
+        lines.append(f"  {json.dumps(each.name, ensure_ascii=False)}: {kind}   # {note}")
+    return "\n".join(lines) + "\n"
+
+
+def _taken(kind: ColumnKind) -> str:
+    return "left out" if kind == "ignore" else f"a {kind}"

@@ -1,0 +1,138 @@
+"""Whose row is which sample: owners' tables joined on equal keys, and the split into training and test samples.
+
+Samples are in the order of the label owner's keys (byte by byte), so that the order of the rows in a file has no
+effect. A sample's id is a hash of its key: processes that hold the same keys have the same ids in the same order.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from vfl.data.tables.arrow import Column, pa, pc
+from vfl.data.tables.cells import TableError, column_names
+from vfl.data.tables.columns import KEY_SEPARATOR, Table, read_table
+from vfl.data.tables.config import TableConfig
+from vfl.random import generator
+
+Rows = npt.NDArray[np.int64]
+SHOWN = 3
+"""Keys that an error names."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """The samples that all owners have."""
+
+    keys: Column
+    """Text [N], of the label owner, sorted."""
+    rows: Mapping[str, Rows]
+    """By owner, the row of its table that belongs to each sample, int64 [N]."""
+    dropped: str
+    """The line that counts what is left out; empty where nothing is."""
+
+    def ids(self) -> Tensor:
+        """Return int64 [N], the first 63 bits of each key's BLAKE2b."""
+        hashes = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in self.keys.to_pylist())
+        return torch.tensor([int.from_bytes(each, "big") >> 1 for each in hashes], dtype=torch.int64)
+
+
+def join(tables: Mapping[str, Table], configs: Mapping[str, TableConfig], leader: str) -> Joined:
+    """Join owners' tables on the rows of ``leader``, the owner of the labels (or the only one).
+
+    Raises TableError for doubled keys, or where no sample is left.
+    """
+    first = configs[leader]
+    keys = tables[leader].keys[_key_of(first)]
+    kept = _unique_rows(tables[leader], first)
+    keys = keys.take(pa.array(kept))
+    rows: dict[str, Rows] = {leader: kept}
+    present = np.ones(len(kept), bool)
+    for owner in tables.keys() - {leader}:
+        own = _unique_rows(tables[owner], configs[owner])
+        known = tables[owner].keys[_key_of(configs[owner])].take(pa.array(own))
+        wanted = tables[leader].keys[first.keys.get(owner, _key_of(first))].take(pa.array(kept))
+        found = pc.index_in(wanted, value_set=known)
+        if found.null_count == len(found):
+            raise TableError(
+                f"{tables[owner].path}: no key of {leader} is in it: {_examples(wanted)} there, {_examples(known)} here"
+            )
+        present &= np.asarray(found.is_valid())
+        rows[owner] = own[np.asarray(pc.fill_null(found, 0))]
+    if not present.any():
+        raise TableError("data.tables: no key is in the tables of all owners")
+    order = np.asarray(pc.array_sort_indices(keys)).astype(np.int64)
+    order = order[present[order]]
+    joined = {owner: rows[owner][order] for owner in tables}
+    unused = {owner: len(tables[owner].rows) - len(np.unique(joined[owner])) for owner in tables}
+    return Joined(keys.take(pa.array(order)), joined, _dropped(tables, unused, len(order)))
+
+
+def split_rows(joined: Joined, share: float, seed: int, test_keys: Column | None) -> tuple[Rows, Rows]:
+    """Return the samples of training and test, ascending: those of ``test_keys``, else a seeded draw of ``share``.
+
+    Raises TableError where one of both has none.
+    """
+    count = len(joined.keys)
+    is_test = np.zeros(count, bool)
+    if test_keys is None:
+        size = min(max(1, round(share * count)), count - 1)
+        is_test[torch.randperm(count, generator=generator(seed, "table_split"))[:size].numpy()] = True
+    else:
+        is_test = np.asarray(pc.is_in(joined.keys, value_set=test_keys))
+    train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
+    if len(train) == 0 or len(test) == 0:
+        raise TableError(f"data.tables: {len(train)} training and {len(test)} test samples; both need at least one")
+    return train, test
+
+
+def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
+    """Return the keys of the test samples from a table that holds the ``key`` columns, or them alone by other names.
+
+    Raises TableError.
+    """
+    names = column_names(path)
+    if not set(key) <= set(names) and len(names) == len(key):
+        key = tuple(names)
+    return read_table(path, {}, [key]).keys[key]
+
+
+def key_cells(keys: Column) -> list[list[str]]:
+    """Return the columns' texts of each key."""
+    return [key.split(KEY_SEPARATOR) for key in keys.to_pylist()]
+
+
+def _key_of(config: TableConfig) -> tuple[str, ...]:
+    assert config.key is not None
+    return config.key
+
+
+def _unique_rows(table: Table, config: TableConfig) -> Rows:
+    """Return the rows of the first time that each key comes, ascending."""
+    codes = np.asarray(table.keys[_key_of(config)].dictionary_encode().indices)
+    _, first = np.unique(codes, return_index=True)
+    if len(first) < len(codes) and config.duplicates == "refuse":
+        doubled = np.setdiff1d(np.arange(len(codes)), first)[:SHOWN]
+        which = _examples(table.keys[_key_of(config)].take(pa.array(doubled)))
+        where = ", ".join(str(table.rows[row]) for row in doubled)
+        raise TableError(
+            f"{table.path}: column {', '.join(_key_of(config))}: {len(codes) - len(first)} rows repeat a key: {which} "
+            f"in row {where}; remove them, or set duplicates: first"
+        )
+    return np.sort(first)
+
+
+def _examples(keys: Column) -> str:
+    return ", ".join(repr(" ".join(cells)) for cells in key_cells(keys.slice(0, SHOWN)))
+
+
+def _dropped(tables: Mapping[str, Table], unused: Mapping[str, int], kept: int) -> str:
+    if not any(unused.values()):
+        return ""
+    parts = [f"{unused[owner]} of {len(table.rows)} rows of {owner}" for owner, table in tables.items()]
+    return f"data.tables: {kept} keys are in the tables of all owners; dropped: {', '.join(parts)}"

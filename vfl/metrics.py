@@ -1,0 +1,92 @@
+"""How good predictions are, by scikit-learn's definitions.
+
+Shapes: N samples, C classes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+TWO_CLASS_METRICS = ("auc", "average_precision", "ks", "log_loss", "f1", "accuracy")
+MANY_CLASS_METRICS = ("accuracy", "macro_f1")
+REGRESSION_METRICS = ("rmse", "mae", "r2")
+LOWER_IS_BETTER = ("log_loss", "rmse", "mae")
+
+HEADLINE = ("auc", "ks", "accuracy", "rmse", "r2")
+"""Shown at the end of a run beside the metric by which models are compared."""
+
+
+def is_better(metric: str, value: float, than: float) -> bool:
+    """Return whether a value of the metric is better than another."""
+    return value < than if metric in LOWER_IS_BETTER else value > than
+
+
+def reached(summary: Mapping[str, Any]) -> tuple[str, Mapping[str, float]]:
+    """Return a run's metric and all its test metrics; summaries from before there were others have accuracy."""
+    return summary.get("metric", "accuracy"), summary.get("test_metrics", {"accuracy": summary.get("test_accuracy")})
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """Return what a run reached in a few words, its metric first: "test AUC 0.9931, accuracy 97.37%"."""
+    metric, values = reached(summary)
+    names = dict.fromkeys((metric, *HEADLINE))
+    return "test " + ", ".join(f"{title(name)} {shown(name, values[name])}" for name in names if name in values)
+
+
+def title(metric: str) -> str:
+    """Return a metric's name as people write it."""
+    return metric.upper() if metric in ("auc", "ks", "rmse", "mae", "r2") else metric.replace("_", " ")
+
+
+def shown(metric: str, value: float) -> str:
+    """Return a metric's value as people write it."""
+    return f"{value:.2%}" if metric == "accuracy" else f"{value:.4g}"
+
+
+def two_class_metrics(scores_N: Tensor, labels_N: Tensor, threshold: float) -> dict[str, float]:
+    """Return what is known of the probabilities of class 1; F1 and accuracy predict it from ``threshold`` on.
+
+    KS is the largest difference between the two classes' distributions of the score (Kolmogorov and Smirnov).
+    """
+    from sklearn import metrics as library  # pyright: ignore[reportMissingTypeStubs]  # slow to import, often unused
+
+    metrics = cast(Any, library)  # partly typed
+    scores, labels = scores_N.double().cpu().numpy(), labels_N.cpu().numpy()
+    predicted = scores >= threshold
+    false_positives, true_positives, _ = metrics.roc_curve(labels, scores, drop_intermediate=False)
+    return {
+        "auc": float(metrics.roc_auc_score(labels, scores)),
+        "average_precision": float(metrics.average_precision_score(labels, scores)),
+        "ks": float((true_positives - false_positives).max()),
+        "log_loss": float(metrics.log_loss(labels, scores, labels=[0, 1])),
+        "f1": float(metrics.f1_score(labels, predicted, zero_division=0.0)),
+        "accuracy": float((predicted == labels).mean()),
+    }
+
+
+def many_class_metrics(predicted_N: Tensor, labels_N: Tensor, classes: int) -> dict[str, float]:
+    """Return accuracy, and F1 as the mean over the classes that are among labels or predictions."""
+    confusion = torch.bincount(labels_N * classes + predicted_N, minlength=classes**2).view(classes, classes)
+    counts = (confusion.sum(dim=0) + confusion.sum(dim=1)).double()
+    f1 = 2 * confusion.diag().double() / counts
+    return {
+        "accuracy": float((predicted_N == labels_N).double().mean()),
+        "macro_f1": float(f1[counts > 0].mean()),
+    }
+
+
+def regression_metrics(predicted_N: Tensor, values_N: Tensor) -> dict[str, float]:
+    """Return the root of the mean squared error, the mean absolute one, and the share of the variance explained.
+
+    R^2 is 0 where the values are all the same.
+    """
+    errors = predicted_N.double() - values_N.double()
+    deviations = values_N.double() - values_N.double().mean()
+    variation = float(deviations.square().sum())
+    return {
+        "rmse": float(errors.square().mean().sqrt()),
+        "mae": float(errors.abs().mean()),
+        "r2": 1 - float(errors.square().sum()) / variation if variation > 0 else 0.0,
+    }
