@@ -33,6 +33,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--figures", default="3,4,5,6,8", help="whose runs to train (default: %(default)s; those of the data set)"
     )
+    parser.add_argument("--methods", default="", help="of the figures, as FedAvg,MaS (default: all)")
     parser.add_argument("--rounds", type=int, default=200, help="of Figures 3 and 4 (default: %(default)s)")
     parser.add_argument(
         "--seconds", type=float, default=300.0, help="simulated, of Figures 5, 6 and 8 (default: %(default)s)"
@@ -59,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     figures = whole_numbers("--figures", arguments.figures)
     if unknown := sorted(set(figures) - FIGURES.keys()):
         raise ConfigError(f"--figures: {unknown[0]} is not one that is trained for; choose from 3,4,5,6,8")
-    runs = [run for planner in plans for run in make_runs(planner, figures)]
+    methods = [name for name in arguments.methods.split(",") if name]
+    runs = [run for planner in plans for run in make_runs(planner, figures, methods)]
 
     if not arguments.plots_only:
         signal_name = train_for_page(

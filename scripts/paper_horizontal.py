@@ -27,6 +27,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, for all runs")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
     parser.add_argument("--studies", default=",".join(STUDIES), help="of %(default)s (default: all)")
+    parser.add_argument("--methods", default="", help="of the studies, as fedavg,dms (default: all)")
     parser.add_argument("--seeds", default="0", help="as 0,1,2 (default: 0); a seed is finished before the next begins")
     parser.add_argument("--rounds", type=int, help="train so many rounds instead of the configurations'")
     parser.add_argument("--title", default="Horizontal algorithms compared", help="of the results page")
@@ -38,7 +39,8 @@ def parse_arguments() -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> int:
     """Train what is missing and write the results."""
     seeds = whole_numbers("--seeds", arguments.seeds)
-    runs = make_runs(CONFIGS, arguments.studies.split(","), seeds, arguments.overrides, arguments.rounds)
+    methods = [name for name in arguments.methods.split(",") if name]
+    runs = make_runs(CONFIGS, arguments.studies.split(","), seeds, arguments.overrides, arguments.rounds, methods)
 
     if not arguments.plots_only:
         signal_name = train_for_page(

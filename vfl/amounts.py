@@ -1,4 +1,11 @@
-"""Counts as people read them."""
+"""Counts as people read them, and numbers as they wrote them."""
+
+from fractions import Fraction
+
+
+def exact(number: float) -> Fraction:
+    """Return a number as it is written in decimal: 29 is the floor of exact(0.29) * 100, 28 that of 0.29 * 100."""
+    return Fraction(repr(float(number)))
 
 
 def amount(number: float) -> str:

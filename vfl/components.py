@@ -1,11 +1,12 @@
 """What an experiment can choose by name: our own components, a line each, and those of installed packages."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vfl.registry import Registry
 
 if TYPE_CHECKING:  # nothing is imported before it is chosen
     from vfl.data.source import SourceFactory
+    from vfl.horizontal.algorithm import FederatedAlgorithm
     from vfl.vertical.feature_models import FeatureModelFactory
 
 FEATURE_MODELS: "Registry[FeatureModelFactory]" = Registry(
@@ -38,3 +39,37 @@ SOURCES: "Registry[SourceFactory]" = Registry(
     "a callable that makes a vfl.data.source.Source of the `data` settings and a seed",
 )
 """`data.dataset.kind`"""
+
+
+def _is_algorithm(component: object) -> bool:
+    from vfl.config.horizontal import AlgorithmConfig
+    from vfl.horizontal.algorithm import FederatedAlgorithm
+
+    if not (isinstance(component, type) and issubclass(component, FederatedAlgorithm)):
+        return False
+    settings: Any = getattr(component, "Settings", None)  # pyright: ignore[reportUnknownArgumentType]  # generic class
+    return isinstance(settings, type) and issubclass(settings, AlgorithmConfig)
+
+
+ALGORITHMS: "Registry[type[FederatedAlgorithm[Any]]]" = Registry(
+    "lvfl.algorithms",
+    "algorithm",
+    {
+        "fedsgd": "vfl.horizontal.fedavg:FedSGD",
+        "fedavg": "vfl.horizontal.fedavg:FedAvg",
+        "fedprox": "vfl.horizontal.fedprox:FedProx",
+        "fednova": "vfl.horizontal.fednova:FedNova",
+        "scaffold": "vfl.horizontal.scaffold:Scaffold",
+        "feddyn": "vfl.horizontal.feddyn:FedDyn",
+        "fedlga": "vfl.horizontal.fedlga:FedLGA",
+        "fedasync": "vfl.horizontal.fedasync:FedAsync",
+        "fedasync_average": "vfl.horizontal.fedasync_average:FedAsyncAverage",
+        "dms": "vfl.horizontal.dms:DMS",
+        "fedmom": "vfl.horizontal.fedmom:FedMom",
+        "flare": "vfl.horizontal.flare:Flare",
+    },
+    "a subclass of vfl.horizontal.algorithm.FederatedAlgorithm with Settings, a subclass of "
+    "vfl.config.horizontal.AlgorithmConfig",
+    _is_algorithm,
+)
+"""`horizontal.algorithm`"""

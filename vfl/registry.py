@@ -41,9 +41,12 @@ class Registry(Generic[T]):
         """Return all names: ours, those added, those of packages."""
         return tuple(dict.fromkeys((*self.built_in, *self.added, *_offered(self.group))))
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in self.names()
+
     def check(self, name: str) -> str:
         """Return the name. Raises ValueError, with the nearest name or all of them, where it is unknown."""
-        if name not in self.built_in and name not in self.names():
+        if name not in self:
             raise ValueError(f"unknown {self.what} {name!r}{nearest(name, self.names())}")
         return name
 

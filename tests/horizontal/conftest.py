@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from vfl.config import ExperimentConfig, OptimizerConfig, parse_config
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report
-from vfl.horizontal.algorithms import build_algorithm
 from vfl.horizontal.asynchronous import AsynchronousTrainer
+from vfl.horizontal.build import build_algorithm
 from vfl.horizontal.client_states import InMemory, OnDisk
 from vfl.horizontal.devices import Devices, Work
 from vfl.horizontal.engines.batched import BatchedEngine
@@ -122,12 +122,12 @@ def build_trainer(
     problem: Problem,
     engine: EngineCase = ENGINES["sequential"],
     run_dir: Path | None = None,
-    kind: type[FederatedAlgorithm] | None = None,
+    kind: type[FederatedAlgorithm[Any]] | None = None,
 ) -> HorizontalTrainer:
     """Build a server with its clients; ``kind`` stands in for the algorithm that the configuration names."""
     with seeded(config.seed, "init"):
         model = FlatModel(problem.build_module())
-    algorithm = kind(config, problem.sizes) if kind else build_algorithm(config, problem.sizes, model)
+    algorithm = build_algorithm(config, problem.sizes, model, kind)
     states = OnDisk(run_dir / "client_states", config.checkpoint.keep) if run_dir else InMemory()
     fleet = Fleet(
         config,
@@ -150,7 +150,7 @@ def build_trainer(
     )
     average = config.horizontal.buffers == "average"
     evaluator = Evaluator(model, problem.features, problem.labels, 16, RUNTIME, running_statistics=average)
-    server = AsynchronousTrainer if config.horizontal.algorithm == "fedasync" else SynchronousTrainer
+    server = AsynchronousTrainer if algorithm.asynchronous else SynchronousTrainer
     return server(config, algorithm, fleet, devices, evaluator, data_digest="the data")
 
 

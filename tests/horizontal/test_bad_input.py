@@ -1,12 +1,15 @@
 """What cannot be run is refused in one line that names the field and the fix, before anything is written."""
 
+from pathlib import Path
+
 import pytest
 
 from vfl.checkpoint import CheckpointStore
-from vfl.config import ConfigError
-from vfl.horizontal.algorithms import ALGORITHMS
+from vfl.components import ALGORITHMS
+from vfl.config import ConfigError, load_config
 from vfl.horizontal.devices import Devices
 
+ROOT = Path(__file__).parents[2]
 MOMENTUM = {"training": {"optimizer": {"momentum": 0.9}}}
 DECAY = {"training": {"optimizer": {"weight_decay": 0.1}}}
 
@@ -17,7 +20,7 @@ REFUSED = {
     ),
     "unknown algorithm": (
         {"horizontal": {"algorithm": "scafold"}},
-        "(got 'scafold'); did you mean 'scaffold'?",
+        "horizontal.algorithm: unknown algorithm 'scafold'; did you mean 'scaffold'?",
     ),
     "unknown setting": (
         {"horizontal": {"fedprox": {"nu": 1.0}}},
@@ -52,11 +55,24 @@ REFUSED = {
     ),
     "partial work of one epoch": (
         {"horizontal": {"work": {"kind": "partial"}, "local_epochs": 1}},
-        "work.max_epochs: partial work needs 1 to local_epochs - 1 = 0 epochs",
+        "work.max_missing_epochs: partial work leaves out 1 to local_epochs - 1 = 0 epochs",
     ),
     "partial work as long as complete work": (
-        {"horizontal": {"work": {"kind": "partial", "max_epochs": 3}, "local_epochs": 3}},
-        "work.max_epochs",
+        {"horizontal": {"work": {"kind": "partial", "max_missing_epochs": 3}, "local_epochs": 3}},
+        "work.max_missing_epochs",
+    ),
+    "tau_max under its old name": (
+        {"horizontal": {"work": {"kind": "partial", "max_epochs": 3}, "local_epochs": 5}},
+        "horizontal.work: max_epochs is no more, it took tau_max for the most epochs that are done; give "
+        "max_missing_epochs = tau_max - 1",
+    ),
+    "more groups of chances than clients": (
+        {"horizontal": {"selection": {"group_weights": [1, 2, 3, 4, 5, 6, 7]}}},
+        "horizontal: selection.group_weights: 7 groups are more than clients = 6; name fewer",
+    ),
+    "more groups of speeds than clients": (
+        {"horizontal": {"devices": {"speed": {"kind": "groups", "groups": [1, 2, 3, 4, 5, 6, 7]}}}},
+        "horizontal: devices.speed.groups: 7 groups are more than clients = 6; name fewer",
     ),
     "uniform speeds around 0": (
         {"horizontal": {"devices": {"speed": {"kind": "uniform", "mean": 1.0, "std": 1.0}}}},
@@ -101,11 +117,11 @@ def test_what_is_near_to_it_runs(configure, build, problem, engine, sections):
 
 
 def test_every_algorithm_of_the_configuration_is_there(configure):
-    for name in ALGORITHMS:
+    for name in ALGORITHMS.built_in:
         assert configure(horizontal={"algorithm": name}).horizontal.algorithm == name
-    with pytest.raises(ConfigError, match=r"horizontal\.algorithm: .*\(got '\?'\)$") as refusal:
+    with pytest.raises(ConfigError, match=r"horizontal\.algorithm: unknown algorithm '\?'; known: ") as refusal:
         configure(horizontal={"algorithm": "?"})
-    assert all(f"'{name}'" in str(refusal.value) for name in ALGORITHMS)
+    assert all(f" {name}" in str(refusal.value) for name in ALGORITHMS.built_in)
 
 
 def test_a_device_without_samples_is_named(configure):
@@ -139,6 +155,32 @@ IGNORED = {
         {"algorithm": "dms", "dms": {"gradient_std": 1.0, "slope": 1.0}},
         "horizontal.dms.gradient_std: ignored",
     ),
+    "chances of an asynchronous server": (
+        {"algorithm": "fedasync", "selection": {"group_weights": [1, 2]}},
+        "horizontal.selection.group_weights: ignored, fedasync draws",
+    ),
+    "weights of an asynchronous server": ({"algorithm": "fedasync", "weights": "equal"}, "horizontal.weights: ignored"),
+    "weights of dms": ({"algorithm": "dms", "weights": "equal"}, "horizontal.weights: ignored, dms has weights"),
+    "missing epochs of fixed work": (
+        {"work": {"max_missing_epochs": 2}},
+        "horizontal.work.max_missing_epochs: ignored, horizontal.work.kind is fixed",
+    ),
+    "share of fixed work": ({"work": {"incomplete_share": 0.5}}, "horizontal.work.incomplete_share: ignored"),
+    "interval of fixed work": ({"work": {"interval_s": 2.0}}, "horizontal.work.interval_s: ignored"),
+    "fedlga of fixed work": (
+        {"algorithm": "fedlga"},
+        "horizontal.algorithm: ignored, fedlga is fedavg with weights: equal where horizontal.work.kind is fixed",
+    ),
+    "groups of a fixed speed": (
+        {"devices": {"speed": {"kind": "fixed", "groups": [1, 4]}}},
+        "horizontal.devices.speed.groups: ignored, horizontal.devices.speed.kind is fixed",
+    ),
+    "spread of a fixed speed": ({"devices": {"speed": {"std": 0.5}}}, "horizontal.devices.speed.std: ignored"),
+    "epochs beside steps": ({"local_steps": 3, "local_epochs": 2}, "horizontal.local_epochs: ignored"),
+    "hinge of polynomial staleness": (
+        {"algorithm": "fedasync", "fedasync": {"hinge_slope": 2.0}},
+        "horizontal.fedasync.hinge_slope: ignored, horizontal.fedasync.staleness is polynomial",
+    ),
 }
 
 
@@ -147,8 +189,21 @@ def test_a_setting_that_is_ignored_is_warned_of(configure, settings, line):
     assert any(warning.startswith(line) for warning in configure(horizontal=settings).warnings())
 
 
-def test_nothing_is_warned_of_where_all_is_used(configure):
-    assert configure(horizontal={"algorithm": "dms", "dms": {"lipschitz": 2.0}}).warnings() == []
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "dms", "dms": {"lipschitz": 2.0}},
+        {"algorithm": "fedmom", "weights": "equal"},
+        {"algorithm": "fedlga", "weights": "equal", "work": {"kind": "partial"}, "local_epochs": 3},
+    ],
+)
+def test_nothing_is_warned_of_where_all_is_used(configure, settings):
+    assert configure(horizontal=settings).warnings() == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "horizontal").glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_shipped_experiment_has_a_setting_that_is_ignored(path):
+    assert load_config(path).warnings() == []
 
 
 def test_training_that_diverges_says_what_to_lower(configure, build, problem, engine):

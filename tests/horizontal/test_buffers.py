@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vfl.horizontal.algorithms import ALGORITHMS
+from vfl.components import ALGORITHMS
 from vfl.horizontal.fleet import STATISTICS
 
 
@@ -117,7 +117,7 @@ def test_evaluation_uses_running_statistics_only_where_they_are_averaged(trainer
     assert dropping.evaluate()["loss/test"] == pytest.approx(expected["drop"], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHMS.built_in)
 def test_every_algorithm_trains_with_batch_norm(trainer, name):
     server = trainer(algorithm=name)
     metrics = [server.train_round(round_index) for round_index in range(2)]

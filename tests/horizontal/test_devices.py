@@ -92,6 +92,12 @@ def test_fixed_work_is_epochs_or_steps(devices):
     assert all(plan.work(client).complete for plan in (by_epochs, by_steps) for client in range(6))
 
 
+def test_an_interval_holds_the_steps_that_decimal_arithmetic_says(devices):
+    speeds = {"speed": {"kind": "groups", "groups": [0.29, 0.57, 1.1]}}
+    plan = devices(work={"kind": "interval", "interval_s": 100.0}, devices=speeds).plan(0)
+    assert plan.steps_N.tolist() == [29, 29, 57, 57, 110, 110]
+
+
 def test_an_interval_holds_the_steps_that_fit_and_leaves_out_who_fits_none(devices):
     slow = devices(work={"kind": "interval", "interval_s": 0.6}, devices={"speed": {"kind": "case2"}}).plan(0)
     assert slow.steps_N.tolist() == [0, 0, 1, 1, 1, 2]
@@ -99,22 +105,21 @@ def test_an_interval_holds_the_steps_that_fit_and_leaves_out_who_fits_none(devic
     assert slow.seconds_N.tolist() == pytest.approx([0.6] * 6)
 
 
-def test_partial_work_ends_after_1_to_tau_max_epochs_for_a_share_of_the_clients(devices):
-    many = devices(
-        samples=[8] * MANY, local_epochs=5, work={"kind": "partial", "incomplete_share": 0.3, "max_epochs": 3}
-    ).plan(0)
+def test_partial_work_leaves_out_0_to_tau_max_less_1_epochs_for_a_share_of_the_clients(devices):
+    """tau_i = E - E_i + 1 is uniform in [1, tau_max]: 3 of its 4 values are those of an incomplete client."""
+    work = {"kind": "partial", "incomplete_share": 0.4, "max_missing_epochs": 3}
+    many = devices(samples=[8] * MANY, local_epochs=5, work=work).plan(0)
     epochs = many.epochs_N
-    assert float((epochs < 5).double().mean()) == pytest.approx(0.3, abs=0.03)
-    counts = torch.bincount(epochs[epochs < 5].long())
-    assert counts[0] == 0
-    assert len(counts) == 4
-    assert counts[1:].double().std() < 0.15 * counts[1:].double().mean()
+    assert float((epochs < 5).double().mean()) == pytest.approx(0.4 * 3 / 4, abs=0.03)
+    counts = torch.bincount(epochs[epochs < 5].long(), minlength=5)
+    assert counts[:2].tolist() == [0, 0]
+    assert counts[2:].double().std() < 0.15 * counts[2:].double().mean()
     assert [many.work(client).complete for client in range(50)] == (epochs[:50] == 5).tolist()
 
 
-def test_partial_work_reaches_local_epochs_less_one_where_no_limit_is_set(devices):
+def test_partial_works_tau_max_is_local_epochs_less_one_where_no_limit_is_set(devices):
     plan = devices(samples=[8] * 500, local_epochs=5, work={"kind": "partial", "incomplete_share": 1.0}).plan(0)
-    assert sorted(set(plan.epochs_N.tolist())) == [1.0, 2.0, 3.0, 4.0]
+    assert sorted(set(plan.epochs_N.tolist())) == [2.0, 3.0, 4.0, 5.0]
 
 
 def test_availability_and_dropout_have_their_chances_and_are_independent(devices):

@@ -147,9 +147,8 @@ def test_a_round_lasts_as_long_as_its_schedule_and_shows_it(policy: str, tmp_pat
 
 
 def test_gamma_is_the_servers_rate_over_l():
-    policy = build_policy(
-        flare_config(server_learning_rate=0.5, flare={"lipschitz": 0.1}, wireless={"policy": "greedy"})
-    )
+    config = flare_config(server_learning_rate=0.5, wireless={"policy": "greedy"})
+    policy = build_policy(config.horizontal, lipschitz=0.1)
     differ = 0
     for seed in range(10):
         cell = random_cell(np.random.default_rng(seed))

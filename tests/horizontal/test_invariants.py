@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vfl.horizontal.algorithms import ALGORITHMS
+from vfl.components import ALGORITHMS
 
 ROUNDS = 6
 UNRELIABLE = {"devices": {"availability": 0.7, "dropout": 0.3}}
@@ -90,7 +90,7 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHMS.built_in)
 def test_states_are_values(trainer, name):
     """A round makes a new state and leaves the old one as it was: a late client still has what it was sent."""
     server = trainer(algorithm=name)
@@ -120,7 +120,7 @@ def test_fedasyncs_mixing_stays_within_0_and_1(trainer):
     assert len(set(mixed)) > 1
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHMS.built_in)
 def test_a_round_that_nobody_finishes_moves_nothing(trainer, name, monkeypatch):
     server = trainer(algorithm=name, devices={"dropout": 0.5})
     monkeypatch.setattr(type(server.devices), "_happens", lambda devices, purpose, *_: everybody(purpose))

@@ -94,7 +94,7 @@ def test_steps_follow_the_gradient_the_shift_and_the_pull(trained, task, gradien
 def test_reported_losses_and_norms_are_those_of_the_clients_own_loss(trained, task, gradient, problem, model):
     shift_P = torch.zeros_like(model.weights_P)
     model.split(shift_P)[0].fill_(1.0)
-    asked = task(pull=2.0, shift_P=shift_P, gradient_norms=True, start_gradient=True)
+    asked = task(pull=2.0, shift_P=shift_P, gradient_norms=True, full_gradient="start")
     (result,) = trained(asked)
     weights_P, norms, losses = asked.start_P.clone(), [], []
     for rows in asked.batches:
@@ -105,13 +105,13 @@ def test_reported_losses_and_norms_are_those_of_the_clients_own_loss(trained, ta
         weights_P = weights_P - 0.1 * (own_P + shift_P + 2.0 * (weights_P - asked.start_P))
     close(result.squared_norms_S, torch.stack(norms))
     close(result.loss, torch.stack(losses).mean())
-    close(result.start_gradient_P, gradient(asked.start_P, asked.rows_N))
+    close(result.full_gradient_P, gradient(asked.start_P, asked.rows_N))
 
 
 def test_what_was_not_asked_for_is_not_there(trained, task):
     (result,) = trained(task())
     assert result.squared_norms_S is None
-    assert result.start_gradient_P is None
+    assert result.full_gradient_P is None
 
 
 def test_a_client_is_not_moved_by_who_trains_beside_it(trained, task, engine):
@@ -145,7 +145,7 @@ def test_running_statistics_are_those_of_the_clients_batches(problem_with_batch_
     model = FlatModel(problem.build_module())
     rows_N = problem.rows[1]
     start_Q = model.statistics_Q.clone()
-    one = LocalTask(1, rows_N, model.weights_P.clone(), start_Q, [rows_N], 0.1, start_gradient=True)
+    one = LocalTask(1, rows_N, model.weights_P.clone(), start_Q, [rows_N], 0.1, full_gradient="start")
     layer, norm, *_ = model.module.children()
     hidden = layer(problem.features[rows_N]).detach()
     settings = OptimizerConfig(learning_rate=0.1, momentum=0.0)

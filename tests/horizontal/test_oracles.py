@@ -5,11 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.config.horizontal import FedAsyncConfig
-from vfl.horizontal.algorithms import ALGORITHMS
-from vfl.horizontal.fedasync import mixing_weight
-from vfl.horizontal.fedlga import FedLGA
+from vfl.horizontal.build import build_algorithm
+from vfl.horizontal.fedasync import FedAsyncConfig, mixing_weight
 from vfl.horizontal.fednova import accumulated_steps
+from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalTask
 
 RATES = st.floats(0.001, 0.5)
@@ -22,10 +21,21 @@ def vectors(count, seed=0):
     return list(torch.randn(count, P, generator=torch.Generator().manual_seed(seed)))
 
 
+class Blocks(FlatModel):
+    """Where the parameters of a model would lie in its vector."""
+
+    def __init__(self, places):
+        self.places = places
+
+    def split(self, vector):
+        return [vector[place] for place in self.places]
+
+
 @pytest.fixture
 def algorithm(configure):
     def make(name, **settings):
-        return ALGORITHMS[name](configure(horizontal={"algorithm": name, **settings}), SAMPLES)
+        config = configure(horizontal={"algorithm": name, **settings})
+        return build_algorithm(config, SAMPLES, Blocks([slice(0, 4), slice(4, P)]))
 
     return make
 
@@ -51,6 +61,7 @@ def test_fedmom_is_sgd_with_nesterovs_momentum_on_the_pseudo_gradient(algorithm,
 def test_fedmoms_rate_is_clients_over_clients_per_round_where_none_is_given(algorithm):
     assert algorithm("fedmom").rate == 2.0
     assert algorithm("fedmom", fedmom={"learning_rate": 1.5}).rate == 1.5
+    assert algorithm("fedmom", weights="reporting").rate == 1.0
 
 
 @given(steps=st.integers(1, 40), momentum=MOMENTA, mu=st.sampled_from([0.0, 0.1, 1.0]), rate=RATES)
@@ -77,14 +88,15 @@ def test_fednova_is_the_mean_normalised_change_times_the_mean_amount(algorithm, 
     torch.testing.assert_close(fednova.aggregate(state, reports).vectors["delta"], expected_P)
 
 
+@pytest.mark.parametrize("gradient", ["mean", "end"])
 @pytest.mark.parametrize("scope", ["global", "layer"])
 @pytest.mark.parametrize(
     "complete", [(True, True, False, False), (False, False, False, False)], ids=["some", "none complete"]
 )
-def test_fedlgas_correction_is_that_of_the_whole_outer_product(configure, report, scope, complete):
-    settings = {"algorithm": "fedlga", "fedlga": {"scale": 0.05, "scope": scope}, "server_learning_rate": 0.7}
+def test_fedlgas_correction_is_that_of_the_whole_outer_product(algorithm, report, scope, complete, gradient):
+    settings = {"scale": 0.05, "scope": scope, "gradient": gradient}
+    fedlga = algorithm("fedlga", fedlga=settings, server_learning_rate=0.7)
     blocks = [slice(0, 4), slice(4, P)] if scope == "layer" else [slice(0, P)]
-    fedlga = FedLGA(configure(horizontal=settings), SAMPLES, lambda vector_P: [vector_P[block] for block in blocks])
     deltas, steps, epochs, rate = vectors(4), (12, 15, 4, 8), (3.0, 3.0, 1.0, 2.0), 0.1
     epochs = tuple(3.0 if done else min(own, 2.0) for done, own in zip(complete, epochs, strict=True))
     start_P = vectors(1, seed=7)[0]
@@ -93,13 +105,18 @@ def test_fedlgas_correction_is_that_of_the_whole_outer_product(configure, report
         for client in range(4)
     ]
     ends = [start_P + delta_P for delta_P in deltas]
+    gradients = [-delta_P / (rate * count) for delta_P, count in zip(deltas, steps, strict=True)]
+    if gradient == "end":
+        gradients = vectors(4, seed=9)
+        for each, gradient_P in zip(reports, gradients, strict=True):
+            each.upload["gradient"] = gradient_P
     if any(complete):
         ahead_P = start_P + (deltas[0] + deltas[1]) / 2
     else:
         ahead_P = start_P + sum(delta_P * 3.0 / done for delta_P, done in zip(deltas, epochs, strict=True)) / 4
     corrected = []
     for client, done in enumerate(complete):
-        g_P = -deltas[client] / (rate * steps[client])
+        g_P = gradients[client]
         product_PP = torch.zeros(P, P)
         for block in blocks:
             product_PP[block, block] = torch.outer(g_P[block], g_P[block])
@@ -111,12 +128,33 @@ def test_fedlgas_correction_is_that_of_the_whole_outer_product(configure, report
     )
     ratios = [float((new - old).norm() / old.norm()) for new, old in zip(corrected, deltas, strict=True)]
     assert aggregate.metrics["fedlga/correction"] == pytest.approx(max(ratios), rel=1e-4)
+    late = [client for client, done in enumerate(complete) if not done]
+    along = [float(corrected[client] @ deltas[client] / deltas[client].square().sum()) for client in late]
+    described = {
+        "c": [float((ahead_P - start_P) @ deltas[client] / deltas[client].square().sum()) for client in late],
+        "kappa": [0.05 * float(gradients[client].square().sum()) for client in late],
+        "factor": along,
+    }
+    for name, values in described.items():
+        assert aggregate.metrics[f"fedlga/{name}"] == pytest.approx(sum(values) / len(values), rel=1e-4)
+    assert aggregate.metrics["fedlga/incomplete"] == len(late)
+    assert aggregate.metrics["fedlga/reversed"] == sum(factor < 0 for factor in along)
 
 
-def test_fedlga_warns_once_of_a_correction_that_drowns_the_change(configure, report):
-    fedlga = FedLGA(
-        configure(horizontal={"algorithm": "fedlga", "fedlga": {"scale": 1e4}}), SAMPLES, lambda vector_P: [vector_P]
-    )
+def test_fedlga_damps_or_reverses_a_change_that_is_orthogonal_to_the_others(algorithm, report):
+    """With c = 0 a change becomes (1 - kappa) times itself: kappa 1/2 halves it, kappa 2 turns it round."""
+    early_P, late_P = torch.eye(P)[:2]
+    for kappa, factor in ((0.5, 0.5), (2.0, -1.0)):
+        fedlga = algorithm("fedlga", fedlga={"scale": kappa * 0.2**2})
+        reports = [report(0, early_P), report(1, late_P, steps=2, epochs=1.0, asked_epochs=2.0)]
+        aggregate = fedlga.aggregate({"weights": torch.zeros(P)}, reports)
+        torch.testing.assert_close(aggregate.vectors["delta"], (early_P + factor * late_P) / 2)
+        assert aggregate.metrics["fedlga/c"] == 0
+        assert aggregate.metrics["fedlga/kappa"] == pytest.approx(kappa)
+
+
+def test_fedlga_warns_once_of_a_correction_that_drowns_the_change(algorithm, report):
+    fedlga = algorithm("fedlga", fedlga={"scale": 1e4})
     deltas = vectors(2)
     reports = [report(0, deltas[0]), report(1, deltas[1], epochs=1.0, asked_epochs=2.0)]
     state = fedlga.initial_state(torch.zeros(P))

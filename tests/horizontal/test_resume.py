@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 
 from vfl.callbacks import Callback
 from vfl.checkpoint import CheckpointStore
-from vfl.horizontal.algorithms import ALGORITHMS
+from vfl.components import ALGORITHMS
 from vfl.horizontal.client_states import OnDisk
 from vfl.loop import TrainingLoop
 
@@ -14,7 +14,7 @@ ROUNDS = 5
 KILLED_IN = 3
 """Round after whose training, before whose checkpoint, the process dies; checkpoints are of every second round."""
 DEVICES = {"availability": 0.8, "dropout": 0.2, "speed": {"kind": "exponential", "mean": 2.0, "redrawn": True}}
-VARIANTS = {name: {"algorithm": name} for name in ALGORITHMS} | {
+VARIANTS = {name: {"algorithm": name} for name in ALGORITHMS.built_in} | {
     "scaffold option 1": {"algorithm": "scaffold", "scaffold": {"option": 1}},
     "scaffold local buffers": {"algorithm": "scaffold", "buffers": "local"},
     "fedasync local buffers": {"algorithm": "fedasync", "buffers": "local"},

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vfl.horizontal.algorithms import ALGORITHMS
+from vfl.components import ALGORITHMS
 from vfl.horizontal.traffic import transfer_bytes
 from vfl.wire.codec import encode
 from vfl.wire.messages import Kind, Message, Part, PartKind, control, pack
@@ -60,7 +60,7 @@ def message_bytes(vectors, settings):
     return len(pack(Message(Kind.START_ROUND, 7, 0, (*parts, control(settings)))))
 
 
-VARIANTS = {name: {"algorithm": name} for name in ALGORITHMS} | {
+VARIANTS = {name: {"algorithm": name} for name in ALGORITHMS.built_in} | {
     "batch norm": {"algorithm": "fedavg", "batch_norm": True},
     "scaffold batch norm": {"algorithm": "scaffold", "batch_norm": True},
     "local buffers": {"algorithm": "fedavg", "batch_norm": True, "buffers": "local"},
@@ -118,7 +118,7 @@ def test_a_client_that_drops_out_has_received_but_not_sent(trainer, monkeypatch)
     assert all(party["downlink_bytes"] > 0 and party["train_macs"] > 0 for party in parties)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS.built_in)
 def test_compute_is_three_passes_per_sample_and_step(trainer, spied, algorithm, problem):
     server = trainer(algorithm=algorithm, local_epochs=2, clients_per_round=6)
     metrics, _, results, _ = spied(server)

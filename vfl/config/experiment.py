@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from vfl.components import FEATURE_MODELS, SOURCES
 from vfl.config.fields import (
@@ -14,10 +14,11 @@ from vfl.config.fields import (
     Probability,
     RatioSchedule,
     Section,
+    ignored_settings,
     name_in,
     strict_int,
 )
-from vfl.config.horizontal import HorizontalConfig, check_horizontal, unused_settings
+from vfl.config.horizontal import HorizontalConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
@@ -224,17 +225,22 @@ class ExperimentConfig(Section):
     models: ModelsConfig = ModelsConfig()
     training: TrainingConfig = TrainingConfig()
     lightweighting: LightweightingConfig = LightweightingConfig()
-    horizontal: HorizontalConfig = HorizontalConfig()
+    horizontal: HorizontalConfig = Field(default=HorizontalConfig(), validate_default=True)
     wire: WireConfig = WireConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     network: NetworkConfig = NetworkConfig()
     """Used by processes of their own only."""
 
+    @field_validator("horizontal")
+    @classmethod
+    def _with_algorithm(cls, value: HorizontalConfig, info: ValidationInfo) -> HorizontalConfig:
+        return value.resolved(info.data.get("mode", "vertical"))
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.mode == "horizontal":
-            check_horizontal(self.horizontal, self.training.optimizer)
+            self.horizontal.check_optimizer(self.training.optimizer)
         else:
             self._check_vertical()
         return self
@@ -280,7 +286,7 @@ class ExperimentConfig(Section):
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""
         if self.mode == "horizontal":
-            lines = unused_settings(self.horizontal, channels_last=self.channels_last) + self._late_rates()
+            lines = ignored_settings(self.horizontal, "horizontal") + self._unstacked() + self._late_rates()
             if self.evaluation.batch_statistics != "estimated":
                 lines.append("evaluation.batch_statistics: ignored, horizontal learning has the server's statistics")
             return lines
@@ -302,6 +308,9 @@ class ExperimentConfig(Section):
         if self.evaluation.sparsified and self.lightweighting.error_feedback:
             lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")
         return lines
+
+    def _unstacked(self) -> list[str]:
+        return ["channels_last: ignored, clients' models are contiguous vectors"] if self.channels_last else []
 
     def _late_rates(self) -> list[str]:
         return self._late("training.optimizer.learning_rate", [self.training.optimizer.learning_rate])

@@ -1,6 +1,7 @@
 """What every section of the configuration is made of: its base class, checked numbers, the one-line error."""
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import (
@@ -60,3 +61,37 @@ class Section(BaseModel):
     """A frozen group of settings that refuses keys it does not know."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """Return the names of its settings."""
+        return list(cls.model_fields)
+
+    @classmethod
+    def type_of(cls, key: str) -> object:
+        """Return the annotation of a setting, None for an unknown one."""
+        field = cls.model_fields.get(key)
+        return field.annotation if field else None
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return why a setting has no effect beside the others, by its dotted name in this section."""
+        return {}
+
+
+def ignored_settings(section: Section, path: str) -> list[str]:
+    """Return a line for every setting that a user gave, in a section or those in it, and that has no effect."""
+    reasons = section.ignored()
+    lines = [f"{path}.{name}: ignored, {reason}" for name, reason in reasons.items() if is_given(section, name)]
+    for name in (*type(section).model_fields, *(section.model_extra or ())):
+        inner = getattr(section, name)
+        if isinstance(inner, Section) and name not in reasons:
+            lines += ignored_settings(inner, f"{path}.{name}")
+    return lines
+
+
+def is_given(section: Section, name: str) -> bool:
+    """Return whether a user gave a setting, by its dotted name in a section."""
+    *parents, last = name.split(".")
+    for parent in parents:
+        section = getattr(section, parent)
+    return last in section.model_fields_set

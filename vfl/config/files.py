@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, TypeGuard, cast
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
+from vfl.config.fields import Section
 from vfl.errors import ConfigError
 from vfl.registry import did_you_mean, nearest
 from vfl.shipped import find_config
@@ -120,7 +121,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], values)
 
 
-def _overlay(section: type[BaseModel], under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _overlay(section: type[Section], under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Lay settings over others: sections merge key by key, every other value is replaced whole."""
     merged = dict(under)
     for key, value in over.items():
@@ -156,12 +157,11 @@ def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: ob
 
 
 def _field_type(section: object, key: str) -> object:
-    field = section.model_fields.get(key) if _is_section(section) else None
-    return field.annotation if field else None
+    return section.type_of(key) if _is_section(section) else None
 
 
-def _is_section(kind: object) -> TypeGuard[type[BaseModel]]:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+def _is_section(kind: object) -> TypeGuard[type[Section]]:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def _plain(value: object) -> object:
@@ -206,4 +206,4 @@ def _known_keys(location: Sequence[int | str]) -> list[str]:
     for part in location:
         # What has no field of that name is a value of ``models.parties``.
         section = _field_type(section, str(part)) or FeatureModelConfig
-    return list(section.model_fields) if _is_section(section) else []
+    return section.keys() if _is_section(section) else []

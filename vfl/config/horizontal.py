@@ -1,28 +1,26 @@
-"""Settings of horizontal federated learning."""
+"""Settings of horizontal federated learning that all algorithms share, and how an algorithm's own join them.
 
-from pathlib import Path
-from typing import Annotated, Literal, Self, get_args
+An algorithm's section (``horizontal.NAME``) is declared beside the algorithm and read only where it is named.
+"""
 
-from pydantic import Field, model_validator
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, cast
 
-from vfl.config.fields import AboveZero, Fraction, NotNegative, Number, Positive, Probability, Section
-from vfl.config.flare import FlareConfig, WirelessConfig
+from pydantic import Field, create_model, model_validator
+
+from vfl.components import ALGORITHMS
+from vfl.config.fields import (
+    AboveZero,
+    Fraction,
+    NotNegative,
+    Number,
+    Positive,
+    Probability,
+    Section,
+    name_in,
+)
 from vfl.config.optimizer import OptimizerConfig
-
-AlgorithmName = Literal[
-    "fedsgd",
-    "fedavg",
-    "fedprox",
-    "fednova",
-    "scaffold",
-    "feddyn",
-    "fedlga",
-    "fedasync",
-    "fedasync_average",
-    "dms",
-    "fedmom",
-    "flare",
-]
+from vfl.horizontal.wireless.settings import WirelessConfig
 
 
 class SamplePartitionConfig(Section):
@@ -69,6 +67,18 @@ class SpeedConfig(Section):
             raise ValueError("groups must name at least one speed")
         return self
 
+    def ignored(self) -> Mapping[str, str]:
+        """Return the settings of other kinds of speed."""
+        used = {
+            "fixed": ("mean",),
+            "groups": ("groups",),
+            "uniform": ("mean", "std", "redrawn"),
+            "exponential": ("mean", "redrawn"),
+            "gaussian": ("mean", "std", "redrawn"),
+        }.get(self.kind, ())
+        others = (name for name in ("mean", "std", "groups", "redrawn") if name not in used)
+        return dict.fromkeys(others, f"horizontal.devices.speed.kind is {self.kind}")
+
 
 class DevicesConfig(Section):
     """What the simulated devices are like."""
@@ -89,13 +99,36 @@ class WorkConfig(Section):
     """How much each chosen client computes."""
 
     kind: Literal["fixed", "interval", "partial"] = "fixed"
-    """fixed: what local_epochs or local_steps say; interval: as many steps as fit ``interval_s`` (T-SFL); partial: a
-    share of the clients ends after 1 to ``max_epochs`` epochs (FedLGA)."""
+    """fixed: what local_epochs or local_steps say; interval: as many steps as fit ``interval_s``; partial: a share of
+    the clients may end early."""
     interval_s: AboveZero = 1.0
     incomplete_share: Annotated[Number, Field(ge=0, le=1)] = 0.5
-    """rho: chance that a client is incomplete."""
-    max_epochs: Positive | None = None
-    """tau_max; null is local_epochs - 1."""
+    """rho: chance that a client of ``partial`` work is one that may end early."""
+    max_missing_epochs: Positive | None = None
+    """Such a client leaves out 0 to so many of its epochs, all numbers equally likely: tau_max - 1, as tau_i is
+    E - E_i + 1. null is local_epochs - 2 (the paper's tau_max = E - 1), at least 1."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: object) -> object:
+        if not isinstance(values, dict) or "max_epochs" not in values:
+            return cast(object, values)
+        given = cast(dict[str, Any], values)
+        if given["max_epochs"] is not None or given.get("kind") == "partial":
+            raise ValueError(
+                "max_epochs is no more, it took tau_max for the most epochs that are done; give max_missing_epochs = "
+                "tau_max - 1, the most that are left out"
+            )
+        return {key: value for key, value in given.items() if key != "max_epochs"}
+
+    def missing_epochs(self, local_epochs: int) -> int:
+        """Return the most epochs that a client of partial work leaves out."""
+        return max(1, local_epochs - 2) if self.max_missing_epochs is None else self.max_missing_epochs
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return the settings of other kinds of work."""
+        owners = {"interval_s": "interval", "incomplete_share": "partial", "max_missing_epochs": "partial"}
+        return {name: f"horizontal.work.kind is {self.kind}" for name, kind in owners.items() if kind != self.kind}
 
 
 class SelectionConfig(Section):
@@ -108,110 +141,41 @@ class SelectionConfig(Section):
     clients the same."""
 
 
-class FedProxConfig(Section):
-    """FedProx."""
+class AlgorithmConfig(Section):
+    """An algorithm's own settings: what its class calls ``Settings``. Subclasses override what differs."""
 
-    mu: NotNegative = 1.0
+    @classmethod
+    def defaults(cls) -> Mapping[str, object]:
+        """Return shared settings below ``horizontal`` that this algorithm has others of where none are given."""
+        return {}
 
+    def check(self, horizontal: "HorizontalConfig", optimizer: OptimizerConfig) -> None:
+        """Raise ValueError, naming the field, where the algorithm does not go with the other settings."""
 
-class FedNovaConfig(Section):
-    """FedNova."""
-
-    mu: NotNegative = 0.0
-    """Proximal term of the clients."""
-
-
-class ScaffoldConfig(Section):
-    """SCAFFOLD."""
-
-    option: Literal[1, 2] = 2
-    """1: the control variate is the full gradient at the received weights; 2: the mean step taken."""
+    def ignored_beside(self, horizontal: "HorizontalConfig") -> Mapping[str, str]:
+        """Return why a setting has no effect with this algorithm, by its dotted name below ``horizontal``."""
+        return {"wireless": f"horizontal.algorithm is {horizontal.algorithm}"}
 
 
-class FedDynConfig(Section):
-    """FedDyn."""
-
-    alpha: AboveZero = 0.01
-
-
-class FedLGAConfig(Section):
-    """FedLGA."""
-
-    scale: NotNegative = 1.0
-    """Multiplies the correction; 1 is the paper's."""
-    scope: Literal["global", "layer"] = "global"
-    """One outer product over all weights, or one per parameter tensor."""
+def unless_equal(horizontal: "HorizontalConfig") -> Mapping[str, str]:
+    """Return the weights where they are not those of an algorithm that averages equally."""
+    return {} if horizontal.weights == "equal" else {"weights": f"{horizontal.algorithm} averages equally"}
 
 
-class FedAsyncConfig(Section):
-    """FedAsync (Xie et al. 2019)."""
-
-    mixing: Annotated[Number, Field(gt=0, le=1)] = 0.6
-    """alpha: weight of a fresh client."""
-    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
-    power: NotNegative = 0.5
-    """p of polynomial, (s + 1)^-p."""
-    hinge_slope: AboveZero = 10.0
-    """q of hinge, 1 / (q (s - b) + 1) above b."""
-    hinge_delay: NotNegative = 4.0
-    """b of hinge."""
-    mu: NotNegative = 0.005
-    """Proximal term of the clients (rho of the paper)."""
+def without_server_rate(horizontal: "HorizontalConfig") -> Mapping[str, str]:
+    """Return eta_g, for an algorithm that has none."""
+    return {"server_learning_rate": f"{horizontal.algorithm} has no eta_g"}
 
 
-class FedAsyncAverageConfig(Section):
-    """The synchronous averaging form of FedAsync that T-SFL compares with."""
+class HorizontalConfig(Section, extra="allow"):
+    """Clients, what they do, and how the server combines it; sections of algorithms are the extra fields."""
 
-    gamma: Fraction = 0.5
-    """Weight of the old weights."""
-
-
-class DMSConfig(Section):
-    """T-SFL's discriminative model selection."""
-
-    weights: Literal["corollary1", "theorem3"] = "corollary1"
-    slope: NotNegative | None = None
-    """c of Corollary 1; null computes it from L, G and sigma."""
-    lipschitz: AboveZero = 1.0
-    """L; never estimated."""
-    gradient_bound: AboveZero | None = None
-    """G; null estimates it every round."""
-    gradient_std: AboveZero | None = None
-    """sigma; null estimates it every round."""
-    theta: Annotated[Number, Field(ge=1)] | None = None
-    """Limits every weight to theta / N, N = clients_per_round; null does not."""
-
-    def limit(self, clients: int) -> float:
-        """Return theta for so many clients; without a limit theta / N = 1."""
-        return float(clients) if self.theta is None else self.theta
-
-    @property
-    def estimates(self) -> bool:
-        """Whether G or sigma is needed and not given."""
-        if self.weights == "corollary1" and self.slope is not None:
-            return False
-        return self.gradient_bound is None or self.gradient_std is None
-
-
-class FedMomConfig(Section):
-    """FedMom."""
-
-    learning_rate: AboveZero | None = None
-    """eta; null is N / K, the paper's."""
-    momentum: Fraction = 0.9
-    """beta"""
-    reference: Path | None = None
-    """Run whose final weights are w* of the diagnostic <g, w - w*>; null logs none."""
-
-
-class HorizontalConfig(Section):
-    """Clients, what they do, and how the server combines it."""
-
-    algorithm: AlgorithmName = "fedavg"
+    algorithm: Annotated[str, name_in(ALGORITHMS)] = "fedavg"
+    """One of ours (docs/horizontal.md), or what an installed package offers (docs/extending.md)."""
     clients: Positive = 10
     """N"""
     clients_per_round: Positive = 5
-    """K; of fedasync: clients at work at a time, and arrivals that make a round."""
+    """K; of an asynchronous server: clients at work at a time, and arrivals that make a round."""
     local_epochs: Positive = 1
     """E: passes over its samples of a complete client; not used where local_steps is set."""
     local_steps: Positive | None = None
@@ -228,23 +192,36 @@ class HorizontalConfig(Section):
     worker_timeout_s: AboveZero = 1800.0
     """Under torchrun: seconds that a worker waits for the others' clients before it takes them for lost."""
     client_state: Literal["memory", "disk"] = "memory"
-    """Where SCAFFOLD's, FedDyn's and local buffers' client state lives."""
+    """Where algorithms' client state and local buffers live."""
     partition: SamplePartitionConfig = SamplePartitionConfig()
     devices: DevicesConfig = DevicesConfig()
     work: WorkConfig = WorkConfig()
     selection: SelectionConfig = SelectionConfig()
-    fedprox: FedProxConfig = FedProxConfig()
-    fednova: FedNovaConfig = FedNovaConfig()
-    scaffold: ScaffoldConfig = ScaffoldConfig()
-    feddyn: FedDynConfig = FedDynConfig()
-    fedlga: FedLGAConfig = FedLGAConfig()
-    fedasync: FedAsyncConfig = FedAsyncConfig()
-    fedasync_average: FedAsyncAverageConfig = FedAsyncAverageConfig()
-    dms: DMSConfig = DMSConfig()
-    fedmom: FedMomConfig = FedMomConfig()
-    flare: FlareConfig = FlareConfig()
     wireless: WirelessConfig = WirelessConfig()
-    """Used by flare."""
+    """The cell of an algorithm that schedules one."""
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """Return what may stand here: the shared settings and the algorithms' sections."""
+        return [*cls.model_fields, *ALGORITHMS.names()]
+
+    @classmethod
+    def type_of(cls, key: str) -> object:
+        """Return the class of a section, an algorithm's included."""
+        if key not in cls.model_fields and key in ALGORITHMS:
+            return ALGORITHMS.load(key).Settings
+        return super().type_of(key)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_sections(cls, values: object) -> object:
+        """Read every section of an algorithm by the class that the algorithm names."""
+        if not isinstance(values, dict):
+            return values
+        given = cast(dict[str, Any], values)
+        others = {key: value for key, value in given.items() if key not in cls.model_fields}
+        read = _sections(tuple(others)).model_validate(others)
+        return given | {key: getattr(read, key) for key in others}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -252,110 +229,61 @@ class HorizontalConfig(Section):
             raise ValueError(
                 f"clients_per_round: {self.clients_per_round} is more than clients = {self.clients}; lower it"
             )
+        groups = {"selection.group_weights": self.selection.group_weights, "devices.speed.groups": self.groups}
+        for field, values in groups.items():
+            if len(values) > self.clients:
+                raise ValueError(f"{field}: {len(values)} groups are more than clients = {self.clients}; name fewer")
         if self.work.kind == "partial":
-            if self.local_steps is not None:
-                raise ValueError("work.kind: partial counts epochs; leave local_steps out")
-            limit = self.local_epochs - 1 if self.work.max_epochs is None else self.work.max_epochs
-            if not 1 <= limit < self.local_epochs:
-                raise ValueError(
-                    f"work.max_epochs: partial work needs 1 to local_epochs - 1 = {self.local_epochs - 1} epochs; "
-                    "raise local_epochs or lower it"
-                )
+            self._check_partial()
         return self
 
+    @property
+    def groups(self) -> tuple[float, ...]:
+        """Speeds of groups of clients, none where speeds do not come by groups."""
+        return self.devices.speed.groups if self.devices.speed.kind == "groups" else ()
 
-def check_horizontal(horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
-    """Raise ValueError, naming the field, where an algorithm does not go with the clients' optimizer or work."""
-    if optimizer.kind != "sgd":
-        raise ValueError(f"training.optimizer.kind: horizontal clients take sgd only, not {optimizer.kind}")
-    plain = optimizer.momentum == 0 and optimizer.weight_decay == 0
-    if horizontal.algorithm == "scaffold" and horizontal.scaffold.option == 2 and not plain:
-        raise ValueError(
-            "training.optimizer: SCAFFOLD's option 2 takes the step for the gradient and needs plain SGD; "
-            "set momentum and weight_decay to 0, or horizontal.scaffold.option=1"
-        )
-    if horizontal.algorithm == "fednova" and optimizer.nesterov:
-        raise ValueError("training.optimizer.nesterov: FedNova's normalisation has no form for it; set it to false")
-    if horizontal.algorithm == "fedsgd" and optimizer.nesterov:
-        raise ValueError("training.optimizer.nesterov: FedSGD takes one step, which it only lengthens; set it to false")
-    if horizontal.algorithm == "dms" and horizontal.dms.estimates and not plain:
-        raise ValueError(
-            "training.optimizer: DMS takes the mean step for the mean gradient and needs plain SGD; set momentum and "
-            "weight_decay to 0, or give horizontal.dms.gradient_bound and gradient_std (or slope)"
-        )
-    if horizontal.algorithm == "dms" and horizontal.dms.weights == "theorem3":
-        _check_theorem3(horizontal, optimizer)
-    if horizontal.algorithm == "fedlga" and not plain:
-        raise ValueError(
-            "training.optimizer: FedLGA takes the mean step for the gradient and needs plain SGD; "
-            "set momentum and weight_decay to 0"
-        )
+    def _check_partial(self) -> None:
+        if self.local_steps is not None:
+            raise ValueError("work.kind: partial counts epochs; leave local_steps out")
+        if self.work.missing_epochs(self.local_epochs) >= self.local_epochs:
+            raise ValueError(
+                f"work.max_missing_epochs: partial work leaves out 1 to local_epochs - 1 = {self.local_epochs - 1} "
+                "epochs; raise local_epochs or lower it"
+            )
 
+    def resolved(self, mode: str) -> Self:
+        """Return the settings with the chosen algorithm's section and defaults; other algorithms' are left out.
 
-def _check_theorem3(horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
-    schedule = optimizer.learning_rate
-    rate = max(schedule.values()) if isinstance(schedule, dict) else schedule
-    reach = rate * horizontal.dms.lipschitz * (1 + horizontal.dms.limit(horizontal.clients_per_round))
-    if reach >= 1:
-        raise ValueError(
-            f"horizontal.dms.weights: theorem3 needs learning_rate * lipschitz * (1 + theta) below 1 (got {reach:g}; "
-            "theta is clients_per_round where none is given); lower one of them, or use corollary1"
-        )
+        In vertical mode there is none. What was given stays known to ``is_given``.
+        """
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        if mode == "horizontal":
+            own = (self.model_extra or {}).get(self.algorithm) or ALGORITHMS.load(self.algorithm).Settings()
+            defaults = {name: value for name, value in own.defaults().items() if name not in self.model_fields_set}
+            values |= defaults | {self.algorithm: own}
+        return self.model_construct(self.model_fields_set, **values)
 
+    @property
+    def own(self) -> AlgorithmConfig:
+        """The chosen algorithm's section, of a horizontal experiment."""
+        return (self.model_extra or {})[self.algorithm]
 
-def unused_settings(horizontal: HorizontalConfig, *, channels_last: bool) -> list[str]:
-    """Return one line for every setting that this algorithm ignores."""
-    names: tuple[str, ...] = get_args(AlgorithmName)
-    owners = {name: name for name in names if name in HorizontalConfig.model_fields} | {"wireless": "flare"}
-    lines = [
-        f"horizontal.{section}: ignored, horizontal.algorithm is {horizontal.algorithm}"
-        for section, owner in owners.items()
-        if owner != horizontal.algorithm and section in horizontal.model_fields_set
-    ]
-    if horizontal.algorithm == "flare":
-        lines += _unused_by_flare(horizontal)
-    weighted = ("fedsgd", "fedavg", "fedprox", "fednova")
-    if horizontal.weights == "all" and horizontal.algorithm not in weighted:
-        lines.append(f"horizontal.weights: ignored, {horizontal.algorithm} has weights of its own")
-    if horizontal.algorithm == "fedsgd":
-        fields = ("local_epochs", "local_steps", "work")
-        lines += [
-            f"horizontal.{field}: ignored, fedsgd takes one step over all samples"
-            for field in fields
-            if field in horizontal.model_fields_set
-        ]
-    if horizontal.algorithm == "dms":
-        lines += _unused_of_dms(horizontal.dms)
-    without_rate = ("feddyn", "fedasync", "fedasync_average", "fedmom")
-    if horizontal.server_learning_rate != 1 and horizontal.algorithm in without_rate:
-        lines.append(f"horizontal.server_learning_rate: ignored, {horizontal.algorithm} has no eta_g")
-    if channels_last:
-        lines.append("channels_last: ignored, clients' models are contiguous vectors")
-    return lines
+    def check_optimizer(self, optimizer: OptimizerConfig) -> None:
+        """Raise ValueError where the clients, or their algorithm, do not go with an optimizer."""
+        if optimizer.kind != "sgd":
+            raise ValueError(f"training.optimizer.kind: horizontal clients take sgd only, not {optimizer.kind}")
+        self.own.check(self, optimizer)
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return the settings that the algorithm ignores, and the sections of others."""
+        others = self.model_fields_set - type(self).model_fields.keys() - {self.algorithm}
+        reasons = dict.fromkeys(sorted(others), f"horizontal.algorithm is {self.algorithm}")
+        if self.local_steps is not None:
+            reasons["local_epochs"] = "horizontal.local_steps is given"
+        return reasons | dict(self.own.ignored_beside(self))
 
 
-def _unused_by_flare(horizontal: HorizontalConfig) -> list[str]:
-    """Return one line for every setting that scheduling in a cell makes idle, or that needs the cell."""
-    policy = horizontal.wireless.policy
-    if policy == "none":
-        named = sorted(horizontal.wireless.model_fields_set)
-        forgotten = named and "policy" not in named  # who names the policy has switched the network off on purpose
-        return [f"horizontal.wireless.{named[0]}: ignored, horizontal.wireless.policy is none"] if forgotten else []
-    idle = {
-        "clients_per_round": policy != "pre_tuned" and "clients_per_round" in horizontal.model_fields_set,
-        "selection.group_weights": bool(horizontal.selection.group_weights),
-        **{
-            f"devices.{name}": name in horizontal.devices.model_fields_set
-            for name in ("latency_s", "uplink_bytes_per_s", "downlink_bytes_per_s")
-        },
-    }
-    return [f"horizontal.{name}: ignored, horizontal.wireless.policy is {policy}" for name in idle if idle[name]]
-
-
-def _unused_of_dms(dms: DMSConfig) -> list[str]:
-    if dms.weights == "theorem3":
-        return [] if dms.slope is None else ["horizontal.dms.slope: ignored, it belongs to weights: corollary1"]
-    if dms.slope is None:
-        return []
-    unused = dms.model_fields_set & {"lipschitz", "gradient_bound", "gradient_std"}
-    return [f"horizontal.dms.{field}: ignored, slope is given" for field in sorted(unused)]
+def _sections(names: tuple[str, ...]) -> type[Section]:
+    """Return a section whose fields are the sections of some algorithms; other names it does not know."""
+    fields: dict[str, Any] = {name: (ALGORITHMS.load(name).Settings, ...) for name in names if name in ALGORITHMS}
+    return create_model("AlgorithmSections", __base__=Section, **fields)

@@ -38,3 +38,14 @@ class OptimizerConfig(Section):
             for name in of_others
             if getattr(self, name) != getattr(defaults, name)
         ]
+
+    @property
+    def largest_rate(self) -> float:
+        """Largest learning rate of its schedule."""
+        rates = self.learning_rate
+        return max(rates.values()) if isinstance(rates, dict) else rates
+
+    @property
+    def plain(self) -> bool:
+        """Whether a step is the learning rate times the gradient and nothing else."""
+        return self.momentum == 0 and self.weight_decay == 0

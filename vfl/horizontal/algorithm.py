@@ -6,20 +6,23 @@
     aggregate       one change out of all reports
     server_update   the next state
 
-``FederatedAlgorithm`` is FedAvg's skeleton: an algorithm overrides the steps in which it differs. No step changes
-its arguments, so that a state is a value: it can be kept, checkpointed, and handed to a late client.
+``FederatedAlgorithm`` is the skeleton of plain averaging: an algorithm overrides the steps in which it differs. No step
+changes its arguments, so that a state is a value: it can be kept, checkpointed, and handed to a late client.
 
 Shapes: P entries of the weights, N clients.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from vfl.config import ExperimentConfig
+from vfl.config import OptimizerConfig
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.devices import RoundPlan, Work
+from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask
 from vfl.horizontal.sampling import sample_by_groups
 from vfl.random import generator
@@ -73,14 +76,36 @@ class Aggregate:
     """Weight of the clients' mean running statistics; the server's own have the rest."""
 
 
-class FederatedAlgorithm:
-    """FedAvg's skeleton, with ``w += sum_i coefficient_i delta_i``; subclasses override what differs.
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """What an algorithm knows beside its own settings."""
+
+    horizontal: HorizontalConfig
+    optimizer: OptimizerConfig
+    """Of the clients."""
+    batch_size: int
+    seed: int
+    samples_N: Sequence[int]
+    """Sample counts n_i of all clients."""
+    model: FlatModel
+    """Gives sizes and the places of parameters; its values mean nothing."""
+
+
+S = TypeVar("S", bound=AlgorithmConfig)
+
+
+class FederatedAlgorithm(Generic[S]):
+    """The skeleton of ``w += sum_i coefficient_i delta_i``; subclasses override what differs.
 
     Args:
-        config: the experiment; ``horizontal`` holds the settings.
-        samples_N: sample counts n_i of all clients.
+        settings: the algorithm's own section.
+        federation: everything else that it may know.
     """
 
+    Settings: ClassVar[type[AlgorithmConfig]] = AlgorithmConfig
+    """Class of the section ``horizontal.NAME``."""
+    asynchronous = False
+    """Whether the server takes every report by itself, as it arrives."""
     downloads: Sequence[str] = ("weights",)
     """Entries of the server's state that every selected client receives."""
     uploads: Sequence[str] = ("delta",)
@@ -90,10 +115,11 @@ class FederatedAlgorithm:
     extra_passes = 0
     """Passes over all its samples that a client makes beside its SGD steps."""
 
-    def __init__(self, config: ExperimentConfig, samples_N: Sequence[int]) -> None:
-        self.config = config
-        self.settings = config.horizontal
-        self.samples_N = samples_N
+    def __init__(self, settings: S, federation: Federation) -> None:
+        self.settings = settings
+        self.federation = federation
+        self.horizontal = federation.horizontal
+        self.samples_N = federation.samples_N
 
     def initial_state(self, weights_P: Tensor) -> Vectors:
         """Return the server's state before the first round."""
@@ -101,9 +127,9 @@ class FederatedAlgorithm:
 
     def select(self, state: Vectors, round_index: int, plan: RoundPlan) -> Selection:
         """Choose ``clients_per_round`` of the candidates at random (McMahan et al. 2017, Algorithm 1)."""
-        candidates = plan.candidates(self.settings.selection.min_steps)
-        draw = generator(self.config.seed, "selection", round_index)
-        count, weights = self.settings.clients_per_round, self.settings.selection.group_weights
+        candidates = plan.candidates(self.horizontal.selection.min_steps)
+        draw = generator(self.federation.seed, "selection", round_index)
+        count, weights = self.horizontal.clients_per_round, self.horizontal.selection.group_weights
         if weights:
             return Selection(sample_by_groups(candidates, weights, len(plan.steps_N), count, draw))
         order = torch.randperm(len(candidates), generator=draw)[:count]
@@ -119,7 +145,7 @@ class FederatedAlgorithm:
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return the weighted sum of the clients' changes."""
-        rate = self.settings.server_learning_rate
+        rate = self.horizontal.server_learning_rate
         return Aggregate({"delta": combine(reports, [rate * weight for weight in self.weights(reports)])})
 
     def server_update(self, state: Vectors, aggregate: Aggregate) -> Vectors:
@@ -128,10 +154,10 @@ class FederatedAlgorithm:
 
     def weights(self, reports: Sequence[Report]) -> list[float]:
         """Return the weight p_i of every report, as ``horizontal.weights`` says."""
-        if self.settings.weights == "equal":
+        if self.horizontal.weights == "equal":
             return [1 / len(reports)] * len(reports)
         counts = [self.samples_N[report.work.client] for report in reports]
-        whole = sum(self.samples_N) if self.settings.weights == "all" else sum(counts)
+        whole = sum(self.samples_N) if self.horizontal.weights == "all" else sum(counts)
         return [count / whole for count in counts]
 
 

@@ -40,12 +40,12 @@ class Flight:
 
 
 class AsynchronousTrainer(HorizontalTrainer):
-    """FedAsync's server. See ``HorizontalTrainer`` for the arguments."""
+    """A server that waits for nobody. See ``HorizontalTrainer`` for the arguments."""
 
     def __init__(
         self,
         config: ExperimentConfig,
-        algorithm: FederatedAlgorithm,
+        algorithm: FederatedAlgorithm[Any],
         fleet: Fleet,
         devices: Devices,
         evaluator: Evaluator,

@@ -1,18 +1,20 @@
 """A horizontal experiment out of its configuration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from torch import Tensor
 
 from models.classifiers import build_classifier
+from vfl.components import ALGORITHMS
 from vfl.config import ExperimentConfig
 from vfl.data.horizontal.partition import Parameters, SamplePartition, partition_samples
 from vfl.data.samples import Dataset
 from vfl.data.source import open_source, prepare_whole
 from vfl.digest import weights_digest
-from vfl.horizontal.algorithms import build_algorithm
+from vfl.horizontal.algorithm import FederatedAlgorithm, Federation
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import ClientStates, InMemory, OnDisk
 from vfl.horizontal.devices import Devices
@@ -111,11 +113,23 @@ def assemble(
         runtime,
         running_statistics=config.horizontal.buffers == "average",
     )
-    server = AsynchronousTrainer if config.horizontal.algorithm == "fedasync" else SynchronousTrainer
+    server = AsynchronousTrainer if algorithm.asynchronous else SynchronousTrainer
     digest = _data_digest(data, partition)
     if workers is not None:
         workers.must_agree_in(digest)
     return server(config, algorithm, fleet, devices, evaluator, digest)
+
+
+def build_algorithm(
+    config: ExperimentConfig,
+    samples_N: Sequence[int],
+    model: FlatModel,
+    kind: type[FederatedAlgorithm[Any]] | None = None,
+) -> FederatedAlgorithm[Any]:
+    """Build what ``horizontal.algorithm`` names, or ``kind`` with its settings, for so many samples per client."""
+    training, horizontal = config.training, config.horizontal
+    known = Federation(horizontal, training.optimizer, training.batch_size, config.seed, samples_N, model)
+    return (kind or ALGORITHMS.load(horizontal.algorithm))(horizontal.own, known)
 
 
 def build_states(config: ExperimentConfig, run_dir: Path) -> ClientStates:

@@ -7,12 +7,14 @@ time-driven and asynchronous runs can be compared in the seconds that they would
 Shapes: N clients.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from vfl.amounts import exact
 from vfl.config import ConfigError
 from vfl.config.horizontal import DevicesConfig, HorizontalConfig, SpeedConfig
 from vfl.horizontal.local import client_name, steps_per_epoch
@@ -175,14 +177,15 @@ class Devices:
         work = self.config.work
         if self.full_batch:
             return asked_N
-        if work.kind == "interval":  # as many as fit (T-SFL); a device that fits none is left out of the round
-            return (speeds_N * work.interval_s - self.overhead_N).floor().long().clamp(min=0)
-        if work.kind == "partial":  # a share of the clients ends after E_i < E epochs (FedLGA)
+        if work.kind == "interval":  # as many as fit; a device that fits none is left out of the round
+            fitting = [math.floor(exact(float(speed)) * exact(work.interval_s)) for speed in speeds_N]
+            return (torch.tensor(fitting) - self.overhead_N).clamp(min=0)
+        if work.kind == "partial":
             draw = generator(self.seed, "partial_work", round_index)
             partial_N = torch.rand(len(asked_N), generator=draw) < work.incomplete_share
-            limit = self.config.local_epochs - 1 if work.max_epochs is None else work.max_epochs
-            epochs_N = torch.randint(1, limit + 1, (len(asked_N),), generator=draw)
-            return torch.where(partial_N, epochs_N * self.steps_per_epoch_N, asked_N)
+            most = work.missing_epochs(self.config.local_epochs)
+            missing_N = torch.randint(0, most + 1, (len(asked_N),), generator=draw)
+            return asked_N - torch.where(partial_N, missing_N, 0) * self.steps_per_epoch_N
         return asked_N
 
     def _happens(self, purpose: str, round_index: int, probability: float) -> Tensor:

@@ -5,12 +5,17 @@ every interval each device does the steps that it can; those with few are droppe
 others grow with their steps. That an interval has a fixed length is ``horizontal.work.kind: interval``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from vfl.config import OptimizerConfig
+from vfl.config.fields import AboveZero, NotNegative, Number
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.algorithm import (
     Aggregate,
     ClientUpdate,
@@ -42,7 +47,59 @@ class Gradients:
     """sigma^2: that of all clients together, each counting its steps less one."""
 
 
-class DMS(FederatedAlgorithm):
+class DMSConfig(AlgorithmConfig):
+    """T-SFL's discriminative model selection."""
+
+    weights: Literal["corollary1", "theorem3"] = "corollary1"
+    slope: NotNegative | None = None
+    """c of Corollary 1; null computes it from L, G and sigma."""
+    lipschitz: AboveZero = 1.0
+    """L; never estimated."""
+    gradient_bound: AboveZero | None = None
+    """G; null estimates it every round."""
+    gradient_std: AboveZero | None = None
+    """sigma; null estimates it every round."""
+    theta: Annotated[Number, Field(ge=1)] | None = None
+    """Limits every weight to theta / N, N = clients_per_round; null does not."""
+
+    def limit(self, clients: int) -> float:
+        """Return theta for so many clients; without a limit theta / N = 1."""
+        return float(clients) if self.theta is None else self.theta
+
+    @property
+    def estimates(self) -> bool:
+        """Whether G or sigma is needed and not given."""
+        if self.weights == "corollary1" and self.slope is not None:
+            return False
+        return self.gradient_bound is None or self.gradient_std is None
+
+    def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
+        """Refuse what makes a step another thing than a gradient, and Theorem 3 where it does not hold."""
+        if self.estimates and not optimizer.plain:
+            raise ValueError(
+                "training.optimizer: DMS takes the mean step for the mean gradient and needs plain SGD; set momentum "
+                "and weight_decay to 0, or give horizontal.dms.gradient_bound and gradient_std (or slope)"
+            )
+        reach = optimizer.largest_rate * self.lipschitz * (1 + self.limit(horizontal.clients_per_round))
+        if self.weights == "theorem3" and reach >= 1:
+            raise ValueError(
+                f"horizontal.dms.weights: theorem3 needs learning_rate * lipschitz * (1 + theta) below 1 (got "
+                f"{reach:g}; theta is clients_per_round where none is given); lower one of them, or use corollary1"
+            )
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return what a slope replaces, or a slope where it is not used."""
+        if self.weights == "theorem3":
+            return {"slope": "it belongs to weights: corollary1"}
+        bounds = ("gradient_bound", "gradient_std", "lipschitz")
+        return {} if self.slope is None else dict.fromkeys(bounds, "slope is given")
+
+    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
+        """Return the weights by samples."""
+        return {**super().ignored_beside(horizontal), "weights": "dms has weights of its own"}
+
+
+class DMS(FederatedAlgorithm[DMSConfig]):
     """Drops a device with tau_i < K = mean tau with probability (K - tau_i) / H; w = sum_i rho_i w_i over the rest.
 
     Choices: N is ``clients_per_round`` and the mean and H = max tau go over the clients drawn for the interval (all
@@ -53,13 +110,15 @@ class DMS(FederatedAlgorithm):
     their mean for w*.
     """
 
+    Settings = DMSConfig
+
     def select(self, state: Vectors, round_index: int, plan: RoundPlan) -> Selection:
         """Draw the clients, then drop slow ones at random; the one with most steps always stays (eq. 7-9)."""
         drawn = super().select(state, round_index, plan).clients
         if not drawn:
             return Selection(drawn)
         steps = [int(plan.steps_N[client]) for client in drawn]
-        chances_N = torch.rand(len(self.samples_N), generator=generator(self.config.seed, "dms", round_index))
+        chances_N = torch.rand(len(self.samples_N), generator=generator(self.federation.seed, "dms", round_index))
         dropped = drop_probabilities(steps)
         kept = [
             client
@@ -78,40 +137,44 @@ class DMS(FederatedAlgorithm):
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
         """Ask for the norms of the steps' gradients where something is estimated from them."""
-        return replace(task, gradient_norms=self.settings.dms.estimates)
+        return replace(task, gradient_norms=self.settings.estimates)
 
     def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
         """Send the change, and what the gradients were like."""
         upload: Vectors = {"delta": result.delta_P}
-        if self.settings.dms.estimates:
+        if self.settings.estimates:
             upload[GRADIENT_STATISTICS] = gradient_statistics(result)
         return ClientUpdate(upload)
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return the clients' changes by Corollary 1 or Theorem 3."""
-        settings = self.settings.dms
+        settings = self.settings
         steps = [report.result.steps for report in reports]
         if settings.weights == "corollary1" and settings.slope is not None:
             weights, metrics = corollary1_weights(steps, settings.slope), {"dms/slope": settings.slope}
         else:
             weights, metrics = self._estimated_weights(reports, steps)
         if settings.theta is not None:
-            weights = limited(weights, settings.theta / self.settings.clients_per_round)
-        rate = self.settings.server_learning_rate
+            weights = limited(weights, settings.theta / self.horizontal.clients_per_round)
+        rate = self.horizontal.server_learning_rate
         return Aggregate(
             {"delta": combine(reports, [rate * weight for weight in weights])},
-            metrics | {"dms/largest_weight": max(weights)},
+            metrics
+            | {
+                "dms/largest_weight": max(weights),
+                "dms/weighted_steps": sum(weight * each for weight, each in zip(weights, steps, strict=True)),
+            },
         )
 
     def _estimated_weights(
         self, reports: Sequence[Report], steps: Sequence[int]
     ) -> tuple[list[float], dict[str, float]]:
-        settings, gradients = self.settings.dms, self._gradients(reports)
+        settings, gradients = self.settings, self._gradients(reports)
         bounds = Bounds(
             reports[0].result.learning_rate,
             settings.lipschitz,
             gradients.squared_norm,
-            self.settings.clients_per_round,
+            self.horizontal.clients_per_round,
             max(steps),
         )
         metrics = {
@@ -128,13 +191,13 @@ class DMS(FederatedAlgorithm):
             Kept(report.result.steps, variance, float((mean_P - report.upload["delta"]).square().sum()))
             for report, variance in zip(reports, gradients.variances, strict=True)
         ]
-        theta = settings.limit(self.settings.clients_per_round)
+        theta = settings.limit(self.horizontal.clients_per_round)
         weights, iterations, change = theorem3_weights(kept, float(mean_P.square().sum()), bounds, theta)
         return weights, metrics | {"dms/iterations": iterations, "dms/last_change": change}
 
     def _gradients(self, reports: Sequence[Report]) -> Gradients:
         """Return G^2 and sigma^2 as they are given, or estimated from the clients' numbers."""
-        settings = self.settings.dms
+        settings = self.settings
         squared_norm, variance = (settings.gradient_bound or 0.0) ** 2, (settings.gradient_std or 0.0) ** 2
         variances = [variance] * len(reports)
         if settings.estimates:

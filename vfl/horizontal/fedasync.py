@@ -4,26 +4,61 @@ Xie et al. 2019, "Asynchronous Federated Optimization", Algorithm 1: proximal lo
 client received, and a mixing weight that falls with the versions that came in between.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Annotated, Literal
 
-from vfl.config.horizontal import FedAsyncConfig
+from pydantic import Field
+
+from vfl.config.fields import AboveZero, NotNegative, Number
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, without_server_rate
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
 
 
-class FedAsync(FederatedAlgorithm):
+class FedAsyncConfig(AlgorithmConfig):
+    """FedAsync."""
+
+    mixing: Annotated[Number, Field(gt=0, le=1)] = 0.6
+    """alpha: weight of a fresh client."""
+    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
+    power: NotNegative = 0.5
+    """p of polynomial, (s + 1)^-p."""
+    hinge_slope: AboveZero = 10.0
+    """q of hinge, 1 / (q (s - b) + 1) above b."""
+    hinge_delay: NotNegative = 4.0
+    """b of hinge."""
+    mu: NotNegative = 0.005
+    """Proximal term of the clients (rho of the paper)."""
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return the parameters of other forms of staleness."""
+        owners = {"power": "polynomial", "hinge_slope": "hinge", "hinge_delay": "hinge"}
+        reason = f"horizontal.fedasync.staleness is {self.staleness}"
+        return {name: reason for name, owner in owners.items() if owner != self.staleness}
+
+    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
+        """Return what belongs to rounds of several clients."""
+        own = {"weights": "fedasync mixes one client at a time"}
+        own["selection.group_weights"] = "fedasync draws idle clients one at a time, all alike"
+        return {**super().ignored_beside(horizontal), **without_server_rate(horizontal), **own}
+
+
+class FedAsync(FederatedAlgorithm[FedAsyncConfig]):
     """Per arrival w = (1 - a_s) w + a_s w_i with a_s = mixing * s(staleness)."""
+
+    Settings = FedAsyncConfig
+    asynchronous = True
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
         """Add the proximal term, anchored at the version received."""
-        return replace(task, pull=self.settings.fedasync.mu)
+        return replace(task, pull=self.settings.mu)
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return a_s (w_i - w) of the one report there is."""
         (report,) = reports
-        share = mixing_weight(self.settings.fedasync, report.staleness)
+        share = mixing_weight(self.settings, report.staleness)
         ahead_P = report.upload["delta"] + (report.start_P - state["weights"])
         return Aggregate(
             {"delta": ahead_P * share},

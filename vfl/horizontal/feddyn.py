@@ -4,12 +4,14 @@ Acar et al. 2021, "Federated Learning Based on Dynamic Regularization", Algorith
 linear and a squared term that, as rounds go by, make the clients' optima agree with everybody's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from vfl.config.fields import AboveZero
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal, without_server_rate
 from vfl.horizontal.algorithm import (
     Aggregate,
     ClientUpdate,
@@ -23,11 +25,24 @@ from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalResult, LocalTask
 
 
-class FedDyn(FederatedAlgorithm):
+class FedDynConfig(AlgorithmConfig):
+    """FedDyn."""
+
+    alpha: AboveZero = 0.01
+
+    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
+        """Return the server's rate and other weights than equal ones."""
+        own = {**without_server_rate(horizontal), **unless_equal(horizontal)}
+        return {**super().ignored_beside(horizontal), **own}
+
+
+class FedDyn(FederatedAlgorithm[FedDynConfig]):
     """Clients minimise F_i(y) - <g_i, y> + a/2 |y - w|^2, then g_i -= a (w_i - w).
 
     The server: h -= (a/N) sum over the selected (w_i - w); w = mean w_i - h/a.
     """
+
+    Settings = FedDynConfig
 
     def initial_state(self, weights_P: Tensor) -> Vectors:
         """Start h at zero."""
@@ -37,17 +52,17 @@ class FedDyn(FederatedAlgorithm):
         """Add -g_i + a (y - w) to the gradient."""
         gradient_P = own.get("gradient")
         shift_P = None if gradient_P is None else -gradient_P
-        return replace(task, pull=self.settings.feddyn.alpha, shift_P=shift_P)
+        return replace(task, pull=self.settings.alpha, shift_P=shift_P)
 
     def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
         """Move the client's gradient g_i."""
         before_P = own.get("gradient", torch.zeros_like(result.delta_P))
-        after_P = before_P - self.settings.feddyn.alpha * result.delta_P
+        after_P = before_P - self.settings.alpha * result.delta_P
         return ClientUpdate({"delta": result.delta_P}, {"gradient": after_P})
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return the change of h and the mean change of the clients."""
-        share = self.settings.feddyn.alpha / len(self.samples_N)
+        share = self.settings.alpha / len(self.samples_N)
         return Aggregate(
             {"delta": equal_mean(reports), "h": combine(reports, [-share] * len(reports))},
         )
@@ -56,4 +71,4 @@ class FedDyn(FederatedAlgorithm):
         """Return mean w_i - h/a with the new h."""
         h_P = state["h"] + aggregate.vectors["h"]
         mean_P = state["weights"] + aggregate.vectors["delta"]
-        return {"weights": mean_P - h_P / self.settings.feddyn.alpha, "h": h_P}
+        return {"weights": mean_P - h_P / self.settings.alpha, "h": h_P}

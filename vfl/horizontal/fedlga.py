@@ -6,68 +6,136 @@ epochs would have done, with the outer product of a gradient in the Hessian's pl
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vfl.config import ExperimentConfig
-from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, combine, equal_mean
+from vfl.config import OptimizerConfig
+from vfl.config.fields import NotNegative
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal
+from vfl.horizontal.algorithm import (
+    Aggregate,
+    ClientUpdate,
+    FederatedAlgorithm,
+    Federation,
+    Report,
+    Vectors,
+    combine,
+    equal_mean,
+)
+from vfl.horizontal.devices import Work
+from vfl.horizontal.local import LocalResult, LocalTask
 
 LARGE_CORRECTION = 10.0
 """Norm of a correction, over that of the change it corrects, above which a run warns."""
 
 
-class FedLGA(FederatedAlgorithm):
+class FedLGAConfig(AlgorithmConfig):
+    """FedLGA."""
+
+    scale: NotNegative = 1.0
+    """s: multiplies the correction; 1 is the paper's."""
+    scope: Literal["global", "layer"] = "global"
+    """One outer product over all weights, or one per parameter tensor."""
+    gradient: Literal["mean", "end"] = "mean"
+    """g_i. mean: -delta_i / (eta_l steps_i), which the server knows; end: the gradient at the client's last weights
+    over all its samples, as in the paper's Taylor expansion, which costs the client a pass and a second vector."""
+
+    def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
+        """Refuse what makes a step another thing than a gradient."""
+        if self.gradient == "mean" and not optimizer.plain:
+            raise ValueError(
+                "training.optimizer: FedLGA takes the mean step for the gradient and needs plain SGD; "
+                "set momentum and weight_decay to 0, or horizontal.fedlga.gradient=end"
+            )
+
+    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
+        """Return other weights than equal ones, and the whole algorithm where nobody ends early."""
+        own = dict(unless_equal(horizontal))
+        if horizontal.work.kind == "fixed":
+            own["algorithm"] = "fedlga is fedavg with weights: equal where horizontal.work.kind is fixed"
+        return {**super().ignored_beside(horizontal), **own}
+
+
+@dataclass(frozen=True, eq=False)
+class Corrected:
+    """An incomplete client's change after its correction, and what the correction was like."""
+
+    delta_P: Tensor
+    c: float
+    """<delta_i, D> / |delta_i|^2, with D = w^ - w."""
+    kappa: float
+    """s |g_i|^2"""
+    factor: float
+    """What the correction makes of delta_i along itself; with the mean gradient it is all: 1 + kappa (c - 1)."""
+    ratio: float
+    """Norm of the correction over that of delta_i."""
+
+
+class FedLGA(FederatedAlgorithm[FedLGAConfig]):
     """w += (eta_g/K) (sum over incomplete of corrected changes + sum over complete of changes).
 
     A client that did E_i < E epochs has t_i = E - E_i + 1 (eq. 4). Its corrected change is
-    delta_i + scale * g_i (g_i . (w^ - w_i)), where w^ = w + the complete clients' mean change.
+    delta_i + s g_i (g_i . (D - delta_i)), where D = w^ - w is the complete clients' mean change. With g_i along
+    delta_i that is a scalar: delta_i [1 + kappa (c_i - 1)]. Where few classes make delta_i and D nearly orthogonal,
+    c_i is near 0, and the client is damped (kappa < 1) or reversed (kappa > 1).
 
     Choices: g_i is the client's mean gradient -delta_i / (eta_l steps_i), as the server has no other and the paper
-    forbids extra work on devices. With no complete client, w^ uses the mean of delta_i E / E_i over all.
+    forbids extra work on devices. With no complete client, D is the mean of delta_i E / E_i over all.
     """
 
-    def __init__(
-        self, config: ExperimentConfig, samples_N: Sequence[int], split: Callable[[Tensor], list[Tensor]]
-    ) -> None:
-        super().__init__(config, samples_N)
-        self.split = split
+    Settings = FedLGAConfig
+
+    def __init__(self, settings: FedLGAConfig, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self.warned = False
+        if settings.gradient == "end":
+            self.uploads, self.extra_passes = ("delta", "gradient"), 1
+
+    def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
+        """Ask for the gradient at the end where it is the one used."""
+        return replace(task, full_gradient="end" if self.settings.gradient == "end" else None)
+
+    def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
+        """Send the change, and the gradient at the end where it was asked for."""
+        gradient_P = result.full_gradient_P
+        return ClientUpdate({"delta": result.delta_P} | ({} if gradient_P is None else {"gradient": gradient_P}))
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return the mean of the changes, the incomplete ones corrected."""
         incomplete = [report for report in reports if not report.work.complete]
         if not incomplete:
-            return Aggregate({"delta": equal_mean(reports, rate=self.settings.server_learning_rate)})
+            return Aggregate({"delta": equal_mean(reports, rate=self.horizontal.server_learning_rate)})
         ahead_P = _complete_change(reports)
-        corrected: list[Tensor] = []
-        largest = 0.0
-        for report in reports:
-            delta_P = report.upload["delta"]
-            if not report.work.complete:
-                correction_P = self._correction(report, ahead_P - delta_P)
-                largest = max(largest, _ratio(correction_P, delta_P))
-                delta_P = delta_P + correction_P
-            corrected.append(delta_P)
-        self._warn_of(largest)
-        share = self.settings.server_learning_rate * (1 / len(reports))
+        corrected = {report.work.client: self._correct(report, ahead_P) for report in incomplete}
+        share = self.horizontal.server_learning_rate * (1 / len(reports))
         total_P = torch.zeros_like(ahead_P)
-        for delta_P in corrected:
-            total_P.add_(delta_P, alpha=share)
-        return Aggregate({"delta": total_P}, {"fedlga/correction": largest, "fedlga/incomplete": len(incomplete)})
+        for report in reports:
+            own = corrected.get(report.work.client)
+            total_P.add_(report.upload["delta"] if own is None else own.delta_P, alpha=share)
+        metrics = _metrics(list(corrected.values()))
+        self._warn_of(metrics["fedlga/correction"])
+        return Aggregate({"delta": total_P}, metrics)
 
-    def _correction(self, report: Report, direction_P: Tensor) -> Tensor:
-        """Return scale * g (g . direction) in O(P); with scope ``layer`` each parameter tensor has its own product."""
-        gradient_P = report.upload["delta"] / (-report.result.learning_rate * report.result.steps)
-        if self.settings.fedlga.scope == "global":
-            return gradient_P * (self.settings.fedlga.scale * torch.dot(gradient_P, direction_P))
-        correction_P = torch.zeros_like(gradient_P)
-        for place, gradient, direction in zip(
-            self.split(correction_P), self.split(gradient_P), self.split(direction_P), strict=True
-        ):
-            place.copy_(gradient * (self.settings.fedlga.scale * (gradient * direction).sum()))
-        return correction_P
+    def _correct(self, report: Report, ahead_P: Tensor) -> Corrected:
+        """Correct a change in O(P); with scope ``layer`` each parameter tensor has a scalar or product of its own."""
+        delta_P, result = report.upload["delta"], report.result
+        gradient_P, scale = report.upload.get("gradient"), self.settings.scale
+        split = self.federation.model.split if self.settings.scope == "layer" else _whole
+        corrected_P = torch.zeros_like(delta_P)
+        places = zip(split(corrected_P), split(delta_P), split(ahead_P), strict=True)
+        if gradient_P is None:
+            step = result.learning_rate * result.steps
+            for place, delta, ahead in places:
+                kappa = scale * _dot(delta, delta) / step**2
+                place.copy_(delta * (1 + kappa * (_share(delta, ahead) - 1)))
+            return _described(corrected_P, delta_P, ahead_P, scale * _dot(delta_P, delta_P) / step**2)
+        for (place, delta, ahead), gradient in zip(places, split(gradient_P), strict=True):
+            place.copy_(delta + gradient * (scale * _dot(gradient, ahead - delta)))
+        return _described(corrected_P, delta_P, ahead_P, scale * _dot(gradient_P, gradient_P))
 
     def _warn_of(self, ratio: float) -> None:
         if ratio > LARGE_CORRECTION and not self.warned:
@@ -79,7 +147,7 @@ class FedLGA(FederatedAlgorithm):
 
 
 def _complete_change(reports: Sequence[Report]) -> Tensor:
-    """Return w^ - w: the complete clients' mean change, or what all would have come to at their own pace."""
+    """Return D = w^ - w: the complete clients' mean change, or what all would have come to at their own pace."""
     complete = [report for report in reports if report.work.complete]
     if complete:
         return equal_mean(complete)
@@ -87,6 +155,35 @@ def _complete_change(reports: Sequence[Report]) -> Tensor:
     return combine(reports, pace)
 
 
-def _ratio(correction_P: Tensor, delta_P: Tensor) -> float:
-    norm = float(delta_P.square().sum().sqrt())
-    return float(correction_P.square().sum().sqrt()) / norm if norm else 0.0
+def _described(corrected_P: Tensor, delta_P: Tensor, ahead_P: Tensor, kappa: float) -> Corrected:
+    norm = _dot(delta_P, delta_P) ** 0.5
+    correction_P = corrected_P - delta_P
+    ratio = _dot(correction_P, correction_P) ** 0.5 / norm if norm else 0.0
+    return Corrected(corrected_P, _share(delta_P, ahead_P), kappa, _share(delta_P, corrected_P), ratio)
+
+
+def _metrics(corrected: Sequence[Corrected]) -> dict[str, float]:
+    """Return the largest correction and how many there are, how many reverse, and means of what makes them."""
+    count = len(corrected)
+    return {
+        "fedlga/correction": max(each.ratio for each in corrected),
+        "fedlga/incomplete": count,
+        "fedlga/reversed": sum(each.factor < 0 for each in corrected),
+        "fedlga/c": sum(each.c for each in corrected) / count,
+        "fedlga/kappa": sum(each.kappa for each in corrected) / count,
+        "fedlga/factor": sum(each.factor for each in corrected) / count,
+    }
+
+
+def _share(delta: Tensor, other: Tensor) -> float:
+    """Return how much of ``delta`` another vector holds, <delta, other> / |delta|^2; 0 where delta is 0."""
+    squared = _dot(delta, delta)
+    return _dot(delta, other) / squared if squared else 0.0
+
+
+def _dot(first: Tensor, second: Tensor) -> float:
+    return float((first * second).sum())
+
+
+def _whole(vector: Tensor) -> list[Tensor]:
+    return [vector]

@@ -4,41 +4,64 @@ Huo et al. 2020, "Faster On-Device Training Using New Federated Momentum Algorit
 change is a biased gradient, and the server follows it with Nesterov's momentum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from vfl.checkpoint import CheckpointStore
-from vfl.config import ConfigError, ExperimentConfig
-from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, combine
+from vfl.config import ConfigError
+from vfl.config.fields import AboveZero, Fraction
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, without_server_rate
+from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Federation, Report, Vectors, combine
 
 
-class FedMom(FederatedAlgorithm):
-    """v' = w - eta sum_k (n_k/n)(w - w_k) with n over all N clients; w = v' + beta (v' - v).
+class FedMomConfig(AlgorithmConfig):
+    """FedMom."""
 
-    With ``horizontal.fedmom.reference`` it reports how well the biased gradient g = sum_k (n_k/n)(w - w_k) points to
+    learning_rate: AboveZero | None = None
+    """eta; null is N / K, the paper's, with weights: all, whose sum is K / N on average, and 1 with others."""
+    momentum: Fraction = 0.9
+    """beta"""
+    reference: Path | None = None
+    """Run whose final weights are w* of the diagnostic <g, w - w*>; null logs none."""
+
+    @classmethod
+    def defaults(cls) -> Mapping[str, object]:
+        """Return the paper's weights: n_k over all N clients."""
+        return {"weights": "all"}
+
+    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
+        """Return the server's rate, which is horizontal.fedmom.learning_rate."""
+        return {**super().ignored_beside(horizontal), **without_server_rate(horizontal)}
+
+
+class FedMom(FederatedAlgorithm[FedMomConfig]):
+    """v' = w - eta sum_k p_k (w - w_k); w = v' + beta (v' - v), with p_k = n_k/n over all N clients unless set.
+
+    With ``horizontal.fedmom.reference`` it reports how well the biased gradient g = sum_k p_k (w - w_k) points to
     that run's last weights w*: <g, w - w*>, above 0 where the step leads there (Figure 3; with momentum 0 and learning
     rate 1 it is FedAvg's).
     """
 
-    def __init__(self, config: ExperimentConfig, samples_N: Sequence[int]) -> None:
-        super().__init__(config, samples_N)
-        own = self.settings.fedmom.learning_rate
-        self.rate = len(samples_N) / self.settings.clients_per_round if own is None else own
+    Settings = FedMomConfig
+
+    def __init__(self, settings: FedMomConfig, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        usual = len(self.samples_N) / self.horizontal.clients_per_round if self.horizontal.weights == "all" else 1.0
+        self.rate = usual if settings.learning_rate is None else settings.learning_rate
         self.reference_P: Tensor | None = None
 
     def initial_state(self, weights_P: Tensor) -> Vectors:
         """Start v at w."""
-        if self.settings.fedmom.reference is not None:
-            self.reference_P = load_reference(self.settings.fedmom.reference, weights_P)
+        if self.settings.reference is not None:
+            self.reference_P = load_reference(self.settings.reference, weights_P)
         return {"weights": weights_P, "v": weights_P}
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
-        """Return eta times the pseudo-gradient's negative; clients that are absent count as unchanged."""
-        whole = sum(self.samples_N)
-        coefficients = [self.rate * (self.samples_N[report.work.client] / whole) for report in reports]
+        """Return eta times the pseudo-gradient's negative; with weights of all, absent clients count as unchanged."""
+        coefficients = [self.rate * weight for weight in self.weights(reports)]
         delta_P = combine(reports, coefficients)
         if self.reference_P is None:
             return Aggregate({"delta": delta_P})
@@ -48,7 +71,7 @@ class FedMom(FederatedAlgorithm):
     def server_update(self, state: Vectors, aggregate: Aggregate) -> Vectors:
         """Take the step, then go on in its direction."""
         v_P = state["weights"] + aggregate.vectors["delta"]
-        return {"weights": v_P + self.settings.fedmom.momentum * (v_P - state["v"]), "v": v_P}
+        return {"weights": v_P + self.settings.momentum * (v_P - state["v"]), "v": v_P}
 
 
 def load_reference(run_dir: Path, like_P: Tensor) -> Tensor:

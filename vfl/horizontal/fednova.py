@@ -8,17 +8,34 @@ towards their own.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vfl.config import OptimizerConfig
+from vfl.config.fields import NotNegative
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, combine
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
 
 
-class FedNova(FederatedAlgorithm):
+class FedNovaConfig(AlgorithmConfig):
+    """FedNova."""
+
+    mu: NotNegative = 0.0
+    """Proximal term of the clients."""
+
+    def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
+        """Refuse Nesterov's momentum."""
+        if optimizer.nesterov:
+            raise ValueError("training.optimizer.nesterov: FedNova's normalisation has no form for it; set it to false")
+
+
+class FedNova(FederatedAlgorithm[FedNovaConfig]):
     """d_i = (w - w_i) / a_i, w -= (sum_i p_i a_i) sum_i p_i d_i, a_i what client i's steps alone amount to."""
+
+    Settings = FedNovaConfig
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
         """Add the proximal term where one is set."""
-        return replace(task, pull=self.settings.fednova.mu)
+        return replace(task, pull=self.settings.mu)
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return the normalised average.
@@ -26,16 +43,13 @@ class FedNova(FederatedAlgorithm):
         It is sum_i p_i r_i (w_i - w) with r_i = sum_j p_j a_j / a_i. The ratios are taken before the weights, so
         that equal step counts give r_i = 1 and FedAvg's bits.
         """
-        optimizer = self.config.training.optimizer
+        momentum, mu = self.federation.optimizer.momentum, self.settings.mu
         amounts = [
-            accumulated_steps(
-                report.result.steps, optimizer.momentum, self.settings.fednova.mu, report.result.learning_rate
-            )
-            for report in reports
+            accumulated_steps(report.result.steps, momentum, mu, report.result.learning_rate) for report in reports
         ]
         weights = self.weights(reports)
         whole = sum(weights)
-        rate = self.settings.server_learning_rate
+        rate = self.horizontal.server_learning_rate
         coefficients = [
             rate * weight * (sum(p * (a / own) for p, a in zip(weights, amounts, strict=True)) / whole)
             for weight, own in zip(weights, amounts, strict=True)

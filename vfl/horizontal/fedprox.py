@@ -7,14 +7,24 @@ that they received, whatever number of steps each manages.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vfl.config.fields import NotNegative
+from vfl.config.horizontal import AlgorithmConfig
 from vfl.horizontal.algorithm import FederatedAlgorithm, Vectors
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
 
 
-class FedProx(FederatedAlgorithm):
+class FedProxConfig(AlgorithmConfig):
+    """FedProx."""
+
+    mu: NotNegative = 1.0
+
+
+class FedProx(FederatedAlgorithm[FedProxConfig]):
     """Clients minimise F_i(y) + mu/2 |y - w|^2; the server averages as in FedAvg."""
+
+    Settings = FedProxConfig
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
         """Add mu (y - w) to the gradient."""
-        return replace(task, pull=self.settings.fedprox.mu)
+        return replace(task, pull=self.settings.mu)

@@ -5,38 +5,64 @@ Wireless Networks", eq. 2-9, Algorithm 2: clients do as many local steps as they
 all of them equally far; a base station decides who takes part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from torch import Tensor
 
-from vfl.config import ExperimentConfig
-from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Selection, Vectors
+from vfl.config.fields import AboveZero
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal
+from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Federation, Report, Selection, Vectors
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.local import LocalTask
+from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.wireless.scheduling import Scheduler
 
 FIRST_STEPS = "first_steps"
 """Entry of the server's state: the local steps of all N clients in the first round."""
 
 
-class Flare(FederatedAlgorithm):
+class FlareConfig(AlgorithmConfig):
+    """FLARE's learning rates, eta_i = eta_l tau_bar / tau_i."""
+
+    tau_bar: Literal["mas", "mes", "fmas", "fmes", "none"] = "mas"
+    """Of the selected clients' local steps in this round: mas their largest number, mes their mean; of the same
+    clients' steps in the first round: fmas, fmes. none: eta_i = eta_l, FedAvg with equal weights."""
+    lipschitz: AboveZero = 1.0
+    """L of gamma = server_learning_rate / L, which sets how much many clients are worth to the greedy policy."""
+
+    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
+        """Return other weights than equal ones, and what scheduling in a cell makes idle."""
+        policy = horizontal.wireless.policy
+        reasons = dict(unless_equal(horizontal))
+        if policy == "none":
+            return reasons
+        idle = ["selection.group_weights"]
+        idle += [f"devices.{name}" for name in ("latency_s", "uplink_bytes_per_s", "downlink_bytes_per_s")]
+        if policy != "pre_tuned":
+            idle.append("clients_per_round")
+        return reasons | dict.fromkeys(idle, f"horizontal.wireless.policy is {policy}")
+
+
+class Flare(FederatedAlgorithm[FlareConfig]):
     """w += (eta_g / M) sum of (w_i - w), with w_i after tau_i steps at eta_i = eta_l tau_bar / tau_i.
 
     tau_bar is the maximum (MaS) or the mean (MeS) over the M selected clients of tau_i in this round, or in the
     first round (FMaS, FMeS), when all clients report it once and for all. With equal tau_i and eta_g = 1 every one of
     them is FedAvg with equal weights, bit for bit.
-
-    Args:
-        config: the experiment.
-        samples_N: sample counts n_i, which FLARE does not weigh.
-        upload_bits: of a client, which take time to send where ``horizontal.wireless`` describes a network.
     """
 
-    def __init__(self, config: ExperimentConfig, samples_N: Sequence[int], upload_bits: float) -> None:
-        super().__init__(config, samples_N)
-        scheduled = self.settings.wireless.policy != "none"
-        self.scheduler = Scheduler(config, upload_bits) if scheduled else None
+    Settings = FlareConfig
+
+    def __init__(self, settings: FlareConfig, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self.scheduler = None
+        if self.horizontal.wireless.policy != "none":
+            bits = 8 * message_bytes(self.horizontal, federation.model, self.uploads)
+            self.scheduler = Scheduler(
+                self.horizontal, settings.lipschitz, federation.batch_size, federation.seed, upload_bits=bits
+            )
 
     def select(self, state: Vectors, round_index: int, plan: RoundPlan) -> Selection:
         """Choose by the wireless policy, or at random without one; the first time note what every client reports."""
@@ -48,7 +74,7 @@ class Flare(FederatedAlgorithm):
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
         """Adjust the learning rate to the client's number of steps."""
-        if self.settings.flare.tau_bar == "none":
+        if self.settings.tau_bar == "none":
             return task
         tau_bar = self._tau_bar(cohort, state[FIRST_STEPS])
         return replace(task, learning_rate=task.learning_rate * (tau_bar / len(task.batches)))
@@ -65,8 +91,8 @@ class Flare(FederatedAlgorithm):
         return [1 / len(reports)] * len(reports)
 
     def _tau_bar(self, cohort: Sequence[Work], first_steps_N: Tensor) -> float:
-        if self.settings.flare.tau_bar in ("mas", "mes"):
+        if self.settings.tau_bar in ("mas", "mes"):
             steps = [work.steps for work in cohort]
         else:
             steps = [int(first_steps_N[work.client]) for work in cohort]
-        return float(max(steps)) if self.settings.flare.tau_bar in ("mas", "fmas") else sum(steps) / len(steps)
+        return float(max(steps)) if self.settings.tau_bar in ("mas", "fmas") else sum(steps) / len(steps)

@@ -58,7 +58,7 @@ class Fleet:
     def __init__(
         self,
         config: ExperimentConfig,
-        algorithm: FederatedAlgorithm,
+        algorithm: FederatedAlgorithm[Any],
         model: FlatModel,
         engine: Engine,
         rows: Sequence[Tensor],
@@ -90,7 +90,7 @@ class Fleet:
         seconds_per_sample = (time.perf_counter() - started_s) / max(1, sum(result.samples for result in results))
         for assignment, result in zip(assignments, results, strict=True):
             costs = self.costs.setdefault(result.client, PartyCosts())
-            extra = 0 if result.start_gradient_P is None else assignment.work.samples
+            extra = 0 if result.full_gradient_P is None else assignment.work.samples
             macs = PASSES_PER_STEP * self.macs_per_sample * (result.samples + extra)
             costs.train_macs += macs
             costs.unpruned_train_macs += macs

@@ -4,7 +4,7 @@ All algorithms here share one form of local training, plain SGD on
 
     F_i(y) + <shift, y> + pull / 2 |y - start|^2
 
-where F_i is the client's loss: FedProx pulls, SCAFFOLD shifts, FedDyn does both, the others do neither. An engine
+where F_i is the client's loss; most algorithms neither shift nor pull. An engine
 therefore knows no algorithm, and an algorithm no engine.
 
 Shapes: P entries of the weights, Q of the statistics (``flat.py``), N rows of a client, B of a batch, S steps.
@@ -12,6 +12,7 @@ Shapes: P entries of the weights, Q of the statistics (``flat.py``), N rows of a
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,8 +37,9 @@ class LocalTask:
     pull: float = 0.0
     shift_P: Tensor | None = None
     """Added to every gradient."""
-    start_gradient: bool = False
-    """Whether the gradient at ``start_P`` over all of the client's rows is wanted as well."""
+    full_gradient: Literal["start", "end"] | None = None
+    """Where the gradient over all of the client's rows is wanted as well: at ``start_P``, or at the weights at the end;
+    None: nowhere."""
     gradient_norms: bool = False
     """Whether the squared norm of every step's gradient is wanted."""
 
@@ -56,7 +58,8 @@ class LocalResult:
     """Samples that went forward and backward, each time they did."""
     loss: Tensor
     """Mean over the steps of the batch losses, scalar; without shift and pull."""
-    start_gradient_P: Tensor | None = None
+    full_gradient_P: Tensor | None = None
+    """Of F_i, over all of the client's rows."""
     squared_norms_S: Tensor | None = None
     """Squared norm of every step's gradient of F_i."""
 

@@ -4,17 +4,20 @@ Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federate
 variates estimate how far a client's gradient is from everybody's, and take that out of its steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vfl.config import ExperimentConfig
+from vfl.config import OptimizerConfig
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal
 from vfl.horizontal.algorithm import (
     Aggregate,
     ClientUpdate,
     FederatedAlgorithm,
+    Federation,
     Report,
     Vectors,
     combine,
@@ -24,18 +27,38 @@ from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalResult, LocalTask
 
 
-class Scaffold(FederatedAlgorithm):
+class ScaffoldConfig(AlgorithmConfig):
+    """SCAFFOLD."""
+
+    option: Literal[1, 2] = 2
+    """1: the control variate is the full gradient at the received weights; 2: the mean step taken."""
+
+    def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
+        """Refuse what makes a step another thing than a gradient, with option 2."""
+        if self.option == 2 and not optimizer.plain:
+            raise ValueError(
+                "training.optimizer: SCAFFOLD's option 2 takes the step for the gradient and needs plain SGD; "
+                "set momentum and weight_decay to 0, or horizontal.scaffold.option=1"
+            )
+
+    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
+        """Return other weights than equal ones."""
+        return {**super().ignored_beside(horizontal), **unless_equal(horizontal)}
+
+
+class Scaffold(FederatedAlgorithm[ScaffoldConfig]):
     """y -= eta_l (g - c_i + c); w += eta_g mean(dy); c += sum(dc) / N.
 
     Invariant: c is the mean of all clients' c_i, which are zero before a client's first round.
     """
 
+    Settings = ScaffoldConfig
     downloads = ("weights", "control_variate")
     uploads = ("delta", "control_variate")
 
-    def __init__(self, config: ExperimentConfig, samples_N: Sequence[int]) -> None:
-        super().__init__(config, samples_N)
-        self.extra_passes = 1 if self.settings.scaffold.option == 1 else 0
+    def __init__(self, settings: ScaffoldConfig, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self.extra_passes = 1 if settings.option == 1 else 0
 
     def initial_state(self, weights_P: Tensor) -> Vectors:
         """Start the server's control variate c at zero."""
@@ -45,14 +68,14 @@ class Scaffold(FederatedAlgorithm):
         """Shift every gradient by c - c_i; option 1 asks for the full gradient at w as well."""
         control_P = own.get("control_variate")
         shift_P = state["control_variate"].clone() if control_P is None else state["control_variate"] - control_P
-        return replace(task, shift_P=shift_P, start_gradient=self.settings.scaffold.option == 1)
+        return replace(task, shift_P=shift_P, full_gradient="start" if self.settings.option == 1 else None)
 
     def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
         """Move the client's control variate: option 1 to the gradient at w, option 2 to the mean step taken."""
         before_P = own.get("control_variate", torch.zeros_like(result.delta_P))
-        if self.settings.scaffold.option == 1:
-            assert result.start_gradient_P is not None
-            after_P = result.start_gradient_P
+        if self.settings.option == 1:
+            assert result.full_gradient_P is not None
+            after_P = result.full_gradient_P
         else:
             mean_step_P = result.delta_P / (-result.steps * result.learning_rate)
             after_P = before_P - state["control_variate"] + mean_step_P
@@ -65,7 +88,7 @@ class Scaffold(FederatedAlgorithm):
         whole = len(self.samples_N)
         return Aggregate(
             {
-                "delta": equal_mean(reports, rate=self.settings.server_learning_rate),
+                "delta": equal_mean(reports, rate=self.horizontal.server_learning_rate),
                 "control_variate": combine(reports, [1 / whole] * len(reports), "control_variate"),
             }
         )

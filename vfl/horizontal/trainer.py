@@ -40,7 +40,7 @@ class HorizontalTrainer:
     def __init__(
         self,
         config: ExperimentConfig,
-        algorithm: FederatedAlgorithm,
+        algorithm: FederatedAlgorithm[Any],
         fleet: Fleet,
         devices: Devices,
         evaluator: Evaluator,

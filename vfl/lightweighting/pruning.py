@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from vfl.amounts import exact
 from vfl.lightweighting.dependency import CoupledLayers, Importance, PrunableLayer, Shadow, modules_by_name
 from vfl.lightweighting.history import PruningEvent, PruningState, checked_state
 from vfl.lightweighting.shrink import Optimizer, carry_optimizer, check_optimizer, shrink_model
@@ -31,7 +32,7 @@ def kept_width(alpha: float, width: int, round_to: int | None = None) -> int:
     if alpha == 0:
         return width
     multiple = round_to or 1
-    return min(width, max(multiple, multiple * round((1 - alpha) * width / multiple)))
+    return min(width, max(multiple, multiple * round((1 - exact(alpha)) * width / multiple)))
 
 
 class StructuredPruner:

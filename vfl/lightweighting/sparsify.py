@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vfl.amounts import exact
+
 # Integer type of the same width, and the mask that clears the sign: as integers, magnitudes keep their order.
 _MAGNITUDE_BITS = {
     torch.float32: (torch.int32, 0x7FFF_FFFF),
@@ -43,7 +45,7 @@ def sparsify(embedding_BD: Tensor, beta: float) -> Tensor:
     if embedding_BD.dtype not in _MAGNITUDE_BITS:
         raise ValueError(f"cannot sparsify {embedding_BD.dtype}: convert the embedding to float32 first")
     embedding_BD = embedding_BD.detach()
-    removed = math.floor(beta * embedding_BD.numel())
+    removed = math.floor(exact(beta) * embedding_BD.numel())
     if removed == 0:
         return embedding_BD
     key_BD = _ranking_key(embedding_BD)

@@ -151,11 +151,15 @@ def by_definition(world: World, task: LocalTask, optimizer: OptimizerConfig) -> 
     """SGD on F(y) + <shift, y> + pull / 2 |y - start|^2, differentiated as written."""
     module = copy.deepcopy(world.model.module).train()
     twin = FlatModel(module)
-    start_gradient_P = None
-    if task.start_gradient:
-        twin.load(task.start_P, task.statistics_Q)
+    full_gradient_P = None
+
+    def full_gradient(weights_P: Tensor) -> Tensor:
+        twin.load(weights_P, task.statistics_Q)
         loss = F.cross_entropy(module(world.features[task.rows_N]), world.labels[task.rows_N])
-        start_gradient_P = flat(twin, torch.autograd.grad(loss, twin.parameters))
+        return flat(twin, torch.autograd.grad(loss, twin.parameters))
+
+    if task.full_gradient == "start":
+        full_gradient_P = full_gradient(task.start_P)
     twin.load(task.start_P, task.statistics_Q)
     settings = optimizer.model_dump(exclude={"learning_rate"})
     sgd = torch.optim.SGD(twin.parameters, lr=task.learning_rate, **settings)
@@ -173,15 +177,18 @@ def by_definition(world: World, task: LocalTask, optimizer: OptimizerConfig) -> 
         sgd.zero_grad()
         loss.backward()
         sgd.step()
+    end_P, end_Q = twin.weights_P.clone(), twin.statistics_Q.clone()
+    if task.full_gradient == "end":
+        full_gradient_P = full_gradient(end_P)
     return LocalResult(
         task.client,
-        twin.weights_P - task.start_P,
-        twin.statistics_Q,
+        end_P - task.start_P,
+        end_Q,
         task.learning_rate,
         len(task.batches),
         sum(len(rows_B) for rows_B in task.batches),
         torch.stack(losses).mean(),
-        start_gradient_P,
+        full_gradient_P,
         torch.stack(norms) if task.gradient_norms else None,
     )
 
@@ -197,7 +204,7 @@ def check_equal(result: LocalResult, expected: LocalResult) -> None:
     """Every field, up to rounding in float64."""
     assert (result.client, result.steps, result.samples) == (expected.client, expected.steps, expected.samples)
     assert result.learning_rate == expected.learning_rate
-    for name in ("delta_P", "statistics_Q", "loss", "start_gradient_P", "squared_norms_S"):
+    for name in ("delta_P", "statistics_Q", "loss", "full_gradient_P", "squared_norms_S"):
         found, wanted = getattr(result, name), getattr(expected, name)
         assert (found is None) == (wanted is None), name
         if wanted is not None:
@@ -233,7 +240,7 @@ def cohorts(draw: st.DrawFn, world: World) -> list[LocalTask]:
                 sizes,
                 pull=draw(st.sampled_from([0.0, 0.3])),
                 shift_P=0.1 * world.random_weights(client + 100) if shift else None,
-                start_gradient=draw(st.booleans()),
+                full_gradient=draw(st.sampled_from([None, "start", "end"])),
                 gradient_norms=draw(st.booleans()),
             )
         )
@@ -268,7 +275,7 @@ class TestEveryEngine:
         tasks = [world.task(client, [3, 2], gradient_norms=True) for client in range(3)]
         first = engine.train(tasks)
         kept = [result.delta_P.clone() for result in first]
-        engine.train([world.task(9, [4, 4, 4], shift_P=world.random_weights(5), start_gradient=True)])
+        engine.train([world.task(9, [4, 4, 4], shift_P=world.random_weights(5), full_gradient="start")])
         again = engine.train(tasks)
         for before, result, after in zip(kept, first, again, strict=True):
             assert torch.equal(result.delta_P, before)
@@ -276,10 +283,10 @@ class TestEveryEngine:
 
     def test_leaves_the_places_between_parameters_zero(self, build, kind):
         world = make_world(kind)
-        task = world.task(1, [3, 3], pull=0.3, shift_P=world.random_weights(2), start_gradient=True)
+        task = world.task(1, [3, 3], pull=0.3, shift_P=world.random_weights(2), full_gradient="start")
         (result,) = world.engine(build).train([task])
-        assert result.start_gradient_P is not None
-        for vector_P in (result.delta_P.clone(), result.start_gradient_P.clone()):
+        assert result.full_gradient_P is not None
+        for vector_P in (result.delta_P.clone(), result.full_gradient_P.clone()):
             for place in world.model.split(vector_P):
                 place.zero_()
             assert not vector_P.any()
@@ -318,10 +325,10 @@ class TestEveryEngineOnce:
     def test_gives_clients_results_of_their_own(self, build):
         """A client that keeps its start gradient must not keep those of its cohort alive."""
         world = make_world("mlp")
-        results = world.engine(build).train([world.task(client, [2], start_gradient=True) for client in range(3)])
+        results = world.engine(build).train([world.task(client, [2], full_gradient="start") for client in range(3)])
         for result in results:
-            assert result.start_gradient_P is not None
-            assert result.start_gradient_P.untyped_storage().nbytes() < 1.5 * world.model.weights_P.nbytes
+            assert result.full_gradient_P is not None
+            assert result.full_gradient_P.untyped_storage().nbytes() < 1.5 * world.model.weights_P.nbytes
 
     def test_refuses_a_batch_of_one_sample_under_batch_norm(self, build):
         world = make_world("batch_norm_cnn")

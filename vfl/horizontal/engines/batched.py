@@ -6,7 +6,8 @@ is most of the time of small models and batches.
 Shapes: K clients at work, S steps of the longest, B rows of the largest batch; P and Q as in ``flat.py``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -68,7 +69,9 @@ class BatchedEngine:
 
     def _train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train one stack; ``tasks`` have ever fewer steps, so that those at work are always the first."""
-        start_gradients = self._start_gradients(tasks)
+        full_gradients = self._full_gradients(
+            {k: task for k, task in enumerate(tasks) if task.full_gradient == "start"}
+        )
         work = _Work(tasks, self.optimizer, self._gradient_rows(len(tasks)))
         counts = [[len(rows_B) for rows_B in task.batches] for task in tasks]
         norms_wanted = any(task.gradient_norms for task in tasks)
@@ -83,8 +86,14 @@ class BatchedEngine:
             if norms_wanted:
                 squared_norms_SK.append(work.gradients_KP[:active].square().sum(dim=1))
             work.update(active)
+        ended = {
+            place: replace(task, start_P=work.weights_KP[place].clone())
+            for place, task in enumerate(tasks)
+            if task.full_gradient == "end"
+        }
         deltas = work.weights_KP.sub_(work.starts_KP).unbind()
         statistics = work.statistics_KQ.unbind()
+        full_gradients |= self._full_gradients(ended)
         losses, squared_norms = _by_client(losses_SK, counts), _by_client(squared_norms_SK, counts)
         return [
             LocalResult(
@@ -95,7 +104,7 @@ class BatchedEngine:
                 len(counts[place]),
                 sum(counts[place]),
                 losses[place].mean(),
-                start_gradients[place],
+                full_gradients.get(place),
                 squared_norms[place] if task.gradient_norms else None,
             )
             for place, task in enumerate(tasks)
@@ -126,18 +135,16 @@ class BatchedEngine:
             place.copy_(gradient)  # nothing to do where it was computed there
         return losses_K.detach()
 
-    def _start_gradients(self, tasks: Sequence[LocalTask]) -> list[Tensor | None]:
-        """Return the full gradients of those who want one."""
-        gradients: list[Tensor | None] = [None] * len(tasks)
-        wanted = [place for place, task in enumerate(tasks) if task.start_gradient]
-        if wanted:
-            work = _Work([tasks[place] for place in wanted], self.optimizer, self._gradient_rows(len(wanted)))
-            self._place(work, len(wanted))
-            rows = [tasks[place].rows_N for place in wanted]
-            self._gradients(rows, [len(rows_N) for rows_N in rows])
-            for row, place in enumerate(wanted):
-                gradients[place] = work.gradients_KP[row].clone()  # clients keep theirs, and not the others'
-        return gradients
+    def _full_gradients(self, wanted: Mapping[int, LocalTask]) -> dict[int, Tensor]:
+        """Return the gradients over all rows at the starts of some tasks, by the same keys."""
+        if not wanted:
+            return {}
+        work = _Work(list(wanted.values()), self.optimizer, self._gradient_rows(len(wanted)))
+        self._place(work, len(wanted))
+        rows = [task.rows_N for task in wanted.values()]
+        self._gradients(rows, [len(rows_N) for rows_N in rows])
+        # Clients keep theirs, and not the others'.
+        return {place: work.gradients_KP[row].clone() for row, place in enumerate(wanted)}
 
 
 class _Work:

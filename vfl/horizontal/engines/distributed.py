@@ -55,7 +55,7 @@ def share_out(work: Sequence[int], workers: int) -> list[list[int]]:
 
 def _work(task: LocalTask) -> int:
     """Return the samples that go forward and backward."""
-    return sum(len(rows_B) for rows_B in task.batches) + (len(task.rows_N) if task.start_gradient else 0)
+    return sum(len(rows_B) for rows_B in task.batches) + (len(task.rows_N) if task.full_gradient else 0)
 
 
 def _fingerprint(tasks: Sequence[LocalTask]) -> list[int]:
@@ -74,7 +74,7 @@ class _Table:
         self.columns = {
             "delta": weights,
             "statistics": statistics,
-            "start_gradient": weights if any(task.start_gradient for task in tasks) else 0,
+            "full_gradient": weights if any(task.full_gradient for task in tasks) else 0,
             "squared_norms": max((len(task.batches) for task in tasks if task.gradient_norms), default=0),
             "loss": 1,
         }
@@ -88,8 +88,8 @@ class _Table:
         row["delta"].copy_(result.delta_P)
         row["statistics"].copy_(result.statistics_Q)
         row["loss"][0] = result.loss
-        if result.start_gradient_P is not None:
-            row["start_gradient"].copy_(result.start_gradient_P)
+        if result.full_gradient_P is not None:
+            row["full_gradient"].copy_(result.full_gradient_P)
         if result.squared_norms_S is not None:
             row["squared_norms"][: result.steps].copy_(result.squared_norms_S)
 
@@ -105,7 +105,7 @@ class _Table:
             steps,
             sum(len(rows_B) for rows_B in task.batches),
             row["loss"][0],
-            row["start_gradient"] if task.start_gradient else None,
+            row["full_gradient"] if task.full_gradient else None,
             row["squared_norms"][:steps] if task.gradient_norms else None,
         )
 

@@ -62,7 +62,7 @@ class SequentialEngine:
 
     def _train(self, task: LocalTask) -> LocalResult:
         self.model.module.train()
-        start_gradient_P = self._start_gradient(task)
+        full_gradient_P = self._full_gradient(task, task.start_P) if task.full_gradient == "start" else None
         self.model.load(task.start_P, task.statistics_Q)
         self.optimizer.state.clear()
         for group in self.optimizer.param_groups:
@@ -80,15 +80,18 @@ class SequentialEngine:
             for parameter, anchor in zip(self.model.parameters, anchors, strict=False):
                 _gradient_of(parameter).add_(parameter.detach() - anchor, alpha=task.pull)
             self.optimizer.step()
+        delta_P, statistics_Q = self.model.weights_P - task.start_P, self.model.statistics_Q.clone()
+        if task.full_gradient == "end":
+            full_gradient_P = self._full_gradient(task, self.model.weights_P.clone())
         return LocalResult(
             task.client,
-            self.model.weights_P - task.start_P,
-            self.model.statistics_Q.clone(),
+            delta_P,
+            statistics_Q,
             task.learning_rate,
             len(task.batches),
             sum(len(rows_B) for rows_B in task.batches),
             torch.stack(losses).mean(),
-            start_gradient_P,
+            full_gradient_P,
             torch.stack(squared_norms) if task.gradient_norms else None,
         )
 
@@ -100,12 +103,11 @@ class SequentialEngine:
         loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         return loss.detach()
 
-    def _start_gradient(self, task: LocalTask) -> Tensor | None:
-        if not task.start_gradient:
-            return None
-        self.model.load(task.start_P, task.statistics_Q)
+    def _full_gradient(self, task: LocalTask, weights_P: Tensor) -> Tensor:
+        """Return the gradient over all of the client's rows."""
+        self.model.load(weights_P, task.statistics_Q)
         self._gradient(task.rows_N)
-        gradient_P = torch.zeros_like(task.start_P)
+        gradient_P = torch.zeros_like(weights_P)
         for place, parameter in zip(self.model.split(gradient_P), self.model.parameters, strict=True):
             place.copy_(_gradient_of(parameter))
         return gradient_P

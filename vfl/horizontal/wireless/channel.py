@@ -6,8 +6,8 @@ Shapes: K devices.
 import numpy as np
 import torch
 
-from vfl.config.flare import WirelessConfig
 from vfl.horizontal.wireless.cell import Cell, Floats, Indices
+from vfl.horizontal.wireless.settings import WirelessConfig
 from vfl.random import generator
 
 DEEPEST_FADE = 1e-12

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from vfl.config import ExperimentConfig
+from vfl.config.horizontal import HorizontalConfig
 from vfl.horizontal.algorithm import Selection
 from vfl.horizontal.devices import RoundPlan
 from vfl.horizontal.local import client_name
@@ -28,10 +28,9 @@ SHOW_EACH_UP_TO = 40
 """Clients of a run up to which every selected one has its own curves."""
 
 
-def build_policy(config: ExperimentConfig) -> Policy:
-    """Return what ``horizontal.wireless.policy`` names, anything but ``none``."""
-    horizontal = config.horizontal
-    gamma = horizontal.server_learning_rate / horizontal.flare.lipschitz
+def build_policy(horizontal: HorizontalConfig, lipschitz: float) -> Policy:
+    """Return what ``horizontal.wireless.policy`` names, anything but ``none``; L of gamma = eta_g / L."""
+    gamma = horizontal.server_learning_rate / lipschitz
     policies: dict[str, Policy] = {
         "greedy": lambda cell, draw: greedy(cell, gamma),
         "linear_program": lambda cell, draw: linear_program(cell),
@@ -49,23 +48,29 @@ class Scheduler:
     """Selects clients by a policy over a network.
 
     Args:
-        config: the experiment.
-        upload_bits: of a client, where ``horizontal.wireless.update_bits`` is null.
+        horizontal: the settings; ``wireless`` holds the cell and the policy.
+        lipschitz: L of gamma = eta_g / L.
+        batch_size: samples per local step.
+        seed: of the experiment.
+        upload_bits: of a client, where ``wireless.update_bits`` is null.
     """
 
-    def __init__(self, config: ExperimentConfig, upload_bits: float) -> None:
-        self.config = config
-        settings = config.horizontal.wireless
+    def __init__(
+        self, horizontal: HorizontalConfig, lipschitz: float, batch_size: int, seed: int, upload_bits: float
+    ) -> None:
+        self.horizontal = horizontal
+        self.seed = seed
+        settings = horizontal.wireless
         bits = settings.update_bits or upload_bits
-        self.network = Network(settings, config.horizontal.clients, config.training.batch_size, bits, config.seed)
-        self.policy = build_policy(config)
+        self.network = Network(settings, horizontal.clients, batch_size, bits, seed)
+        self.policy = build_policy(horizontal, lipschitz)
         self.warned = False
 
     def select(self, round_index: int, plan: RoundPlan) -> Selection:
         """Return the round's clients and its length; a round that nobody can take part in lasts until the deadline."""
-        candidates = plan.candidates(self.config.horizontal.selection.min_steps).numpy()
+        candidates = plan.candidates(self.horizontal.selection.min_steps).numpy()
         cell = self.network.cell(round_index, plan.steps_N.numpy()).take(candidates)
-        schedule = self.policy(cell, generator(self.config.seed, "selection", round_index))
+        schedule = self.policy(cell, generator(self.seed, "selection", round_index))
         clients = [int(client) for client in candidates[schedule.devices_M]]
         if not clients:
             self._warn_of_empty_round(round_index, cell)
@@ -74,7 +79,7 @@ class Scheduler:
 
     def _metrics(self, clients: list[int], schedule: Schedule) -> Metrics:
         quantities: dict[str, Floats] = {
-            "bandwidth_share": schedule.bandwidth_hz_M / self.config.horizontal.wireless.bandwidth_hz,
+            "bandwidth_share": schedule.bandwidth_hz_M / self.horizontal.wireless.bandwidth_hz,
             "compute_s": schedule.compute_s_M,
             "transmission_s": schedule.transmission_s_M,
         }
@@ -82,7 +87,7 @@ class Scheduler:
         for name, values_M in quantities.items():
             statistics = {"mean": np.mean(values_M), "min": np.min(values_M), "max": np.max(values_M)}
             metrics |= {f"{name}/{statistic}": float(value) for statistic, value in statistics.items()}
-            if self.config.horizontal.clients <= SHOW_EACH_UP_TO:
+            if self.horizontal.clients <= SHOW_EACH_UP_TO:
                 pairs = zip(clients, values_M, strict=True)
                 metrics |= {f"{name}/{client_name(client)}": float(value) for client, value in pairs}
         return metrics
@@ -90,7 +95,7 @@ class Scheduler:
     def _warn_of_empty_round(self, round_index: int, cell: Cell) -> None:
         if not self.warned:
             self.warned = True
-            settings = self.config.horizontal.wireless
+            settings = self.horizontal.wireless
             warnings.warn(
                 f"round {round_index + 1} is empty: {settings.policy} finds none of {len(cell)} available clients that "
                 f"meets horizontal.wireless.deadline_s = {cell.deadline_s:g}; raise it (later empty rounds are not "

@@ -4,12 +4,12 @@ from statistics import median
 
 import numpy as np
 
-from vfl.config.flare import WirelessConfig
 from vfl.horizontal.wireless.bandwidth import allocate, split_evenly
 from vfl.horizontal.wireless.cell import Cell
 from vfl.horizontal.wireless.channel import snr_hz
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.linear_program import linear_program
+from vfl.horizontal.wireless.settings import WirelessConfig
 from vfl.studies.benchmarks.paired import Options, Requirement, Result, interleave
 
 WARM_UP = 3

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vfl.config.flare import WirelessConfig
 from vfl.horizontal.wireless.cell import Cell, Floats, Schedule, objective
 from vfl.horizontal.wireless.channel import snr_hz
 from vfl.horizontal.wireless.exhaustive import exhaustive
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.linear_program import linear_program
+from vfl.horizontal.wireless.settings import WirelessConfig
 
 MOST_DEVICES = 10
 BATCH_SIZE = 40

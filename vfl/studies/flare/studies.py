@@ -13,6 +13,7 @@ from typing import Literal
 
 from vfl.config import ExperimentConfig, load_config
 from vfl.horizontal.devices import Devices
+from vfl.horizontal.flare import FlareConfig
 from vfl.horizontal.wireless.scheduling import Scheduler
 from vfl.studies.horizontal.studies import Run
 
@@ -27,7 +28,10 @@ POLICIES: Mapping[str, tuple[str, str]] = {
     "CM": ("computation_minimization", "none"),
 }
 """Policy and tau_bar by the paper's name (section V-C)."""
-STRATEGIES = {"FedAvg": "none", "MaS": "mas", "MeS": "mes", "FMaS": "fmas", "FMeS": "fmes"}
+STRATEGIES = {"FedAvg": "none", "MaS": "mas", "MeS": "mes", "FMaS": "fmas", "FMeS": "fmes", "FedAvg_x2.6": "none"}
+MAS_RATE = 2.6
+"""Server rate at which FedAvg's steps are as long as MaS's: the mean over rounds of tau_bar over the mean tau_i, of 10
+devices with exponential speeds of mean 3."""
 FIG_4_GROUPS = "[0.05,0.15,0.2,0.6]"
 FIG_8_DEADLINES_S = (0.4, 0.6, 0.8, 1.0, 1.2, 1.6, 2.0)
 FIG_7_DEADLINE_S = 2.0
@@ -92,6 +96,7 @@ class Planner:
                 [
                     *_sampling(split, 10),
                     f"horizontal.flare.tau_bar={tau_bar}",
+                    f"horizontal.server_learning_rate={MAS_RATE if name.endswith('2.6') else 1.0}",
                     f"horizontal.selection.group_weights={'[]' if uniform else FIG_4_GROUPS}",
                 ],
                 self.scale.rounds,
@@ -161,14 +166,17 @@ FIGURES: Mapping[int, tuple[Sequence[str], Callable[[Planner], list[Run]]]] = {
 """Data sets and runs of each figure that needs training; the paper's Figures 3 and 4 have MNIST alone."""
 
 
-def make_runs(planner: Planner, figures: Sequence[int]) -> list[Run]:
-    """Return the runs of some figures for one seed, each once; of figures of another data set none."""
+def make_runs(planner: Planner, figures: Sequence[int], methods: Sequence[str] = ()) -> list[Run]:
+    """Return the runs of some figures for one seed, each once; of figures of another data set none.
+
+    ``methods`` leaves out all others.
+    """
     runs: dict[str, Run] = {}
     for figure in figures:
         data_sets, build = FIGURES[figure]
         if planner.data_set in data_sets:
             runs |= {run.folder: run for run in build(planner)}
-    return list(runs.values())
+    return [run for run in runs.values() if not methods or run.method in methods]
 
 
 def rounds_within(config: ExperimentConfig, seconds: float) -> int:
@@ -191,7 +199,11 @@ class _Schedules:
     def __init__(self, config: ExperimentConfig) -> None:
         horizontal = config.horizontal
         self.devices = Devices(horizontal, [1] * horizontal.clients, config.training.batch_size, config.seed, (0, 0))
-        self.scheduler = Scheduler(config, upload_bits=1.0)  # the papers' settings name update_bits
+        own = horizontal.own
+        assert isinstance(own, FlareConfig)
+        batch_size = config.training.batch_size
+        # The paper's settings name update_bits.
+        self.scheduler = Scheduler(horizontal, own.lipschitz, batch_size, config.seed, upload_bits=1.0)
         self.key = (config.seed, config.training.batch_size, str(horizontal.wireless), str(horizontal.devices))
 
     def __eq__(self, other: object) -> bool:

@@ -1,20 +1,11 @@
-"""Settings of FLARE: learning rates by local steps, and scheduling over a wireless network."""
+"""Settings of the cell; they import nothing heavy, as every horizontal configuration has them."""
 
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import model_validator
 
 from vfl.config.fields import AboveZero, Section
-
-
-class FlareConfig(Section):
-    """FLARE's learning rates, eta_i = eta_l tau_bar / tau_i."""
-
-    tau_bar: Literal["mas", "mes", "fmas", "fmes", "none"] = "mas"
-    """Of the selected clients' local steps in this round: mas their largest number, mes their mean; of the same
-    clients' steps in the first round: fmas, fmes. none: eta_i = eta_l, FedAvg with equal weights."""
-    lipschitz: AboveZero = 1.0
-    """L of gamma = server_learning_rate / L, which sets how much many clients are worth to the greedy policy."""
 
 
 class WirelessConfig(Section):
@@ -62,3 +53,9 @@ class WirelessConfig(Section):
                     f"{low}: {getattr(self, low):g} is above {high} = {getattr(self, high):g}; lower it (or raise that)"
                 )
         return self
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return the settings of the cell where there is none, but for one whose policy was switched off on purpose."""
+        if self.policy != "none" or "policy" in self.model_fields_set:
+            return {}
+        return dict.fromkeys(type(self).model_fields, "horizontal.wireless.policy is none")
