@@ -17,7 +17,7 @@ from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.costs import EVALUATION, Direction, PartyCosts, round_metrics, total_costs
 from vfl.digest import check_same_data, combined_digest, weights_digest
-from vfl.lightweighting.schedule import schedule_of, value_at
+from vfl.lightweighting.schedule import Assign, Ratios, scheduled
 from vfl.loop import Metrics, finite
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import EmbeddingReceiver
@@ -72,6 +72,9 @@ class HeadServer:
         self.test_labels_N = test_labels_N.to(trainer.runtime.device)
         self.config = config
         self.on_exchange = on_exchange
+        ratios = config.lightweighting
+        self.assign: Assign = scheduled(ratios.alpha, ratios.beta, [link.name for link in links])
+        """Chooses the ratios of a round: those of the configuration, unless another is put in its place."""
         self.steps = steps_in_round(config.training.steps_per_round, len(train_labels_N), config.training.batch_size)
         self.costs = {link.name: PartyCosts() for link in links}
         self.reports: dict[str, Report] = {}
@@ -255,13 +258,9 @@ class HeadServer:
         self._round_began_s = time.monotonic()
         self.trainer.start_round(round_index)
         parts, head_digest = self.protocol.start_round(self.trainer)
-        ratios = self.config.lightweighting
+        ratios = self.assign(round_index)
         self.assigned = {
-            link.name: RoundStart(
-                alpha=value_at(schedule_of(ratios.alpha, link.name), round_index),
-                beta=value_at(schedule_of(ratios.beta, link.name), round_index),
-                head_digest=head_digest,
-            )
+            link.name: RoundStart(**ratios.get(link.name, Ratios())._asdict(), head_digest=head_digest)
             for link in self.links
         }
         requests = [

@@ -1,5 +1,10 @@
 """Vertical experiments, as the room that runs them sees them: all parties in this process."""
 
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
 from parties.local import build_in_process
 from parties.widths import ShowWidths
 from vfl.config import ConfigError, ExperimentConfig
@@ -17,10 +22,17 @@ def _check_workers(config: ExperimentConfig, workers: int) -> None:
     raise ConfigError("mode: torchrun shares the clients of mode horizontal; for vertical use --processes")
 
 
+def _predict(run_dir: Path, data: Path | None) -> NDArray[np.float32]:
+    from parties.predict import predict_in_process  # trainings do without
+
+    return predict_in_process(run_dir, data, (), "refuse").probabilities_NC.numpy()
+
+
 VERTICAL = Mode(
     _build,
     summary_table,
     _check_workers,
+    predict=_predict,
     shown={"savings/compute": "saved: compute {:.0%}", "savings/communication": "communication {:.0%}"},
     front_page=FrontPage(
         "what lightweighting buys",

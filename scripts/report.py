@@ -21,8 +21,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the report."""
-    from vfl.report.runs import load_subject
-    from vfl.report.write import PAGE, write_report
+    from vfl.reports.runs import load_subject
+    from vfl.reports.write import PAGE, write_report
 
     folder = arguments.out or arguments.folder / "report"
     names = write_report(load_subject(arguments.folder), folder)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.config import parse_config
-from vfl.report.judge import cheapest_within, pareto_front, reached, sent_bytes, target_accuracy, train_macs
-from vfl.report.runs import RunResult, Variant, load_subject
+from vfl.reports.judge import cheapest_within, pareto_front, reached, sent_bytes, target_accuracy, train_macs
+from vfl.reports.runs import RunResult, Variant, load_subject
 
 
 def variant(label: str, cost: int, accuracy: float) -> Variant:

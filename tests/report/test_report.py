@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vfl.report.runs import load_subject
-from vfl.report.tables import choice_table, errors_table, settings_table, time_table
-from vfl.report.write import write_report
+from vfl.reports.runs import load_subject
+from vfl.reports.tables import choice_table, errors_table, settings_table, time_table
+from vfl.reports.write import write_report
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "report.py"
 VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -48,6 +50,8 @@ class Mode:
     """Raises ConfigError for an experiment that so many processes under torchrun cannot share."""
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
     """How a round's line tells the metrics that it adds to loss and accuracy: a format by tag."""
+    predict: Callable[[Path, Path | None], NDArray[np.float32]] | None = None
+    """Probabilities [N, C] by the trained model in a folder, of a file's samples or the test set; None: not offered."""
     front_page: FrontPage = field(default_factory=FrontPage)
     """The charts on which TensorBoard opens."""
 

@@ -5,12 +5,39 @@ first named round a ratio is 0. A party schedule is one schedule for all, or ``{
 parties that are not named are not lightweighted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import cast
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 Schedule = float | dict[int, float]
 PartySchedule = Schedule | dict[str, Schedule]
+
+
+class Ratios(NamedTuple):
+    """What a party is spared in a round."""
+
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+Assign = Callable[[int], Mapping[str, Ratios]]
+"""Chooses the ratios of a round, by party; a party that is not named is not lightweighted."""
+
+
+@runtime_checkable
+class Lightweighted(Protocol):
+    """What trains with ratios that another may choose in place of the schedules."""
+
+    assign: Assign
+
+
+def scheduled(alpha: PartySchedule, beta: PartySchedule, parties: Iterable[str]) -> Assign:
+    """Return what chooses the ratios that the configuration has for each round."""
+    schedules = {party: (schedule_of(alpha, party), schedule_of(beta, party)) for party in parties}
+    return lambda round_index: {
+        party: Ratios(value_at(alpha, round_index), value_at(beta, round_index))
+        for party, (alpha, beta) in schedules.items()
+    }
 
 
 def value_at(schedule: Schedule, round_index: int) -> float:
@@ -61,9 +88,15 @@ def parse_ratio_schedule(value: object) -> Schedule:
     """Like ``parse_schedule``, for ratios: every value must lie in [0, 1)."""
     schedule = parse_schedule(value)
     for ratio in schedule.values() if isinstance(schedule, dict) else [schedule]:
-        if not 0.0 <= ratio < 1.0:
-            raise ValueError(f"{ratio} is outside [0, 1): it is the removed fraction, 0 removes nothing")
+        check_ratio(ratio)
     return schedule
+
+
+def check_ratio(ratio: float) -> float:
+    """Return a ratio. Raises ValueError unless it lies in [0, 1)."""
+    if not 0.0 <= ratio < 1.0:
+        raise ValueError(f"{ratio} is outside [0, 1): it is the removed fraction, 0 removes nothing")
+    return ratio
 
 
 def parse_party_schedule(value: object) -> PartySchedule:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vfl.amounts import amount
-from vfl.report.judge import cheapest_within, pareto_front, reached, sent_bytes, target_accuracy, train_macs
-from vfl.report.runs import RunResult, Subject, Variant
+from vfl.reports.judge import cheapest_within, pareto_front, reached, sent_bytes, target_accuracy, train_macs
+from vfl.reports.runs import RunResult, Subject, Variant
 
 MOST_PARTIES = 16
 """Owners that are listed one by one; of more, as clients often are, the smallest, median and largest are shown."""

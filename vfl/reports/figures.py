@@ -17,8 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from vfl.report.judge import pareto_front, sent_bytes, train_macs
-from vfl.report.runs import CLOCK, RunResult, Subject, Variant, is_number, key_label, setting_label
+from vfl.reports.judge import pareto_front, sent_bytes, train_macs
+from vfl.reports.runs import CLOCK, RunResult, Subject, Variant, is_number, key_label, setting_label
 
 INK, GRID = "#111111", "#DDDDDD"
 ON_LIGHT, ON_DARK = "#010101", "#FFFFFF"

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from vfl.config import ConfigError, ExperimentConfig, load_config
+from vfl.config import ConfigError, ExperimentConfig, dotted_settings, load_config
 from vfl.costs import savings
 from vfl.run_folder import Row, read_rows, read_summary
 
@@ -196,6 +196,21 @@ def load_subject(folder: Path) -> Subject:
     if not runs:
         raise ConfigError(f"{folder}: no run of the sweep is finished yet; go on with scripts/sweep.py")
     return Subject(manifest["name"], folder, _variants(runs), tuple(missing))
+
+
+def load_runs(folders: Sequence[Path]) -> Subject:
+    """Read finished runs of one mode, told apart by the settings in which they differ; seeds alone are averaged.
+
+    Raises ConfigError where a run is not finished or the modes differ.
+    """
+    runs = [_load_run(folder, folder.resolve().name, {}) for folder in folders]
+    if len({run.config.mode for run in runs}) != 1:
+        raise ConfigError("a page compares runs of one mode; write one for each")
+    settings = [dotted_settings(run.config) for run in runs]
+    keys = [key for key in dict.fromkeys(chain(*settings)) if len({repr(each.get(key)) for each in settings}) > 1]
+    told = [{key: each.get(key) for key in keys if key not in (SEED, "name")} for each in settings]
+    named = [replace(run, settings=each) for run, each in zip(runs, told, strict=True)]
+    return Subject(", ".join(run.name for run in runs), folders[0], _variants(named), ())
 
 
 def setting_label(key: str, value: Any) -> str:

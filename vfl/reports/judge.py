@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from vfl.report.runs import RunResult, Subject, Variant
+from vfl.reports.runs import RunResult, Subject, Variant
 
 TARGET_SHARE = 0.9
 """Of the best variant's final accuracy: what the time to accuracy is measured to."""

@@ -9,10 +9,10 @@ from jinja2 import Environment, StrictUndefined
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, dump_config
 from vfl.experiments.sweep_view import names
-from vfl.report.figures import Drawing, draw
-from vfl.report.runs import Subject
-from vfl.report.svg import inline_svg, png
-from vfl.report.tables import TableData, party_tables, tables
+from vfl.reports.figures import Drawing, draw
+from vfl.reports.runs import Subject
+from vfl.reports.svg import inline_svg, png
+from vfl.reports.tables import TableData, party_tables, tables
 
 PAGE = "report.html"
 TEXT = "report.md"
@@ -35,9 +35,18 @@ def write_report(subject: Subject, folder: Path) -> list[str]:
     return list(contents)
 
 
+def write_page(subject: Subject, file: Path) -> None:
+    """Write the page alone. Raises ConfigError where that fails."""
+    content = page(subject, draw(subject), tables(subject), party_tables(subject))
+    try:
+        write_atomically(file, content)
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written ({error.strerror})") from None
+
+
 def page(subject: Subject, drawings: list[Drawing], open_tables: list[TableData], party_tables: list[TableData]) -> str:
     """Return the page as one HTML text."""
-    template = files("vfl.report").joinpath("page.html.j2").read_text(encoding="utf-8")
+    template = files("vfl.reports").joinpath("page.html.j2").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     run = subject.reference.runs[0]
     return environment.from_string(template).render(

@@ -1,0 +1,97 @@
+"""The Python API: docs/python.md runs as it stands, and nothing is public by accident."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vfl
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"), re.DOTALL)
+RUNS = ("pruned", "whole", "chosen")
+TINY = """base: quickstart
+threads: 1
+data: {train_samples: 64, test_samples: 40}
+models: {feature: {kind: mlp, width: 0.1}}
+training: {batch_size: 32, optimizer: {learning_rate: 0.02}}
+lightweighting: {alpha: 0.0, beta: 0.0}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("python")
+
+
+@pytest.fixture(scope="module")
+def told(folder: Path) -> dict[str, Any]:
+    """Run the page's blocks one after another, as a notebook does, on a quickstart that is tiny; return their names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("quickstart").write_text(TINY.replace("base: quickstart", f"base: {ROOT / 'configs' / 'quickstart.yaml'}"))
+        names: dict[str, Any] = {}
+        for block in BLOCKS:
+            exec(compile(block, "docs/python.md", "exec"), names)
+    return names
+
+
+def test_the_page_runs_as_it_stands(told: dict[str, Any], folder: Path):
+    """Checks what its blocks leave behind, the ratios that a function chose included."""
+    pruned, whole, chosen = (json.loads((folder / f"runs/{name}/summary.json").read_text()) for name in RUNS)
+    assert pruned["train_macs"] < whole["train_macs"] == whole["unpruned_train_macs"]
+    assert told["probabilities_NC"].shape == (3, 10)
+    assert np.allclose(told["probabilities_NC"].sum(axis=1), 1.0)
+    assert [row["beta/party_1"] for row in told["run"].metrics] == [0.8, 0.8]
+    assert [row["beta/party_4"] for row in told["run"].metrics] == [0.0, 0.0]
+    first = told["run"].metrics[0]["accuracy/test"]
+    assert told["run"].metrics[1]["alpha/party_1"] == (0.4 if first > 0.1 else 0.0)
+    assert chosen["parties"]["party_2"]["beta"] == 0.5
+    assert "<svg" in (folder / "report.html").read_text()
+
+
+def test_the_main_path_has_fewer_than_20_lines():
+    assert 3 < len(BLOCKS[0].strip().splitlines()) < 20
+
+
+def test_a_run_is_what_the_command_leaves(told: dict[str, Any], folder: Path):
+    run = vfl.Run(folder / "runs/chosen")
+    assert run.summary == told["run"].summary
+    assert run.config.training.rounds == len(run.metrics) == 2
+    assert run.predict().shape == (40, 10)
+    assert (run.predict().argmax(axis=1)).dtype.kind == "i"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "line"),
+    [
+        ({"party_9": (0.0, 0.0)}, "ratios: no party is called 'party_9'; did you mean 'party_"),
+        ({"party_1": (1.0, 0.0)}, "1.0 is outside [0, 1): it is the removed fraction, 0 removes nothing"),
+    ],
+)
+def test_ratios_that_cannot_be_are_one_line(told: dict[str, Any], folder: Path, ratios: Any, line: str):
+    config = folder / "quickstart"
+    with pytest.raises(ValueError, match=re.escape(line)):
+        vfl.train(config, run_dir=folder / f"bad-{len(line)}", ratios=lambda round_index, metrics: ratios)
+
+
+def test_horizontal_runs_have_no_ratios(tmp_path: Path):
+    with pytest.raises(vfl.ConfigError, match="ratios: mode horizontal has no lightweighting"):
+        vfl.train(
+            "horizontal/fedavg",
+            {"data.dataset.kind": "digits"},
+            run_dir=tmp_path / "run",
+            ratios=lambda round_index, metrics: {},
+        )
+
+
+def test_nothing_is_public_by_accident():
+    assert vfl.__all__ == dir(vfl) == ["Callback", "ConfigError", "Run", "report", "train"]
+    for name in vfl.__all__:
+        assert getattr(vfl, name).__doc__
+    members = {name for name in vars(vfl.Run) if not name.startswith("_")}
+    assert members == {"config", "metrics", "predict", "summary"}
+    assert all(vars(vfl.Run)[name].__doc__ for name in members)

@@ -1,0 +1,141 @@
+"""Training from Python; ``import vfl`` offers all that is here (docs/python.md)."""
+
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vfl.cli import ShowConsole
+from vfl.config import ExperimentConfig, load_config, parse_config
+from vfl.config.files import lay_over, read_settings
+from vfl.errors import ConfigError
+from vfl.experiments.mode import MODES
+from vfl.experiments.run import run_experiment
+from vfl.lightweighting.schedule import Lightweighted, Ratios, check_ratio
+from vfl.loop import Callback, Metrics, TrainingLoop
+from vfl.registry import nearest
+from vfl.reports.runs import load_runs
+from vfl.reports.write import write_page
+from vfl.run_folder import Row, choose_run_dir, read_rows, read_summary
+
+Choose = Callable[[int, Metrics], Mapping[str, tuple[float, float]]]
+"""The ratios of a round: (alpha, beta) by party, given the round and the metrics so far, by tag."""
+
+
+class Run:
+    """A finished training in its folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).resolve()
+
+    @cached_property
+    def config(self) -> ExperimentConfig:
+        """The resolved experiment."""
+        return load_config(self.folder / "config.yaml")
+
+    @cached_property
+    def metrics(self) -> list[Row]:
+        """One row per round: ``round`` (from 0) and the metrics by their TensorBoard tags."""
+        return read_rows(self.folder)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What was reached and what it cost, as in ``summary.json``."""
+        return read_summary(self.folder)
+
+    def predict(self, samples: ArrayLike | Path | None = None) -> NDArray[np.float32]:
+        """Return class probabilities [N, C].
+
+        Args:
+            samples: whole images uint8 [N, C, H, W] of the training images' shape, or a file as ``lvfl predict --data``
+                takes it; None for the test set.
+
+        Raises ValueError for samples that do not fit, or a run that has no split model.
+        """
+        predict = MODES.load(self.config.mode).predict
+        if predict is None:
+            raise ConfigError(f"{self.folder}: mode is {self.config.mode}; only a vertical run predicts")
+        if samples is None or isinstance(samples, Path):
+            return predict(self.folder, samples)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "samples.npz"
+            np.savez(file, images=np.asarray(samples))
+            return predict(self.folder, file)
+
+
+def train(
+    config: str | Path,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+    ratios: Choose | None = None,
+) -> Run:
+    """Train an experiment in this process, as ``lvfl train`` does, and return what it left.
+
+    Args:
+        config: a YAML file, or the name of a shipped experiment, as "quickstart".
+        overrides: settings that differ, by dotted key.
+        run_dir: folder of the run; by default the next free one below ``runs``.
+        resume: go on from the last checkpoint in ``run_dir``.
+        callbacks: called after each round.
+        ratios: chooses alpha and beta of each round in place of ``lightweighting``.
+
+    Raises ValueError, one line, for a setting, data or a folder that cannot be used; KeyboardInterrupt after the
+    checkpoint of a training that a signal has ended.
+    """
+    experiment = parse_config(lay_over(read_settings(Path(config)), overrides or {}))
+    for line in experiment.warnings():
+        warnings.warn(line, stacklevel=2)
+    folder = Path(run_dir) if run_dir else choose_run_dir(experiment.name, Path("runs"), resume=resume)
+    outcome = run_experiment(
+        experiment,
+        folder,
+        resume=resume,
+        console=ShowConsole(),
+        extra_callbacks=[*([] if ratios is None else [_Chooser(ratios, experiment)]), *callbacks],
+    )
+    if not outcome.finished:
+        raise KeyboardInterrupt(f"interrupted after round {outcome.summary['rounds']}; go on with resume=True")
+    return Run(folder)
+
+
+def report(runs: Sequence[Run], file: str | Path) -> None:
+    """Write a page that compares finished runs: an HTML file that opens offline. Raises ValueError where it cannot."""
+    write_page(load_runs([run.folder for run in runs]), Path(file))
+
+
+class _Chooser(Callback):
+    """Lets a function choose each round's ratios by what the rounds before have shown."""
+
+    def __init__(self, choose: Choose, config: ExperimentConfig) -> None:
+        self.choose = choose
+        self.config = config
+        self.metrics: Metrics = {}
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Take the schedules' place, knowing what a resumed run has shown."""
+        if not isinstance(loop.algorithm, Lightweighted):
+            raise ConfigError("ratios: mode horizontal has no lightweighting; leave them out")
+        loop.algorithm.assign = self
+        self.metrics = dict(loop.last_metrics)
+
+    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+        """Know what the round has shown."""
+        self.metrics = dict(loop.last_metrics)
+
+    def __call__(self, round_index: int) -> dict[str, Ratios]:
+        """Return the ratios of a round by party."""
+        parties = self.config.parties
+        chosen: dict[str, Ratios] = {}
+        for name, (alpha, beta) in self.choose(round_index, self.metrics).items():
+            if name not in parties:
+                raise ConfigError(f"ratios: no party is called {name!r}{nearest(name, parties)}")
+            chosen[name] = Ratios(check_ratio(alpha), check_ratio(beta))
+        return chosen
