@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from models.features import Features, ModelSpec
@@ -16,8 +17,8 @@ from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
 from vfl.tasks import Task, task_of
-from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender
-from vfl.vertical.feature_models import build_feature_model
+from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, build_compressor
+from vfl.vertical.feature_models import build_feature_model, check_embedding
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import (
     HeadReplica,
@@ -75,6 +76,7 @@ def build_party(
     settings = feature_config(config, name)
     with seeded(config.seed, "init", owner=name):
         model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features))
+    check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)
     sender = EmbeddingSender(build_receiver(name, len(data.train), config))
     protocol = build_party_protocol(name, labels, config, runtime)
     return FeatureParty(name, model, data, protocol, sender, config, runtime)
@@ -92,7 +94,7 @@ def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> Embed
     """Build the receiving end for one party's training embeddings."""
     width = feature_config(config, sender).embedding_size
     feedback = ErrorFeedback(samples, width) if config.lightweighting.error_feedback else None
-    return EmbeddingReceiver(sender, width, config.wire.values, feedback)
+    return EmbeddingReceiver(sender, width, build_compressor(config.wire), feedback)
 
 
 def build_server_protocol(config: ExperimentConfig) -> ServerProtocol:

@@ -18,8 +18,10 @@ from vfl.config import ExperimentConfig
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared
 from vfl.digest import check_same_data, weights_digest
-from vfl.lightweighting.pruning import StructuredPruner, psi
-from vfl.lightweighting.sparsify import omega, sparsify
+from vfl.lightweighting.pruning import psi
+from vfl.lightweighting.schedule import largest, schedule_of
+from vfl.lightweighting.sparsify import omega
+from vfl.lightweighting.unprunable import build_pruner
 from vfl.loop import finite
 from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
@@ -99,10 +101,8 @@ class FeatureParty:
         self.runtime = runtime
         self.optimizer = build_optimizer(self.model, config.training.optimizer)
         self.example = self.batch(data.train, torch.tensor([0]))
-        pruning = config.lightweighting.pruning
-        self.pruner = StructuredPruner(
-            self.model, self.example, round_to=pruning.round_to, importance=pruning.importance
-        )
+        ratios = config.lightweighting
+        self.pruner = build_pruner(self.model, self.example, ratios.pruning, largest(schedule_of(ratios.alpha, name)))
         self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
         self.steps = steps_in_round(config.training.steps_per_round, len(data.train), config.training.batch_size)
         self.evaluated = EvaluatedModels(self.model, self.pruner, data.train, config, runtime)
@@ -251,7 +251,7 @@ class FeatureParty:
         inputs = self.batch(self.test, torch.arange(wanted.start, wanted.stop))
         embedding_BD = self.evaluated.embed(wanted.model, inputs, self.alpha).cpu()
         if self.config.evaluation.sparsified:
-            embedding_BD = sparsify(embedding_BD, self.beta)
+            embedding_BD = self.sender.as_received(embedding_BD, self.beta)
         return encode_as(self.config.wire.values, embedding_BD, f"{self.name}'s embedding")
 
     def mean_embedding(self) -> bytes:

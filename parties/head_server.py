@@ -4,7 +4,7 @@ Shapes: B batch, D width of one embedding, P width of all embeddings together.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import cached_property, partial
@@ -20,12 +20,12 @@ from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.schedule import Assign, Ratios, scheduled
 from vfl.loop import Metrics, finite
 from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.embeddings import EmbeddingReceiver
+from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import ServerProtocol
 from vfl.vertical.link import PartyLink
 from vfl.vertical.reports import RoundWork, check_report
-from vfl.wire.codec import dense_frame_size, frame_info
+from vfl.wire.codec import ValueType, dense_frame_size
 from vfl.wire.control import Description, EvaluatedModel, Report, RoundStart, SampleRange
 from vfl.wire.messages import MEASURING, Buffer, Kind, Message, PartKind, check_reply
 
@@ -305,7 +305,10 @@ class HeadServer:
     def _embeddings(self, message: Message, rows: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
         """Send one message that is answered by embeddings [rows, D]; return them by party."""
         receivers = {receiver.sender: receiver for receiver in self.receivers}
-        replies = {link.name: self._send(link, message, partial(_decode, receivers[link.name], rows)) for link in links}
+        replies = {
+            link.name: self._send(link, message, partial(_decode, receivers[link.name], rows, self.config.wire.values))
+            for link in links
+        }
         return {name: reply() for name, reply in replies.items()}
 
     def _send(self, link: PartyLink, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
@@ -326,15 +329,23 @@ class HeadServer:
     def _book(self, name: str, direction: Direction, message: Message) -> None:
         costs = self.costs[name]
         measuring = message.kind in MEASURING
+        dense_frames = self._dense_frames(name, message.kind)
         for part in message.parts:
             kind = EVALUATION if measuring else part.kind.name.lower()
-            dense = part.size
-            if part.kind == PartKind.EMBEDDING:
-                info = frame_info(part.payload)
-                dense += dense_frame_size(info.shape, info.values) - len(part.payload)
+            framed = not measuring and part.kind in (PartKind.EMBEDDING, PartKind.GRADIENT)
+            dense = part.size - len(part.payload) + next(dense_frames) if framed else part.size
             costs.book_bytes(direction, kind, part.size, dense)
         envelope = message.size - sum(part.size for part in message.parts)
         costs.book_bytes(direction, EVALUATION if measuring else "control", envelope, envelope)
+
+    def _dense_frames(self, name: str, kind: Kind) -> Iterator[int]:
+        """Return, for each frame of a training message, the bytes of its tensor as dense float32: the baseline.
+
+        A party's own embedding goes up, and comes back as a gradient; the others' come down.
+        """
+        forwarded = kind == Kind.UPDATE and self.config.training.labels == "shared"
+        widths = [receiver.width for receiver in self.receivers if (receiver.sender == name) != forwarded]
+        return (dense_frame_size((self.config.training.batch_size, width)) for width in widths)
 
 
 def _done(reply: Message) -> None:
@@ -345,8 +356,10 @@ def _description(reply: Message) -> Description:
     return Description.from_json(reply.only(PartKind.CONTROL))
 
 
-def _decode(receiver: EmbeddingReceiver, rows: int, reply: Message) -> Tensor:
-    return receiver.decode(reply.only(PartKind.EMBEDDING), rows)
+def _decode(receiver: EmbeddingReceiver, rows: int, values: ValueType, reply: Message) -> Tensor:
+    """Return embeddings that were not compressed."""
+    frame = reply.only(PartKind.EMBEDDING)
+    return decode_finite(frame, (rows, receiver.width), values, f"{receiver.sender}'s embedding")
 
 
 def _receive(receiver: EmbeddingReceiver, rows_B: Tensor, reply: Message) -> tuple[Buffer, Tensor]:

@@ -7,6 +7,7 @@ from vfl.registry import Registry
 if TYPE_CHECKING:  # nothing is imported before it is chosen
     from vfl.data.source import SourceFactory
     from vfl.horizontal.algorithm import FederatedAlgorithm
+    from vfl.vertical.embeddings import CompressorFactory
     from vfl.vertical.feature_models import FeatureModelFactory
 
 FEATURE_MODELS: "Registry[FeatureModelFactory]" = Registry(
@@ -73,3 +74,11 @@ ALGORITHMS: "Registry[type[FederatedAlgorithm[Any]]]" = Registry(
     _is_algorithm,
 )
 """`horizontal.algorithm`"""
+
+COMPRESSORS: "Registry[CompressorFactory]" = Registry(
+    "lvfl.compressors",
+    "compressor",
+    {"magnitude": "vfl.vertical.magnitude:magnitude"},
+    "a callable that makes a vfl.vertical.embeddings.Compressor of the section `wire`",
+)
+"""`wire.compressor`"""

@@ -26,18 +26,18 @@ class PartyCosts:
     train_time_s: float = 0.0
 
     def book_bytes(self, direction: Direction, kind: str, sent: int, dense: int) -> None:
-        """Book a part of a message: bytes ``sent``, and what the part would take with beta = 0."""
+        """Book a part of a message: bytes ``sent``, and what the part would take dense, its tensors in float32."""
         for by_kind, size in ((self.bytes_of(direction), sent), (self.bytes_of(direction, dense=True), dense)):
             by_kind[kind] = by_kind.get(kind, 0) + size
 
     def bytes_of(self, direction: Direction, *, dense: bool = False) -> dict[str, int]:
-        """Return the bytes by kind of one direction, as sent or as with beta = 0."""
+        """Return the bytes by kind of one direction, as sent or as dense float32."""
         if direction == "uplink":
             return self.dense_uplink_bytes if dense else self.uplink_bytes
         return self.dense_downlink_bytes if dense else self.downlink_bytes
 
     def training_bytes(self, direction: Direction, *, dense: bool = False) -> int:
-        """Return the bytes of training in one direction, as sent or as with beta = 0."""
+        """Return the bytes of training in one direction, as sent or as dense float32."""
         return sum(size for kind, size in self.bytes_of(direction, dense=dense).items() if kind != EVALUATION)
 
     def evaluation_bytes(self, direction: Direction) -> int:

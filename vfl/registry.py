@@ -61,6 +61,22 @@ class Registry(Generic[T]):
             return getattr(import_module(module), attribute)
         return self.added[name] if name in self.added else self._load_offered(name)
 
+    def make(self, name: str, *arguments: Any) -> Any:
+        """Return what the component of that name makes of the arguments.
+
+        Raises ValueError as ``load`` and as the component; one line for whatever else another's component raises.
+        """
+        component = cast(Callable[..., Any], self.load(name))
+        if name in self.built_in:
+            return component(*arguments)
+        try:
+            return component(*arguments)
+        except ValueError:
+            raise
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"{self.what} {name!r}: cannot be built ({reason}); it must be {self.contract}") from error
+
     def add(self, name: str, component: T) -> None:
         """Let this process choose a component of its caller's. Raises ValueError for a name of ours, or a misfit."""
         if name in self.built_in:

@@ -7,32 +7,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self, cast
 
 import torch
-from pydantic import AfterValidator, BaseModel, Field, PlainValidator
+from pydantic import AfterValidator, Field, PlainValidator
 
 from parties.build import TrainingLabels, feature_config
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.agreement import agreed_values
 from vfl.config.fields import AsItIs, Positive, Section
 from vfl.digest import weights_digest
 from vfl.lightweighting.schedule import Schedule, parse_ratio_schedule, schedule_of
 from vfl.wire.envelope import Envelope, EnvelopeError, Hello, kind_of
 from vfl.wire.text import plain
-
-SHARED = (
-    "seed",
-    "data.partition",
-    "training.steps_per_round",
-    "training.batch_size",
-    "training.local_iterations",
-    "training.labels",
-    "lightweighting.error_feedback",
-    "wire.values",
-    "evaluation.batch_statistics",
-    "evaluation.statistics_samples",
-    "evaluation.sparsified",
-)
-"""Settings that both sides compute with."""
-REPLAYED = ("precision", "task", "training.class_weights", "training.head_sync", "training.optimizer", "models.head")
-"""And those of the head's steps, which parties replay where they share the labels."""
 
 
 class JoinRefused(ValueError):  # noqa: N818 - says what happened
@@ -114,12 +98,10 @@ class Expected:
 
 def agreement(config: ExperimentConfig) -> str:
     """Return the settings that both sides must share, as JSON: {dotted key: value}."""
-    keys = [*SHARED]
-    values: dict[str, Any] = {}
-    if config.training.labels == "shared":
-        keys += REPLAYED
+    replayed = config.training.labels == "shared"
+    values = agreed_values(config, replayed=replayed)
+    if replayed:
         values["embedding sizes"] = [feature_config(config, party).embedding_size for party in config.parties]
-    values |= {key: _value(config, key) for key in keys}
     return json.dumps(values, sort_keys=True)
 
 
@@ -190,10 +172,3 @@ def _different_settings(ours: str, theirs: str) -> list[str]:
 
 def _shown(value: Any) -> str:
     return plain(json.dumps(value), 100)
-
-
-def _value(config: ExperimentConfig, key: str) -> Any:
-    value: Any = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value

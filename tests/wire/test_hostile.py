@@ -9,6 +9,7 @@ import torch
 
 from vfl.lightweighting.sparsify import sparsify
 from vfl.vertical.embeddings import EmbeddingReceiver
+from vfl.vertical.magnitude import Magnitude
 from vfl.wire.codec import CodecError, ValueType, decode, encode
 from vfl.wire.control import SampleRange
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, check_run
@@ -89,7 +90,7 @@ def read_all(data: bytes, receiver: EmbeddingReceiver) -> str:
 def test_mutated_messages_give_typed_errors_only():
     choice = random.Random(7)
     sources = originals()
-    receivers = {kind: EmbeddingReceiver("party_1", WIDTH, kind) for _, kind in sources}
+    receivers = {kind: EmbeddingReceiver("party_1", WIDTH, Magnitude(kind)) for _, kind in sources}
     ends: dict[str, int] = {}
     for _ in range(MUTATIONS):
         data, kind = choice.choice(sources)
@@ -102,7 +103,7 @@ def test_mutated_messages_give_typed_errors_only():
 
 def test_an_undamaged_message_is_read():
     data, kind = originals()[0]
-    assert read_all(data, EmbeddingReceiver("party_1", WIDTH, kind)) == "read"
+    assert read_all(data, EmbeddingReceiver("party_1", WIDTH, Magnitude(kind))) == "read"
 
 
 def resident_bytes(field: str) -> int:

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from vfl.components import FEATURE_MODELS, SOURCES
+from vfl.components import COMPRESSORS, FEATURE_MODELS, SOURCES
+from vfl.config.agreement import OWN, REPLAYED, SHARED
 from vfl.config.fields import (
     AboveZero,
     Number,
@@ -53,16 +54,16 @@ class PartitionConfig(Section):
 class DataConfig(Section):
     """The samples, and which of their features each party holds."""
 
-    dataset: DatasetConfig = DatasetConfig()
-    train_samples: Positive | None = None
+    dataset: Annotated[DatasetConfig, OWN] = DatasetConfig()
+    train_samples: Annotated[Positive | None, OWN] = None
     """Seeded random subset of the training split; null takes all."""
-    test_samples: Positive | None = None
+    test_samples: Annotated[Positive | None, OWN] = None
     """Subset of the test split, the same for every seed; null takes all."""
-    partition: PartitionConfig = PartitionConfig()
-    file: Path | None = None
+    partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
+    file: Annotated[Path | None, OWN] = None
     """What a process of its own holds, as ``scripts/split_data.py`` wrote it: a party's features, the server's labels.
     Training in one process loads the data set instead."""
-    labels_file: Path | None = None
+    labels_file: Annotated[Path | None, OWN] = None
     """A party's copy of the training labels; only with training.labels shared, in a process of its own."""
 
 
@@ -112,12 +113,12 @@ class ClassifierConfig(Section):
 class ModelsConfig(Section):
     """The split model of vertical learning, the whole one of horizontal learning."""
 
-    feature: FeatureModelConfig = FeatureModelConfig()
+    feature: Annotated[FeatureModelConfig, OWN] = FeatureModelConfig()
     """Feature model of every party that ``parties`` does not name."""
-    parties: dict[str, FeatureModelConfig] = Field(default={})
+    parties: Annotated[dict[str, FeatureModelConfig], OWN] = Field(default={})
     """Feature models of single parties."""
-    head: HeadConfig = HeadConfig()
-    classifier: ClassifierConfig = ClassifierConfig()
+    head: Annotated[HeadConfig, REPLAYED] = HeadConfig()
+    classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()
 
 
 ClassWeights = Literal["balanced"] | dict[str, AboveZero]
@@ -127,21 +128,21 @@ MetricName = Literal["auc", "average_precision", "ks", "log_loss", "f1", "accura
 class TrainingConfig(Section):
     """The LVFL algorithm (Algorithm 1)."""
 
-    rounds: Positive = 10
-    steps_per_round: Positive | None = None
+    rounds: Annotated[Positive, OWN] = 10
+    steps_per_round: Annotated[Positive | None, SHARED] = None
     """Exchanges per round; null is one pass over the training set (full batches only)."""
-    batch_size: Positive = 256
-    local_iterations: Positive = 1
+    batch_size: Annotated[Positive, SHARED] = 256
+    local_iterations: Annotated[Positive, SHARED] = 1
     """E: SGD steps per exchange, with the others' embeddings stale."""
-    labels: Literal["shared", "server"] = "shared"
+    labels: Annotated[Literal["shared", "server"], SHARED] = "shared"
     """shared: every party holds the labels, as in the paper; server: parties receive gradients of their embeddings."""
-    head_sync: Literal["replay", "broadcast"] = "replay"
+    head_sync: Annotated[Literal["replay", "broadcast"], REPLAYED] = "replay"
     """labels shared only. replay: the head travels once per round and parties replay the server's steps;
     broadcast: it travels at every exchange."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    patience: Positive | None = None
+    optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
+    patience: Annotated[Positive | None, OWN] = None
     """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
-    class_weights: ClassWeights | None = None
+    class_weights: Annotated[ClassWeights | None, REPLAYED] = None
     """Weight of a class's samples in the loss, by its name (1 where none is given); balanced: N / (classes x samples of
     the class). null weighs all samples alike."""
 
@@ -159,40 +160,45 @@ class PruningConfig(Section):
 class LightweightingConfig(Section):
     """What each party is spared: a number, {round: value}, or {party: either}."""
 
-    alpha: RatioSchedule = 0.0
+    alpha: Annotated[RatioSchedule, OWN] = 0.0
     """Removed share of the filters of every prunable layer, relative to the original width."""
-    beta: RatioSchedule = 0.0
+    beta: Annotated[RatioSchedule, OWN] = 0.0
     """Share of the embedding's entries that is not sent."""
-    error_feedback: bool = False
+    error_feedback: Annotated[bool, SHARED] = False
     """EF21: both ends keep an estimate per sample and only sparsified differences travel."""
-    pruning: PruningConfig = PruningConfig()
+    pruning: Annotated[PruningConfig, OWN] = PruningConfig()
 
 
 class WireConfig(Section):
     """How tensors travel."""
 
-    values: Literal["float32", "float16", "bfloat16"] = "float32"
+    values: Annotated[Literal["float32", "float16", "bfloat16"], SHARED] = "float32"
+    compressor: Annotated[str, name_in(COMPRESSORS), SHARED] = "magnitude"
+    """How embeddings become frames. magnitude: lightweighting.beta's small entries are left out; or a compressor of an
+    installed package (docs/extending.md)."""
+    options: Annotated[dict[str, Any], SHARED] = Field(default={})
+    """Settings of a compressor of another package, which checks them."""
 
 
 class EvaluationConfig(Section):
     """The test of the joint model."""
 
-    every: Positive = 1
+    every: Annotated[Positive, OWN] = 1
     """Rounds between evaluations; the last round is always evaluated."""
-    batch_size: Positive = 512
-    batch_statistics: Literal["estimated", "running", "both"] = "estimated"
+    batch_size: Annotated[Positive, OWN] = 512
+    batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
     """With which statistics BatchNorm normalises when a party's model is evaluated, predicted with or exported.
     estimated: those of a fixed, seeded sample of the party's training rows, under the weights as they are; running:
     the training's own, which lag behind and are wrong right after a pruning; both: estimated, and for comparison
     ``accuracy/test_running`` and ``loss/test_running`` at every evaluation. Vertical learning only."""
-    statistics_samples: Annotated[Positive, Field(ge=2)] = STATISTICS_SAMPLES
+    statistics_samples: Annotated[Positive, Field(ge=2), SHARED] = STATISTICS_SAMPLES
     """Rows of that sample (all, where fewer are there), as one batch."""
-    sparsified: bool = False
+    sparsified: Annotated[bool, SHARED] = False
     """Evaluate what would be transmitted (beta applied) instead of dense embeddings."""
-    metric: MetricName | None = None
+    metric: Annotated[MetricName | None, OWN] = None
     """By which patience, sweeps, searches and reports compare models; null: accuracy, of two-class tables auc, of a
     regression rmse."""
-    threshold: Probability = 0.5
+    threshold: Annotated[Probability, OWN] = 0.5
     """Of two classes: the probability from which the second one is predicted, for f1 and accuracy."""
 
 
@@ -208,28 +214,28 @@ class CheckpointConfig(Section):
 class ExperimentConfig(Section):
     """One experiment."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"), OWN]
     """Names the run folder."""
-    seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0)] = 0
-    mode: Literal["vertical", "horizontal"] = "vertical"
+    seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0), SHARED] = 0
+    mode: Annotated[Literal["vertical", "horizontal"], OWN] = "vertical"
     """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
-    threads: Annotated[Positive, Field(le=1024)] | None = None
+    threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
     """CPU threads; null leaves PyTorch's choice. The same bits need the same number."""
-    task: Literal["classification", "regression"] = "classification"
+    task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
     """classification: of two or more classes; regression: a number per sample (tables only)."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$")] = "cpu"
-    precision: Literal["float32", "bfloat16"] = "float32"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
+    precision: Annotated[Literal["float32", "bfloat16"], REPLAYED] = "float32"
     """bfloat16: autocast, float32 weights."""
-    channels_last: bool = False
+    channels_last: Annotated[bool, OWN] = False
     data: DataConfig = DataConfig()
     models: ModelsConfig = ModelsConfig()
     training: TrainingConfig = TrainingConfig()
     lightweighting: LightweightingConfig = LightweightingConfig()
-    horizontal: HorizontalConfig = Field(default=HorizontalConfig(), validate_default=True)
+    horizontal: Annotated[HorizontalConfig, OWN] = Field(default=HorizontalConfig(), validate_default=True)
     wire: WireConfig = WireConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    network: NetworkConfig = NetworkConfig()
+    checkpoint: Annotated[CheckpointConfig, OWN] = CheckpointConfig()
+    network: Annotated[NetworkConfig, OWN] = NetworkConfig()
     """Used by processes of their own only."""
 
     @field_validator("horizontal")
@@ -251,7 +257,7 @@ class ExperimentConfig(Section):
 
         Raises ValueError for a source that cannot be used, or does not split over owners.
         """
-        return SOURCES.load(self.data.dataset.kind)(self.data, self.seed).parties
+        return SOURCES.make(self.data.dataset.kind, self.data, self.seed).parties
 
     def _check_vertical(self) -> None:
         parties = self.parties

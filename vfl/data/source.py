@@ -146,7 +146,7 @@ class SourceFactory(Protocol):
 
 def open_source(config: ExperimentConfig) -> Source:
     """Return the experiment's source. Raises ValueError for one that cannot be used."""
-    return SOURCES.load(config.data.dataset.kind)(config.data, config.seed)
+    return SOURCES.make(config.data.dataset.kind, config.data, config.seed)
 
 
 def prepare_party(source: Source, data: PartyData) -> Prepared:

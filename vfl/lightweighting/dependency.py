@@ -57,8 +57,8 @@ class Shadow:
         self._graph = tp.DependencyGraph()
         try:
             with torch.enable_grad(), _fork_rng():
-                # A tuple, because Torch-Pruning unpacks: it would first try a bare tensor without its batch dimension.
-                self._graph.build_dependency(self.model, self._example)
+                # By itself Torch-Pruning tries two ways of calling and tells of the second's failure only.
+                self._graph.build_dependency(self.model, self._example, forward_fn=_call)
         except Exception as error:  # a user's model may break Torch-Pruning in any way
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(f"cannot prune the model: Torch-Pruning cannot trace it ({reason})") from error
@@ -158,6 +158,10 @@ def refuse_unsupported(model: nn.Module) -> None:
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
     """`named_modules` with the type that torch leaves open; the model itself is ''."""
     return dict(cast(Any, model).named_modules())
+
+
+def _call(model: nn.Module, example: Sequence[Tensor]) -> Tensor:
+    return cast(Tensor, model(*example))
 
 
 def _as_shadow(tensor: Tensor) -> Tensor:

@@ -63,6 +63,11 @@ def named_parties(schedule: PartySchedule) -> Mapping[str, Schedule] | None:
     return None
 
 
+def largest(schedule: Schedule) -> float:
+    """Return the largest value that a schedule ever has."""
+    return max(schedule.values()) if isinstance(schedule, dict) else schedule
+
+
 def falls(schedule: Schedule) -> tuple[int, float, float] | None:
     """Return (round, value before, value) at the first fall of a schedule, None if it never falls."""
     if not isinstance(schedule, dict):

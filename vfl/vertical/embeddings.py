@@ -1,31 +1,67 @@
-"""Embeddings on their way: sparsified, encoded, decoded, and with error feedback added up.
+"""Embeddings on their way: compressed to frames, read again, and with error feedback added up.
 
 Shapes: B batch, D embedding width.
 """
 
+from typing import Protocol
+
 import numpy as np
+import torch
 from torch import Tensor
 
 from vfl.checkpoint import State
-from vfl.lightweighting.sparsify import ErrorFeedback, sparsify
+from vfl.components import COMPRESSORS
+from vfl.config.experiment import WireConfig
+from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.wire.codec import BLOCK, CodecError, ValueType, decode_view, encode, frame_info
 from vfl.wire.messages import Buffer
 
 
+class Compressor(Protocol):
+    """Turns embeddings into frames and back; both ends of a link build the same one from `wire` (docs/extending.md).
+
+    It keeps no state: what a sample's earlier frames left out is error feedback's business, which wraps any compressor.
+    """
+
+    def compress(self, embedding_BD: Tensor, ratio: float) -> bytes:
+        """Return the frame of float32 embeddings on the CPU; ``ratio`` in [0, 1) is beta, the share to leave out."""
+        ...
+
+    def decompress(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
+        """Return float32 embeddings [B, D] on the CPU. The frame is a peer's: anything may be in it.
+
+        Raises CodecError for a frame that is malformed or of another shape.
+        """
+        ...
+
+
+class CompressorFactory(Protocol):
+    """What the registry of compressors holds."""
+
+    def __call__(self, wire: WireConfig, /) -> Compressor:
+        """Return a compressor; its own settings are `wire.options`. Raises ValueError for settings that it refuses."""
+        ...
+
+
+def build_compressor(wire: WireConfig) -> Compressor:
+    """Build the compressor that `wire.compressor` names."""
+    return COMPRESSORS.make(wire.compressor, wire)
+
+
 class EmbeddingReceiver:
-    """Turns a sender's frames into its sparsified embeddings; every receiver of a frame gets the same bits.
+    """Turns a sender's frames into its compressed embeddings; every receiver of a frame gets the same bits.
 
     Args:
         sender: name of the sending party, for error texts.
         width: embedding width D.
-        values: type in which the values travel.
+        compressor: as the sender's.
         feedback: this receiver's estimates of the sender's embeddings; None without error feedback.
     """
 
-    def __init__(self, sender: str, width: int, values: ValueType, feedback: ErrorFeedback | None = None) -> None:
+    def __init__(self, sender: str, width: int, compressor: Compressor, feedback: ErrorFeedback | None = None) -> None:
         self.sender = sender
         self.width = width
-        self.values: ValueType = values
+        self.compressor = compressor
         self.feedback = feedback
 
     def receive(self, frame: Buffer, rows_B: Tensor) -> Tensor:
@@ -38,7 +74,17 @@ class EmbeddingReceiver:
 
     def decode(self, frame: Buffer, samples: int) -> Tensor:
         """Return what a frame holds, [samples, D], checked as by ``receive``; no estimate is used or moved."""
-        return decode_finite(frame, (samples, self.width), self.values, f"{self.sender}'s embedding")
+        what, shape = f"{self.sender}'s embedding", (samples, self.width)
+        try:
+            received_BD = self.compressor.decompress(frame, shape)
+        except CodecError as error:
+            raise CodecError(f"{what}: {error}") from None
+        except Exception as error:  # another package's compressor at a peer's bytes
+            raise CodecError(f"{what}: {type(error).__name__}: {error}") from error
+        if tuple(received_BD.shape) != shape or received_BD.dtype != torch.float32:
+            got = f"{received_BD.dtype} {list(received_BD.shape)}"
+            raise CodecError(f"{what}: the compressor gives {got} instead of float32 {list(shape)}")
+        return check_finite(received_BD, what)
 
     def state_dict(self) -> State:
         """Return the estimates."""
@@ -51,17 +97,21 @@ class EmbeddingReceiver:
 
 
 class EmbeddingSender:
-    """Sparsifies and encodes a party's own embeddings, and knows what the receivers will make of them."""
+    """Compresses a party's own embeddings, and knows what the receivers will make of them."""
 
     def __init__(self, receiver: EmbeddingReceiver) -> None:
         self.receiver = receiver
 
     def send(self, embedding_BD: Tensor, rows_B: Tensor, beta: float) -> tuple[bytes, Tensor]:
-        """Return the frame of the sparsified embeddings, and the embeddings [B, D] as they will be received."""
+        """Return the frame of the compressed embeddings, and the embeddings [B, D] as they will be received."""
         feedback = self.receiver.feedback
         difference_BD = embedding_BD if feedback is None else feedback.difference(rows_B, embedding_BD)
-        frame = encode_as(self.receiver.values, sparsify(difference_BD, beta), f"{self.receiver.sender}'s embedding")
+        frame = self.receiver.compressor.compress(difference_BD, beta)
         return frame, self.receiver.receive(frame, rows_B)
+
+    def as_received(self, embedding_BD: Tensor, beta: float) -> Tensor:
+        """Return what would be received of embeddings without estimates, as of test samples."""
+        return self.receiver.decode(self.receiver.compressor.compress(embedding_BD, beta), len(embedding_BD))
 
 
 def encode_as(values: ValueType, tensor: Tensor, what: str) -> bytes:
@@ -78,11 +128,21 @@ def decode_finite(frame: Buffer, shape: tuple[int, ...], values: ValueType, what
     Raises CodecError, naming what it was, where it is malformed or not as agreed; ValueError for NaN and infinity.
     """
     try:
-        if (sent := frame_info(frame).values) != values:
-            raise CodecError(f"its values are {sent}, {values} was agreed")
-        tensor = decode_view(frame, shape=shape)
+        tensor = decode_as(values, frame, shape)
     except CodecError as error:
         raise CodecError(f"{what}: {error}") from None
+    return check_finite(tensor, what)
+
+
+def decode_as(values: ValueType, frame: Buffer, shape: tuple[int, ...]) -> Tensor:
+    """Decode as ``decode_finite``, but for the check of the values."""
+    if (sent := frame_info(frame).values) != values:
+        raise CodecError(f"its values are {sent}, {values} was agreed")
+    return decode_view(frame, shape=shape)
+
+
+def check_finite(tensor: Tensor, what: str) -> Tensor:
+    """Return a tensor on the CPU. Raises ValueError for NaN and infinity."""
     if not _all_finite(tensor):
         raise ValueError(f"{what} has values that are not finite: lower training.optimizer.learning_rate")
     return tensor

@@ -15,7 +15,7 @@ from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.data.samples import Samples
 from vfl.digest import weights_digest
-from vfl.lightweighting.pruning import StructuredPruner
+from vfl.lightweighting.unprunable import Pruner
 from vfl.macs import count_macs
 from vfl.runtime import Runtime
 from vfl.vertical.batch_statistics import Statistics, batch_norms, embed_still, estimate_statistics, sample_rows
@@ -45,7 +45,7 @@ class EvaluatedModels:
     """Multiply-accumulates spent on looking since round 0, estimates of statistics included."""
 
     def __init__(
-        self, model: nn.Module, pruner: StructuredPruner, train: Samples, config: ExperimentConfig, runtime: Runtime
+        self, model: nn.Module, pruner: Pruner, train: Samples, config: ExperimentConfig, runtime: Runtime
     ) -> None:
         self.model = model
         self.pruner = pruner

@@ -1,11 +1,30 @@
-"""Feature models, built by name. `docs/extending.md` is their contract."""
+"""Feature models: built by name, and checked against their contract (docs/extending.md)."""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# torch's own signatures are partly untyped.
 
-from typing import Protocol
+import copy
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from models.features import ModelSpec
 from vfl.components import FEATURE_MODELS
+from vfl.config.optimizer import OptimizerConfig
+from vfl.lightweighting.pruning import StructuredPruner
+from vfl.optim import build_optimizer
+
+T = TypeVar("T")
+
+CHECKED_RATIOS = (0.25, 0.5, 0.75)
+"""Ratios alpha to which a model is pruned by the check, one after another."""
+SAME = 1e-5
+"""Largest difference of outputs that are to be the same."""
 
 
 class FeatureModelFactory(Protocol):
@@ -22,6 +41,90 @@ class FeatureModelFactory(Protocol):
 def build_feature_model(kind: str, spec: ModelSpec) -> nn.Module:
     """Return a freshly initialized feature model of the given kind: [B, ...] -> [B, D].
 
-    Raises ValueError for an unknown kind, and as the model for what it cannot be built from.
+    Raises ValueError for an unknown kind, one that makes no module, and as the model for what it cannot be built from.
     """
-    return FEATURE_MODELS.load(kind)(spec)
+    model = FEATURE_MODELS.make(kind, spec)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"feature model {kind!r}: gives {model!r}; it must be {FEATURE_MODELS.contract}")
+    return model
+
+
+def check_embedding(model: nn.Module, inputs: Sequence[Tensor], width: int | None = None) -> Tensor:
+    """Return the embeddings of some samples, in evaluation mode.
+
+    Raises ValueError, one line, where the model cannot read them or does not give float [B, width].
+    """
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        output = _step(model, "forward", lambda: cast(object, model(*inputs)))
+    model.train(was_training)
+    if not (isinstance(output, Tensor) and output.is_floating_point() and output.dim() == 2):
+        raise ValueError(f"{type(model).__name__}: forward gives {_described(output)} instead of float [B, D]")
+    expected = [len(inputs[0]), output.shape[1] if width is None else width]
+    if list(output.shape) != expected:
+        raise ValueError(f"{type(model).__name__}: forward gives {_described(output)} instead of float {expected}")
+    return output
+
+
+def check_feature_model(model: nn.Module, example: Tensor | Sequence[Tensor]) -> None:
+    """Check that a model keeps the contract of feature models: forward, pruning, state, export.
+
+    ``example``: a batch of at least two samples, a tensor [B, ...] or one for each argument of the model. The model
+    stays as it is. Raises ValueError, one line, that says what fails. What cannot be pruned ("pruning: ...") still
+    trains with alpha = 0.
+    """
+    inputs = (example,) if isinstance(example, Tensor) else tuple(example)
+    width = check_embedding(model, inputs).shape[1]
+    single = check_embedding(model, [tensor[:1] for tensor in inputs], width)
+    _same(model, "a sample alone", check_embedding(model, inputs, width)[:1], single)
+    pruned = _step(model, "pruning", lambda: _pruned_and_moved(model, inputs, width))
+    for each in (model, pruned):
+        _step(model, "export", partial(_export, each, inputs))
+
+
+def _pruned_and_moved(model: nn.Module, inputs: Sequence[Tensor], width: int) -> nn.Module:
+    """Train and prune a copy in turns, and give its state to another copy, as a resumed party does; return that."""
+    trained, moved = copy.deepcopy(model).train(), copy.deepcopy(model)
+    optimizer = build_optimizer(trained, OptimizerConfig())
+    pruner = StructuredPruner(trained, inputs)
+    for alpha in CHECKED_RATIOS:
+        for _ in range(2):  # before: momentum for the event to carry; after: nobody holds a parameter that is gone
+            optimizer.zero_grad()
+            trained(*inputs).square().mean().backward()
+            optimizer.step()
+            pruner.prune_to(alpha, optimizer)
+        check_embedding(trained, inputs, width)
+    StructuredPruner(moved, inputs).load_state_dict(pruner.state_dict())
+    moved.load_state_dict(trained.state_dict())
+    _same(model, "state moved to another copy", check_embedding(trained, inputs), check_embedding(moved, inputs))
+    return moved
+
+
+def _export(model: nn.Module, inputs: Sequence[Tensor]) -> None:
+    from vfl.export.model import check_tools, export_model  # ONNX's tools are an extra
+
+    check_tools()
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporters' own
+        export_model(model, inputs, Path(folder), "model")
+
+
+def _same(model: nn.Module, what: str, expected: Tensor, got: Tensor) -> None:
+    difference = float((expected - got).abs().max())
+    if not difference <= SAME * max(1.0, float(expected.abs().max())):
+        raise ValueError(f"{type(model).__name__}: {what} gives other embeddings (largest difference {difference:.2g})")
+
+
+def _step(model: nn.Module, what: str, step: Callable[[], T]) -> T:
+    """Take a step of a user's model; whatever it raises becomes one line of ValueError."""
+    try:
+        return step()
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"{type(model).__name__}: {what}: {kind}{reason}") from error
+
+
+def _described(output: object) -> str:
+    return f"{output.dtype} {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__

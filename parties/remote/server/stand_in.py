@@ -19,9 +19,9 @@ from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.errors import PeerLost
 from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.embeddings import encode_as
+from vfl.vertical.embeddings import decode_finite, encode_as
 from vfl.wire.control import Description, Report, SampleRange, fixed_seconds
-from vfl.wire.messages import REPLIES, Kind, Message, Part, PartKind
+from vfl.wire.messages import REPLIES, Buffer, Kind, Message, Part, PartKind
 
 T = TypeVar("T")
 
@@ -65,15 +65,20 @@ class StandIn:
             self.report = Report.from_json(reply.only(PartKind.CONTROL))
         elif keeps and reply.kind in (Kind.EMBEDDING, Kind.EVALUATION):
             kept, rows = self._place(request)
-            kept[rows] = self.receiver.decode(reply.only(PartKind.EMBEDDING), len(kept[rows]))
+            frame, samples = reply.only(PartKind.EMBEDDING), len(kept[rows])
+            plain = reply.kind == Kind.EVALUATION
+            kept[rows] = self._decode(frame, samples) if plain else self.receiver.decode(frame, samples)
 
     def answer(self, request: Message) -> Message:
         """Return what stands for the party's reply."""
         parts: tuple[Part, ...] = ()
         match request.kind:
-            case Kind.EMBED | Kind.EVALUATE:
+            case Kind.EMBED:
                 kept, rows = self._place(request)
-                frame = encode_as(self.receiver.values, kept[rows], f"{self.name}'s stand-in")
+                parts = (Part(PartKind.EMBEDDING, self.receiver.compressor.compress(kept[rows], 0.0)),)
+            case Kind.EVALUATE:
+                kept, rows = self._place(request)
+                frame = encode_as(self.config.wire.values, kept[rows], f"{self.name}'s stand-in")
                 parts = (Part(PartKind.EMBEDDING, frame),)
             case Kind.END_ROUND:
                 parts = (self.report.model_copy(update=IDLE).part(),)
@@ -97,6 +102,10 @@ class StandIn:
         """Continue from a state."""
         self.train_ND, self.test_MD = state["train_ND"], state["test_MD"]
         self.report = Report.model_construct(**state["report"])  # checked when it came
+
+    def _decode(self, frame: Buffer, samples: int) -> Tensor:
+        shape = (samples, self.receiver.width)
+        return decode_finite(frame, shape, self.config.wire.values, f"{self.name}'s embedding")
 
     def _digest(self) -> str:
         """Stand for the digest of weights that are not here: by that of the party's last checkpoint."""

@@ -1,0 +1,139 @@
+"""The contract of feature models: who breaks it is told how in one line, and who cannot be pruned trains whole."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from shorthand import build_feature_model
+from torch import Tensor, nn
+
+from models.features import Features, ModelSpec
+from vfl.components import FEATURE_MODELS
+from vfl.lightweighting.pruning import StructuredPruner
+from vfl.vertical.feature_models import check_feature_model
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters' own
+IMAGES = torch.randn(4, 2, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+class Flat(nn.Module):
+    """A model of 128 values with something wrong: ``break_it`` changes what it would return."""
+
+    def __init__(self, break_it: Callable[[Tensor], object], *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), *(layers or (nn.Linear(128, 12), nn.ReLU(), nn.Linear(12, 3))))
+        self.break_it = break_it
+
+    def forward(self, images: Tensor) -> object:
+        return self.break_it(self.layers(images))
+
+
+def raise_(_: Tensor) -> object:
+    raise RuntimeError("two\nlines")
+
+
+@pytest.mark.parametrize("kind", ["cnn", "mlp"])
+def test_our_models_keep_the_contract_and_stay_as_they_are(kind: str):
+    torch.manual_seed(0)
+    model = build_feature_model(kind, in_channels=2, image_size=(8, 8), embedding_size=3, width=0.2)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    check_feature_model(model, IMAGES)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (Flat(raise_), "Flat: forward: RuntimeError: two lines"),
+        (Flat(lambda out: (out, out)), r"Flat: forward gives tuple instead of float \[B, D\]"),
+        (Flat(lambda out: out.sum(1)), r"Flat: forward gives torch.float32 \[4\] instead of float \[B, D\]"),
+        (Flat(lambda out: out.argmax(1, keepdim=True)), r"torch.int64 \[4, 1\] instead of float"),
+        (Flat(lambda out: out.mean(0, keepdim=True)), r"torch.float32 \[1, 3\] instead of float \[4, 3\]"),
+        (Flat(lambda out: out - out.mean(0)), "Flat: a sample alone gives other embeddings"),
+        (
+            Flat(lambda out: out, nn.Linear(128, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
+            "pruning: .*LayerNorm.*only Conv2d",
+        ),
+        (Flat(lambda out: out, nn.Linear(128, 8), nn.Dropout(0.5), nn.Linear(8, 3)), None),
+    ],
+)
+def test_what_fails_is_said_in_one_line(model: nn.Module, line: str | None):
+    if line is None:
+        check_feature_model(model, IMAGES)
+        return
+    with pytest.raises(ValueError, match=line) as error:
+        check_feature_model(model, IMAGES)
+    assert "\n" not in str(error.value)
+
+
+class Numbered(nn.Module):
+    """Reads two tensors, as of a table: numbers [B, 3] and flags [B, 2]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers, self.flags, self.embedding = nn.Linear(3, 8), nn.Linear(2, 8), nn.Linear(8, 4)
+
+    def forward(self, numbers: Tensor, flags: Tensor) -> Tensor:
+        return self.embedding(torch.relu(self.numbers(numbers) + self.flags(flags.to(numbers))))
+
+
+def test_a_model_of_several_tensors_keeps_the_contract_too():
+    torch.manual_seed(0)
+    model, inputs = Numbered(), (torch.randn(4, 3), torch.randint(0, 2, (4, 2)))
+    check_feature_model(model, inputs)
+    pruner = StructuredPruner(model, inputs)
+    pruner.prune_to(0.5)
+    assert pruner.widths() == {"numbers": 4, "flags": 4}
+
+
+class Normed(Flat):
+    """Cannot be pruned: LayerNorm."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        width = spec.embedding_size
+        super().__init__(lambda out: out, nn.LazyLinear(8), nn.LayerNorm(8), nn.Linear(8, width))
+        self(torch.zeros(1, *spec.features.shape))
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch):
+    broken = {
+        "normed": Normed,
+        "no_module": lambda spec: "a model",
+        "no_arguments": lambda: Normed,
+        "narrow": lambda spec: Normed(ModelSpec(spec.features, 2)),
+    }
+    for name, model in broken.items():
+        monkeypatch.setitem(FEATURE_MODELS.added, name, model)
+
+
+def test_a_model_that_cannot_be_pruned_trains_with_alpha_0(offered, build):
+    server = build(
+        models={"feature": {"kind": "normed", "embedding_size": 4}}, training={"rounds": 1, "batch_size": 16}
+    )
+    server.train_round(0)
+    assert server.reports["party_1"].alpha == 0
+    assert server.describe()["party_1"].widths == {}
+    state = server.links[0].party.state_dict()
+    assert state["pruner"] == {"alpha_max": 0.0, "history": []}
+
+
+@pytest.mark.parametrize(
+    ("kind", "alpha", "line"),
+    [
+        ("normed", 0.5, r"lightweighting\.alpha: 0\.5 is not possible, set it to 0: cannot prune '.*' \(LayerNorm\)"),
+        ("no_module", 0, "feature model 'no_module': gives 'a model'; it must be a callable that makes"),
+        ("no_arguments", 0, "feature model 'no_arguments': cannot be built .TypeError"),
+        ("narrow", 0, r"Normed: forward gives torch.float32 \[1, 2\] instead of float \[1, 4\]"),
+    ],
+)
+def test_a_model_that_breaks_the_contract_ends_the_run_in_one_line(offered, build, kind: str, alpha: float, line: str):
+    with pytest.raises(ValueError, match=line) as error:
+        build(models={"feature": {"kind": kind, "embedding_size": 4}}, lightweighting={"alpha": alpha})
+    assert "\n" not in str(error.value)
+
+
+def test_features_of_another_kind_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"reads images of 3 dimensions, not series \[7\]; choose another model"):
+        FEATURE_MODELS.load("cnn")(ModelSpec(Features("series", (7,)), 4))

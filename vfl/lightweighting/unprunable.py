@@ -1,0 +1,74 @@
+"""What stands in a pruner's place for a model that cannot be pruned: it trains whole, with alpha = 0."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from vfl.config.experiment import PruningConfig
+from vfl.lightweighting.history import PruningState
+from vfl.lightweighting.pruning import StructuredPruner
+from vfl.lightweighting.shrink import Optimizer
+
+
+class Pruner(Protocol):
+    """What a party asks of the pruner of its model; see ``StructuredPruner``."""
+
+    original_widths: dict[str, int]
+    alpha_max: float
+
+    def widths(self) -> dict[str, int]:
+        """Present output channels of every prunable layer."""
+        ...
+
+    def prune_to(self, alpha: float, optimizer: Optimizer | None = None) -> bool:
+        """Prune to the ratio alpha; True if a width changed."""
+        ...
+
+    def state_dict(self) -> PruningState:
+        """What separates the model's structure from the dense one's."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
+        """Repeat the removals of a state."""
+        ...
+
+
+class Unprunable:
+    """Holds why a model cannot be pruned, and says so when it is asked to."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.original_widths: dict[str, int] = {}
+        self.alpha_max = 0.0
+
+    def widths(self) -> dict[str, int]:
+        """No layer is prunable."""
+        return {}
+
+    def prune_to(self, alpha: float, optimizer: Optimizer | None = None) -> bool:
+        """Raise ValueError for any alpha above 0."""
+        if alpha > 0:
+            raise ValueError(f"lightweighting.alpha: {alpha:g} is not possible, set it to 0: {self.reason}")
+        return False
+
+    def state_dict(self) -> PruningState:
+        """Nothing was removed."""
+        return {"alpha_max": 0.0, "history": []}
+
+    def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
+        """Raise ValueError for a state of a pruned model."""
+        self.prune_to(float(state["alpha_max"]))
+
+
+def build_pruner(model: nn.Module, example: Sequence[Tensor], settings: PruningConfig, planned: float) -> Pruner:
+    """Return the pruner of a feature model that is called with ``example``.
+
+    Raises ValueError where ``planned``, the largest alpha that its owner configured, is above 0 and it has none.
+    """
+    try:
+        return StructuredPruner(model, example, round_to=settings.round_to, importance=settings.importance)
+    except ValueError as error:
+        unprunable = Unprunable(str(error))
+        unprunable.prune_to(planned)
+        return unprunable
