@@ -73,6 +73,12 @@ def test_exactly_the_floor_of_the_share_is_removed_at_real_sizes(shape: tuple[in
         assert embedding[~kept].abs().max() <= embedding[kept].abs().min()
 
 
+@pytest.mark.parametrize(("beta", "removed"), [(0.29, 29), (0.57, 57), (0.58, 58), (0.999, 99)])
+def test_the_share_is_meant_in_decimal(beta: float, removed: int) -> None:
+    """0.29 * 100 is 28.999999999999996 in floating point."""
+    assert int((sparsify(random_embedding(10, 10), beta) == 0).sum()) == removed
+
+
 def test_equal_entries_go_from_the_lowest_row_major_index() -> None:
     embedding = torch.tensor([[1.0, -1.0], [1.0, 1.0]])
     assert sparsify(embedding, 0.75).tolist() == [[0, 0], [0, 1]]

@@ -1,0 +1,94 @@
+"""Algorithms of other packages: chosen by name, configured by their own section, refused in one line."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from vfl import registry
+from vfl.config import ConfigError, dump_config, load_config
+
+SOURCE = '''
+"""Every entry moves by a fixed step to where most clients moved it."""
+
+import torch
+
+from vfl.config.fields import AboveZero
+from vfl.config.horizontal import AlgorithmConfig
+from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm
+
+
+class MajorityConfig(AlgorithmConfig):
+    step: AboveZero = 0.01
+
+    def ignored_beside(self, horizontal):
+        return {**super().ignored_beside(horizontal), "weights": "majority counts heads"}
+
+
+class Majority(FederatedAlgorithm[MajorityConfig]):
+    Settings = MajorityConfig
+
+    def aggregate(self, state, reports):
+        votes = sum(report.upload["delta"].sign() for report in reports)
+        return Aggregate({"delta": self.settings.step * votes.sign()}, {"majority/clients": len(reports)})
+
+
+class NoAlgorithm:
+    pass
+
+
+class NoSettings(Majority):
+    Settings = dict
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch):
+    """A package that offers an algorithm, two that keep no contract, and one that cannot be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "majority_package.py").write_text(SOURCE)
+    info = tmp_path / "majority_package-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: majority-package\nVersion: 1\n")
+    offers = {"majority": "Majority", "no_algorithm": "NoAlgorithm", "no_settings": "NoSettings", "gone": "Gone"}
+    lines = [f"{name} = majority_package:{attribute}" for name, attribute in offers.items()]
+    (info / "entry_points.txt").write_text("[lvfl.algorithms]\n" + "\n".join(lines) + "\n")
+    registry._offered.cache_clear()
+    yield
+    registry._offered.cache_clear()
+    sys.modules.pop("majority_package", None)
+
+
+def test_a_packages_algorithm_is_chosen_configured_and_trained(package, configure, build, problem, engine, tmp_path):
+    config = configure(horizontal={"algorithm": "majority", "majority": {"step": 0.25}, "weights": "equal"})
+    assert config.warnings() == ["horizontal.weights: ignored, majority counts heads"]
+    server = build(config, problem, engine)
+    before_P = server.state["weights"].clone()
+    assert server.train_round(0)["majority/clients"] == 3
+    assert set((server.state["weights"] - before_P).abs().round(decimals=4).tolist()) == {0.0, 0.25}
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    assert load_config(tmp_path / "config.yaml") == config
+    resumed = build(config, problem, engine)
+    resumed.load_state_dict(server.state_dict())
+    server.train_round(1)
+    resumed.train_round(1)
+    assert torch.equal(server.state["weights"], resumed.state["weights"])
+
+
+def test_its_section_is_checked_as_ours_are(package, configure):
+    assert "majority:\n    step: 0.01\n" in dump_config(configure(horizontal={"algorithm": "majority"}))
+    with pytest.raises(ConfigError, match=r"^horizontal\.majority\.stepp: unknown key; did you mean 'step'\?$"):
+        configure(horizontal={"majority": {"stepp": 1}})
+    with pytest.raises(ConfigError, match=r"^horizontal\.majority\.step: input should be greater than 0 \(got 0\)$"):
+        configure(horizontal={"majority": {"step": 0}})
+
+
+@pytest.mark.parametrize("name", ["no_algorithm", "no_settings", "gone"])
+def test_one_that_breaks_the_contract_gets_one_line_that_says_it(package, configure, name):
+    with pytest.raises(ConfigError) as refusal:
+        configure(horizontal={"algorithm": name})
+    line = str(refusal.value)
+    assert f"algorithm '{name}' of package 'majority-package': " in line
+    assert "cannot import 'majority_package:Gone'" in line or "a subclass of vfl.horizontal.algorithm" in line
+    assert "\n" not in line
