@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from vfl.components import ALGORITHMS
+
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for top in ("models", "vfl", "parties", "scripts") for path in (ROOT / top).rglob("*.py"))
 SCRIPTS = sorted((ROOT / "scripts").glob("[!_]*.py"))
@@ -73,6 +75,19 @@ def test_what_both_modes_share_knows_nothing_of_one(name: str):
     special = [(path.name, each) for path in paths for each in imported(path) if each.startswith(OF_ONE_MODE)]
     assert special == []
     assert all(".mode == " not in path.read_text(encoding="utf-8") for path in paths)
+
+
+def test_an_algorithm_is_named_in_its_own_files_its_registry_and_the_studies_alone():
+    """But for the one that a horizontal experiment has unless it names another."""
+    own = {module.split(":")[0].split(".")[-1] for module in ALGORITHMS.built_in.values()} | {"components"}
+    found = {
+        (str(path.relative_to(ROOT)), node.value)
+        for path in SOURCES
+        if path.stem not in own and not {"studies", "scripts"} & set(path.relative_to(ROOT).parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value in ALGORITHMS.built_in
+    }
+    assert found == {("vfl/config/horizontal.py", "fedavg")}
 
 
 def test_only_the_configuration_knows_yaml():
