@@ -9,14 +9,13 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a ch
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.config import ConfigError
 from vfl.shipped import shipped_folder
-from vfl.studies.flare.output import write_results
+from vfl.studies.flare.page import write_results
 from vfl.studies.flare.studies import DATA_SETS, FIGURES, Planner, Scale, make_runs
 from vfl.studies.runner import train_for_page
 
@@ -65,11 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not arguments.plots_only:
         signal_name = train_for_page(
-            {each.folder: each.config for each in runs},
+            runs,
             arguments.out,
             ShowConsole(stderr=True, quiet=not sys.stderr.isatty()),
             lambda line: print(line, flush=True),
-            command=shlex.join(["python", "scripts/paper_flare.py", *sys.argv[1:]]),
+            command=["scripts/paper_flare.py", *sys.argv[1:]],
             data_note=arguments.data_note,
         )
         if signal_name:

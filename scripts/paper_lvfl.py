@@ -14,12 +14,13 @@ from pathlib import Path
 
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
 from vfl.config import ConfigError, load_config
+from vfl.errors import Diverged
 from vfl.shipped import shipped_folder
-from vfl.studies.forks import run_all
 from vfl.studies.lvfl.output import Output
 from vfl.studies.lvfl.plan import make_plan, parse_figures, scale_rounds
 from vfl.studies.lvfl.report import describe_schedules
-from vfl.studies.lvfl.results import Result
+from vfl.studies.runner import train_missing
+from vfl.studies.runs import StudyResult, StudyRun
 
 DEFAULT_CONFIG = shipped_folder() / "cifar10_quadrants.yaml"
 
@@ -73,18 +74,22 @@ def train(arguments: argparse.Namespace) -> int:
     about = output.start_session(plan, command, arguments.data_note, scaled_from)
     print(f"{len(plan.runs)} runs; {describe_schedules(plan, scaled_from)}", flush=True)
 
-    def show(result: Result, position: int) -> None:
+    def show(run: StudyRun, result: StudyResult) -> None:
+        position = plan.runs.index(run)
         print(
-            f"{position + 1}/{len(plan.runs)} {result.method} seed {result.seed}: test accuracy "
-            f"{result.accuracy[-1]:.2%}, compute saved {result.compute_saved:.1%}, communication saved "
-            f"{result.communication_saved:.1%}, {result.summary['wall_time_s']:.0f} s",
+            f"{position + 1}/{len(plan.runs)} {run.method} seed {run.seed}: test accuracy "
+            f"{result.accuracy:.2%}, compute saved {result.macs_saved:.1%}, communication saved "
+            f"{result.bytes_saved:.1%}, {result.summary['wall_time_s']:.0f} s",
             flush=True,
         )
         if position + 1 == len(plan.runs) or plan.runs[position + 1].seed != result.seed:
             output.write_results(plan, about)
 
+    def show_diverged(run: StudyRun, error: Diverged) -> None:
+        print(f"diverged: {run.folder}: {error}", flush=True)
+
     console = ShowConsole(stderr=True, quiet=not sys.stderr.isatty())
-    signal_name = run_all(plan, output.runs, console, show)
+    signal_name = train_missing(plan.runs, output.runs, console, show, show_diverged, plan.forks)
     if signal_name:
         print(f"{signal_name}: the same command goes on; --plots-only --out {arguments.out} draws what is finished")
         return INTERRUPTED

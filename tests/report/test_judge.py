@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from vfl.config import parse_config
 from vfl.reports.judge import cheapest_within, pareto_front, reached, sent_bytes, target_accuracy, train_macs
-from vfl.reports.runs import RunResult, Variant, load_subject
+from vfl.reports.runs import ReportedRun, Variant, load_subject
 
 
 def variant(label: str, cost: int, accuracy: float) -> Variant:
-    run = RunResult(label, {}, parse_config({"name": "x"}), (), {"test_accuracy": accuracy, "train_macs": cost})
+    run = ReportedRun((), {"test_accuracy": accuracy, "train_macs": cost}, label, {}, parse_config({"name": "x"}))
     return Variant(label, {}, (run,))
 
 

@@ -10,10 +10,10 @@ from vfl.config import dump_config
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.flare import FlareConfig
 from vfl.horizontal.wireless.scheduling import Scheduler
-from vfl.studies.flare import output as flare_output
-from vfl.studies.flare.output import write_results
-from vfl.studies.flare.report import beats
+from vfl.studies.flare import page as flare_page
+from vfl.studies.flare.page import write_results
 from vfl.studies.flare.studies import Planner, Scale, make_runs, participation, rounds_within
+from vfl.studies.page import beats
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "horizontal"
 PLANNER = Planner(CONFIGS, "mnist", 0, Scale(rounds=6, seconds=1.5), ())
@@ -81,7 +81,7 @@ def finish(folder: Path, planner: Planner, accuracy: dict[str, float]) -> None:
 
 
 def test_the_page_shows_every_figure_and_says_which_orderings_hold(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(flare_output, "GAP_CASES", 20)
+    monkeypatch.setattr(flare_page, "GAP_CASES", 20)
     monkeypatch.setattr("vfl.studies.flare.studies.FIG_7_ROUNDS", 3)
     planners = [PLANNER, replace(PLANNER, seed=1)]
     accuracy = {"SPF": 0.9, "SP": 0.8, "PS": 0.85, "FLARE": 0.7, "MaS": 0.6, "MeS": 0.4}

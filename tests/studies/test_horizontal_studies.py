@@ -5,24 +5,27 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 
 from vfl.config import ConfigError
-from vfl.studies.horizontal.report import study_section
-from vfl.studies.horizontal.results import ACCURACY, CLOCK, Result, results_csv, spread
+from vfl.results import ACCURACY, CLOCK
+from vfl.studies.horizontal.page import study_section
 from vfl.studies.horizontal.studies import STUDIES, make_runs
+from vfl.studies.page import spread
+from vfl.studies.runs import StudyResult, results_csv
 
 ROOT = Path(__file__).parents[2]
 SUMMARY = {"uplink_bytes": 3_000_000, "downlink_bytes": 1_000_000, "train_macs": 5_000_000}
 
 
-def result(method: str, seed: int, accuracy: list[float], second_s: float = 1.0, study: str = "case1") -> Result:
+def result(method: str, seed: int, accuracy: list[float], second_s: float = 1.0, study: str = "case1") -> StudyResult:
     rows = tuple(
         {"round": float(index), ACCURACY: value, CLOCK: second_s * (index + 1)} for index, value in enumerate(accuracy)
     )
-    return Result(study, method, seed, rows, SUMMARY)
+    return StudyResult(rows, SUMMARY, study, method, seed)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -74,7 +77,11 @@ def test_the_page_tells_which_orderings_hold_and_what_time_is_saved():
 
 
 def test_the_table_of_rows_has_one_line_per_round_and_run():
-    lines = results_csv([result("dms", seed, [0.25, 0.5]) for seed in (0, 1)]).splitlines()
+    lines = results_csv(
+        [result("dms", seed, [0.25, 0.5]) for seed in (0, 1)],
+        ("study", "method", "seed"),
+        {ACCURACY: itemgetter(ACCURACY)},
+    ).splitlines()
     assert lines[0].startswith("study,method,seed,round,accuracy/test")
     assert [line.split(",")[1:5] for line in lines[1:]] == [
         [*("dms", "0", "0", "0.25")],

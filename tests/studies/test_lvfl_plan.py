@@ -5,17 +5,17 @@ import pytest
 from vfl.cli import whole_numbers
 from vfl.config import ConfigError, parse_config
 from vfl.lightweighting.schedule import value_at
+from vfl.studies.forks import Fork
 from vfl.studies.lvfl.plan import (
     FIGURES,
-    Fork,
     Plan,
-    Run,
     make_plan,
     parse_figures,
     pruning_round,
     scale_round,
     scale_rounds,
 )
+from vfl.studies.runs import StudyRun
 
 PAPER = {
     "name": "paper",
@@ -29,7 +29,7 @@ def with_lightweighting(**ratios: object) -> Plan:
     return make_plan(parse_config(PAPER | {"lightweighting": ratios}), FIGURES, (0,))
 
 
-def run_of(plan: Plan, folder: str) -> Run:
+def run_of(plan: Plan, folder: str) -> StudyRun:
     return next(run for run in plan.runs if run.folder == folder)
 
 

@@ -11,11 +11,12 @@ from PIL import Image
 from vfl.config import ConfigError, dump_config, parse_config
 from vfl.run_folder import is_finished
 from vfl.studies.lvfl.findings import findings, usual_change
-from vfl.studies.lvfl.output import Output
-from vfl.studies.lvfl.plan import Run, make_plan
+from vfl.studies.lvfl.output import Output, columns
+from vfl.studies.lvfl.plan import make_plan
 from vfl.studies.lvfl.plots import draw_figures
+from vfl.studies.lvfl.prunings import prunings
 from vfl.studies.lvfl.report import About, Session, differences, report, spread
-from vfl.studies.lvfl.results import Result, results_csv
+from vfl.studies.runs import StudyResult, StudyRun, results_csv
 
 ROUNDS = 10
 BASE = parse_config(
@@ -28,7 +29,7 @@ BASE = parse_config(
 NL = [0.1, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.72, 0.74, 0.75]
 
 
-def result(method: str, accuracy: list[float], alpha: dict[int, float] | None = None, seed: int = 0) -> Result:
+def result(method: str, accuracy: list[float], alpha: dict[int, float] | None = None, seed: int = 0) -> StudyResult:
     rows: list[dict[str, float]] = []
     reached = 0.0
     for index, value in enumerate(accuracy):
@@ -46,10 +47,10 @@ def result(method: str, accuracy: list[float], alpha: dict[int, float] | None = 
     summary: dict[str, Any] = {"rounds": len(rows), "wall_time_s": 12.4 + seed, "train_macs": 60}
     summary |= {"unpruned_train_macs": 100, "uplink_bytes": 1_500_000, "dense_uplink_bytes": 2_000_000}
     summary |= {"downlink_bytes": 500_000, "dense_downlink_bytes": 3_000_000}
-    return Result(method, seed, tuple(rows), summary)
+    return StudyResult(tuple(rows), summary, "", method, seed)
 
 
-def pruned_at_4(method: str, *after: float) -> Result:
+def pruned_at_4(method: str, *after: float) -> StudyResult:
     return result(method, [*NL[:4], *after], {4: float(method.removeprefix("alpha"))})
 
 
@@ -69,7 +70,7 @@ PLAN = make_plan(BASE, ("2", "3a", "3b"), (0,))
 
 
 def test_a_pruning_s_drop_and_recovery():
-    first, second = PL.prunings()
+    first, second = prunings(PL)
     assert (first.round_index, first.alpha, first.before, first.during) == (2, 0.2, 0.3, 0.2)
     assert first.drop == pytest.approx(0.1)
     assert (first.recovery_rounds, first.until) == (2, 6)  # 0.3 again at round 4, before round 6 prunes
@@ -78,22 +79,21 @@ def test_a_pruning_s_drop_and_recovery():
 
 
 def test_a_recovery_after_the_next_pruning_is_not_this_one_s():
-    first, second = result("PL", [0.5, 0.3, 0.4, 0.2, 0.5], {1: 0.1, 3: 0.2}).prunings()
+    first, second = prunings(result("PL", [0.5, 0.3, 0.4, 0.2, 0.5], {1: 0.1, 3: 0.2}))
     assert (first.recovery_rounds, first.until, second.recovery_rounds) == (None, 3, 1)
 
 
 def test_no_drop_recovers_at_once_and_round_0_has_nothing_before():
-    (only,) = result("PL", [0.1, 0.2, 0.3], {0: 0.1, 1: 0.2}).prunings()
+    (only,) = prunings(result("PL", [0.1, 0.2, 0.3], {0: 0.1, 1: 0.2}))
     assert (only.round_index, only.recovery_rounds) == (1, 0)
     assert only.drop == pytest.approx(-0.1)
-    assert result("NL", NL).prunings() == []
+    assert prunings(result("NL", NL)) == []
 
 
 def test_savings_and_means():
-    assert PL.compute_saved == pytest.approx(0.4)
+    assert PL.macs_saved == pytest.approx(0.4)
     assert PL.uplink_saved == pytest.approx(0.25)
-    assert PL.communication_saved == pytest.approx(0.6)
-    assert PL.mean_accuracy(2, 4) == pytest.approx(0.225)
+    assert PL.bytes_saved == pytest.approx(0.6)
     assert usual_change(result("NL", [0.1, 0.4, 0.2, 0.3])) == pytest.approx(0.2)
     assert usual_change(result("NL", [0.1, 0.4, 0.2])) == pytest.approx(0.25)
     assert usual_change(result("NL", [0.1])) is None
@@ -116,7 +116,7 @@ def test_the_tables():
     assert any(line.startswith("2 of 8 runs are finished; missing: NL-seed0, ML-seed0") for line in lines)
 
 
-def verdicts(results: list[Result]) -> str:
+def verdicts(results: list[StudyResult]) -> str:
     return "\n".join(findings(PLAN, results))
 
 
@@ -152,7 +152,7 @@ def test_what_does_not_hold_is_said_too():
 
 
 def test_csv_has_a_line_per_round():
-    lines = list(csv.DictReader(results_csv([PL]).splitlines()))
+    lines = list(csv.DictReader(results_csv([PL], ("method", "seed"), columns()).splitlines()))
     assert len(lines) == ROUNDS
     assert (lines[2]["method"], lines[2]["round"], float(lines[2]["accuracy/test"])) == ("PL", "2", 0.2)
     assert (float(lines[2]["alpha"]), float(lines[2]["beta"])) == (0.2, pytest.approx(0.2))
@@ -181,11 +181,11 @@ def test_figures_are_drawn_also_of_a_part(tmp_path: Path):
     seeds = [result(method, NL, seed=seed) for method in ("NL", "L") for seed in (0, 1)]
     assert draw_figures(PLAN, seeds, tmp_path)[:2] == ["fig2_accuracy.png", "fig2_ratios.png"]
     with Image.open(tmp_path / "fig2_ratios.png") as image:
-        assert image.width == 1050
+        assert image.width == 715
     assert draw_figures(PLAN, [], tmp_path) == []
 
 
-def write_run(runs: Path, run: Run, rounds: int = ROUNDS) -> Path:
+def write_run(runs: Path, run: StudyRun, rounds: int = ROUNDS) -> Path:
     folder = runs / run.folder
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_config(run.config))

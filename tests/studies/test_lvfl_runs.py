@@ -18,13 +18,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vfl.checkpoint import CheckpointStore
 from vfl.config import parse_config
+from vfl.errors import Diverged
 from vfl.experiments.run import run_experiment
 from vfl.loop import Callback, TrainingLoop
 from vfl.run_folder import read_rows
-from vfl.studies import forks as paper
-from vfl.studies.forks import fork_store, run_all
+from vfl.studies import runner
+from vfl.studies.forks import SaveForks, fork_store
 from vfl.studies.lvfl.plan import Plan, make_plan
-from vfl.studies.lvfl.results import Result, load_results
+from vfl.studies.runner import train_missing
+from vfl.studies.runs import StudyResult, StudyRun, load_results
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "paper_lvfl.py"
 QUIET = Console(quiet=True)
@@ -58,15 +60,19 @@ def keep_threads() -> Iterator[None]:
 def train(plan: Plan, runs: Path) -> list[str]:
     """Train what is missing; return the folders of the runs that this finished."""
     trained: list[str] = []
-    run_all(plan, runs, QUIET, lambda result, position: trained.append(plan.runs[position].folder))
+    train_missing(plan.runs, runs, QUIET, lambda run, result: trained.append(run.folder), refuse, plan.forks)
     return trained
+
+
+def refuse(run: StudyRun, error: Diverged) -> None:
+    raise error
 
 
 def timeless(rows: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{tag: value for tag, value in row.items() if "time" not in tag} for row in rows]
 
 
-def numbers(result: Result) -> dict[str, Any]:
+def numbers(result: StudyResult) -> dict[str, Any]:
     """Everything of a summary that must repeat: digests, bytes, multiply-accumulates, accuracy."""
     parties = {
         name: {key: value for key, value in party.items() if key != "train_time_s"}
@@ -85,13 +91,13 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_fork_gives_the_same_bits_as_the_run_from_scratch(series: Path, tmp_path: Path):
     plan = tiny_plan("2", "3a")
-    forked = {result.method: result for result in load_results(plan, series)}
+    forked = {result.method: result for result in load_results(plan.runs, series)}
     for run in plan.runs:
         if run.folder not in plan.forks or run.method == "alpha0.4":
             continue
         run_experiment(run.config, tmp_path / run.folder, resume=False, console=QUIET)
         summary = json.loads((tmp_path / run.folder / "summary.json").read_text())
-        scratch = Result(run.method, 0, tuple(read_rows(tmp_path / run.folder)), summary)
+        scratch = StudyResult(tuple(read_rows(tmp_path / run.folder)), summary, "", run.method, 0)
         assert timeless(list(forked[run.method].rows)) == timeless(list(scratch.rows)), run.method
         assert numbers(forked[run.method]) == numbers(scratch), run.method
     assert len({result.summary["model_digest"] for result in forked.values()}) == len(forked)
@@ -100,7 +106,7 @@ def test_a_fork_gives_the_same_bits_as_the_run_from_scratch(series: Path, tmp_pa
 def test_forks_skip_the_shared_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     begun: dict[str, tuple[int, int]] = {}
 
-    class Watch(paper.SaveForks):
+    class Watch(SaveForks):
         def __init__(self, run_dir: Path, rounds: Iterable[int]) -> None:
             super().__init__(run_dir, rounds)
             self.rows = len(read_rows(run_dir)) if run_dir.exists() else 0
@@ -109,7 +115,7 @@ def test_forks_skip_the_shared_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path:
             begun[self.forks.directory.parent.name] = (self.rows, loop.next_round)
             super().on_start(loop)
 
-    monkeypatch.setattr(paper, "SaveForks", Watch)
+    monkeypatch.setattr(runner, "SaveForks", Watch)
     train(tiny_plan("2"), tmp_path)
     assert begun == {"NL-seed0": (0, 0), "PL-seed0": (2, 2), "ML-seed0": (1, 1), "L-seed0": (2, 2)}
 
@@ -135,7 +141,9 @@ def test_a_run_without_its_fork_starts_from_scratch(series: Path, tmp_path: Path
     shutil.copytree(series, tmp_path / "runs")
     shutil.rmtree(tmp_path / "runs" / "L-seed0")
     assert train(plan, tmp_path / "runs") == ["L-seed0"]
-    one, other = ({r.method: numbers(r) for r in load_results(plan, runs)}["L"] for runs in (series, tmp_path / "runs"))
+    one, other = (
+        {r.method: numbers(r) for r in load_results(plan.runs, runs)}["L"] for runs in (series, tmp_path / "runs")
+    )
     assert one == other
 
 
@@ -166,12 +174,12 @@ def test_an_interrupted_series_goes_on_with_the_same_bits(
 ):
     plan = tiny_plan("2")
     with monkeypatch.context() as patch:
-        patch.setattr(paper, "run_experiment", stopping_after(after))
-        assert run_all(plan, tmp_path, QUIET, lambda *_: None) == "SIGTERM"
+        patch.setattr(runner, "run_experiment", stopping_after(after))
+        assert train_missing(plan.runs, tmp_path, QUIET, lambda *_: None, refuse, plan.forks) == "SIGTERM"
     assert (tmp_path / "NL-seed0" / "summary.json").exists() == (after == 5)
     assert not (tmp_path / "PL-seed0").exists()
     assert len(train(plan, tmp_path)) == (3 if after == 5 else 4)
-    ours, theirs = ([numbers(r) for r in load_results(plan, runs)] for runs in (tmp_path, series))
+    ours, theirs = ([numbers(r) for r in load_results(plan.runs, runs)] for runs in (tmp_path, series))
     assert ours == theirs
 
 
@@ -179,7 +187,7 @@ def test_a_kill_between_checkpoint_and_fork_loses_no_fork(tmp_path: Path):
     nl = tiny_plan("2").runs[0]
     run_experiment(nl.config, tmp_path, resume=True, console=QUIET, extra_callbacks=[Stop(2)])
     assert CheckpointStore(tmp_path / "checkpoints").rounds() == [2]
-    run_experiment(nl.config, tmp_path, resume=True, console=QUIET, extra_callbacks=[paper.SaveForks(tmp_path, [2, 3])])
+    run_experiment(nl.config, tmp_path, resume=True, console=QUIET, extra_callbacks=[SaveForks(tmp_path, [2, 3])])
     assert fork_store(tmp_path).rounds() == [2, 3]
 
 
@@ -212,7 +220,7 @@ def test_the_script_trains_goes_on_draws_and_says_so(script: Call, tmp_path: Pat
     command = [str(tmp_path / "tiny.yaml"), "lightweighting.error_feedback=false", "--out", str(out)]
     command += ["--figures", "3b", "--rounds", "10", "--data-note", "small digits"]
     with monkeypatch.context() as patch:
-        patch.setattr(paper, "run_experiment", stopping_after(7))
+        patch.setattr(runner, "run_experiment", stopping_after(7))
         code, printed, _ = script(*command)
     assert (code, printed.splitlines()[1].split(":")[0]) == (130, "SIGTERM")
     assert CheckpointStore(out / "runs" / "NL-seed0" / "checkpoints").rounds() == [4, 7]

@@ -13,7 +13,8 @@ from rich.console import Console
 from vfl.config import ExperimentConfig
 from vfl.experiments import run
 from vfl.experiments.mode import MODES, Built, Stage
-from vfl.studies import runner as series
+from vfl.studies import runner
+from vfl.studies.runs import StudyRun
 
 
 def test_a_run_has_let_go_of_the_one_before_it(
@@ -33,7 +34,8 @@ def test_a_run_has_let_go_of_the_one_before_it(
     config = configure(training={"rounds": 1})
     gc.disable()  # as good as between runs of few objects
     try:
-        series.train_series(dict.fromkeys("abc", config), tmp_path, Console(quiet=True))
+        runs = [StudyRun("", name, config.seed, config) for name in "abc"]
+        runner.train_missing(runs, tmp_path, Console(quiet=True), lambda *_: None, lambda *_: None)
     finally:
         gc.enable()
     assert alive_at_start == [0, 0, 0]

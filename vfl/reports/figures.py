@@ -1,8 +1,4 @@
-"""The figures of a report; every one is a matplotlib figure that PNG and page are written from.
-
-Colours are Okabe and Ito's, which stay apart for all kinds of colour blindness; line styles and markers stay apart in
-grey.
-"""
+"""The figures of a report; every one is a matplotlib figure that PNG and page are written from."""
 # pyright: reportUnknownMemberType=false
 # matplotlib's signatures are partly untyped.
 
@@ -10,22 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from statistics import mean
-from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from vfl.reports.judge import pareto_front, sent_bytes, train_macs
-from vfl.reports.runs import CLOCK, RunResult, Subject, Variant, is_number, key_label, setting_label
+from vfl.reports.runs import Subject, Variant, is_number, key_label, setting_label
+from vfl.reports.style import COLORS, INK, MARKERS, curve_style, dress, legend_below, new_figure
+from vfl.results import CLOCK, Quantity, RunResult
 
-INK, GRID = "#111111", "#DDDDDD"
 ON_LIGHT, ON_DARK = "#010101", "#FFFFFF"
 """Of numbers within a map; they do not follow the page's light or dark setting, as the map does not."""
-COLORS = (INK, "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 ALPHA, BETA = "lightweighting.alpha", "lightweighting.beta"
 MOST_CURVES = len(COLORS)
 
@@ -52,7 +44,7 @@ def draw(subject: Subject) -> list[Drawing]:
         ]
     else:
         drawings += _spent(subject)
-    return drawings + ([] if subject.horizontal else _errors(subject))
+    return drawings + ([] if subject.simulated else _errors(subject))
 
 
 def _accuracy(subject: Subject) -> list[Drawing]:
@@ -101,7 +93,7 @@ def _curves(
         accuracy = [[100 * value for _, value in run.curve] for run in variant.runs]
         per_round = [[value for value in values if value is not None] for values in zip_longest(*accuracy)]
         rounds = max(([number for number, _ in run.curve] for run in variant.runs), key=len)
-        axes.plot(rounds, [mean(values) for values in per_round], label=label, **_style(position, len(rounds)))
+        axes.plot(rounds, [mean(values) for values in per_round], label=label, **curve_style(position, len(rounds)))
         if len(variant.runs) > 1:
             low, high = [min(values) for values in per_round], [max(values) for values in per_round]
             axes.fill_between(rounds, low, high, color=COLORS[position], alpha=0.15, linewidth=0)
@@ -115,14 +107,14 @@ def _curves(
 def _ratios(subject: Subject) -> list[Drawing]:
     """Draw alpha and beta over the rounds of a single run that lightweights."""
     run = subject.runs[0]
-    if len(subject.variants) > 1 or subject.horizontal:
+    if len(subject.variants) > 1 or subject.simulated:
         return []
     figure, axes = _figure("Round", "Ratio, mean over the parties")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     rounds = [int(row["round"]) + 1 for row in run.rows]
     for position, (name, label) in enumerate((("alpha", "α, filters removed"), ("beta", "β, entries not sent")), 1):
         values = [mean(values) for values in run.over_parties(name)]
-        axes.step(rounds, values, where="mid", label=label, **_style(position, len(rounds)))
+        axes.step(rounds, values, where="mid", label=label, **curve_style(position, len(rounds)))
     axes.set_ylim(-0.02, 1)
     _legend(figure, axes, 2)
     return [Drawing("ratios", "Lightweighting ratios", "As the paper's Fig. 2.", figure)]
@@ -175,7 +167,7 @@ def _spent(subject: Subject) -> list[Drawing]:
         ("bytes", "Bytes sent in training, both ways", "B", run.bytes_by_round()),
         ("macs", "Multiply-accumulates of training", "", run.macs_by_round()),
     ]
-    if run.horizontal:
+    if run.simulated:
         costs.append(("time", "Simulated time", "s", [row[CLOCK] for row in run.rows]))
     drawings: list[Drawing] = []
     for name, label, unit, spent in costs:
@@ -183,7 +175,7 @@ def _spent(subject: Subject) -> list[Drawing]:
         axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
         axes.xaxis.set_major_locator(MaxNLocator(5))
         points = [(spent[round_number - 1], 100 * accuracy) for round_number, accuracy in run.curve]
-        axes.plot(*zip(*points, strict=True), **_style(2, len(points)))
+        axes.plot(*zip(*points, strict=True), **curve_style(2, len(points)))
         drawings.append(Drawing(name, f"Accuracy against {_WORDS.get(name, 'time')}", "", figure))
     return drawings
 
@@ -219,7 +211,7 @@ def _errors(subject: Subject) -> list[Drawing]:
     if not subject.keys:
         return _errors_by_round(subject.runs[0])
     drawings: list[Drawing] = []
-    quantities: tuple[tuple[str, str, str, str, Callable[[RunResult], float | None]], ...] = (
+    quantities: tuple[tuple[str, str, str, str, Quantity], ...] = (
         ("omega", "Ω", BETA, ALPHA, lambda run: run.omega()),
         ("psi", "Ψ", ALPHA, BETA, lambda run: run.psi()),
     )
@@ -234,7 +226,7 @@ def _errors(subject: Subject) -> list[Drawing]:
             points = [(value, each.mean(quantity)) for value, each in found if each is not None]
             known = [(value, error) for value, error in points if error is not None]
             label = setting_label(other, group) if fixed else symbol
-            axes.plot(*zip(*known, strict=True), label=label, **_style(position, len(known)))
+            axes.plot(*zip(*known, strict=True), label=label, **curve_style(position, len(known)))
         _legend(figure, axes, len(groups))
         caption = "Corollary 1's sums of the ratios are in the table below."
         drawings.append(Drawing(name, f"{symbol} against {key_label(key)}", caption, figure))
@@ -250,46 +242,17 @@ def _errors_by_round(run: RunResult) -> list[Drawing]:
     rounds = [int(row["round"]) + 1 for row in run.rows]
     for position, (name, label) in enumerate((("omega", "Ω (sparsification)"), ("psi", "Ψ (pruning)")), 1):
         values = [mean(values) for values in run.over_parties(name)]
-        axes.plot(rounds, values, label=label, **_style(position, len(rounds)))
+        axes.plot(rounds, values, label=label, **curve_style(position, len(rounds)))
     _legend(figure, axes, 2)
     return [Drawing("errors", "Errors that lightweighting made", "", figure)]
 
 
 def _figure(across: str, up: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(4.3, 3.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(4.3, 3.5)
     axes = figure.add_subplot()
-    axes.set_xlabel(across, color=INK)
-    axes.set_ylabel(up, color=INK)
-    axes.grid(color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(INK)
-    axes.tick_params(colors=INK)
+    dress(axes, across, up)
     return figure, axes
 
 
-def _style(position: int, points: int) -> dict[str, Any]:
-    """Return how a curve of so many points looks: about eight markers, a dot alone where one point is all."""
-    return {
-        "color": COLORS[position],
-        "linestyle": LINES[position],
-        "marker": MARKERS[position],
-        "markevery": max(1, points // 8),
-        "markersize": 5,
-        "linewidth": 1.6,
-    }
-
-
 def _legend(figure: Figure, axes: Axes, entries: int) -> None:
-    """Put the legend below the axes, where it hides nothing."""
-    figure.legend(
-        *axes.get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=min(4 if entries != 5 else 3, entries),
-        frameon=False,
-        labelcolor=INK,
-        handlelength=2.4,
-        columnspacing=1.0,
-        fontsize=9,
-    )
+    legend_below(figure, axes, min(4 if entries != 5 else 3, entries))

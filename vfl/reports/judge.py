@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from vfl.reports.runs import RunResult, Subject, Variant
+from vfl.reports.runs import Subject, Variant
+from vfl.results import RunResult
 
 TARGET_SHARE = 0.9
 """Of the best variant's final accuracy: what the time to accuracy is measured to."""

@@ -1,111 +1,29 @@
 """What a report is about: the finished runs below a folder, grouped by their settings apart from the seed."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from vfl.config import ConfigError, ExperimentConfig, dotted_settings, load_config
-from vfl.costs import savings
-from vfl.run_folder import Row, read_rows, read_summary
+from vfl.results import Quantity, RunResult, read_result
 
-ACCURACY = "accuracy/test"
-CLOCK = "simulated_time_s/total"
 SEED = "seed"
 SYMBOLS = {"lightweighting.alpha": "α", "lightweighting.beta": "β", "training.local_iterations": "E"}
 """Short names of settings; of others the last part of their key."""
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """A finished run."""
+class ReportedRun(RunResult):
+    """A finished run of a report."""
 
     name: str
     settings: dict[str, Any]
     """The settings that vary in its sweep, by dotted key, without the seed."""
     config: ExperimentConfig
-    rows: tuple[Row, ...]
-    summary: dict[str, Any]
-
-    @property
-    def horizontal(self) -> bool:
-        """Whether clients hold samples, not features."""
-        return self.config.mode == "horizontal"
-
-    @property
-    def accuracy(self) -> float:
-        """Test accuracy at the end, in [0, 1]."""
-        return self.summary["test_accuracy"]
-
-    @property
-    def curve(self) -> list[tuple[int, float]]:
-        """Rounds that were evaluated, counted from 1, and their test accuracy in [0, 1]."""
-        return [(int(row["round"]) + 1, row[ACCURACY]) for row in self.rows if ACCURACY in row]
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes of training, both ways."""
-        return self.summary["uplink_bytes"] + self.summary["downlink_bytes"]
-
-    @property
-    def bytes_saved(self) -> float:
-        """Share of the bytes that sparsification spared."""
-        return savings(self.sent_bytes, self.summary["dense_uplink_bytes"] + self.summary["dense_downlink_bytes"])
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates of training."""
-        return self.summary["train_macs"]
-
-    @property
-    def macs_saved(self) -> float:
-        """Share of the multiply-accumulates that pruning spared."""
-        return savings(self.macs, self.summary["unpruned_train_macs"])
-
-    def over_parties(self, name: str) -> list[list[float]]:
-        """Return a quantity's values of every round, one per party; empty lists where it is not measured."""
-        return [[value for tag, value in row.items() if tag.startswith(f"{name}/")] for row in self.rows]
-
-    def omega(self) -> float | None:
-        """Return the mean over rounds and parties of the error that sparsification made; None where unmeasured."""
-        values = [value for values in self.over_parties("omega") for value in values]
-        return mean(values) if values else None
-
-    def psi(self) -> float | None:
-        """Return the mean over parties of the sum over rounds of the error that pruning made; None where unmeasured."""
-        per_round = [mean(values) for values in self.over_parties("psi") if values]
-        return sum(per_round) if per_round else None
-
-    def corollary_sum(self, ratio: str) -> float | None:
-        """Return Corollary 1's sum of ``alpha`` or ``beta`` over rounds and parties; None where there is none."""
-        return self.rows[-1].get(f"corollary1/sum_{ratio}")
-
-    def bytes_by_round(self) -> list[float]:
-        """Return the bytes sent up to the end of every round, both ways."""
-        per_round = zip(self.over_parties("uplink_bytes"), self.over_parties("downlink_bytes"), strict=True)
-        return list(accumulate(sum(up) + sum(down) for up, down in per_round))
-
-    def macs_by_round(self) -> list[float]:
-        """Return the multiply-accumulates up to the end of every round."""
-        if self.horizontal:
-            return list(accumulate(sum(values) for values in self.over_parties("train_macs")))
-        # All rounds have the same steps, so that a round's cost without pruning is the same share of the total.
-        whole = self.summary["unpruned_train_macs"] / len(self.rows)
-        return list(accumulate((1 - row["savings/compute"]) * whole for row in self.rows))
-
-    def seconds_by_round(self) -> list[float]:
-        """Return the seconds up to the end of every round: simulated ones, or those of the slowest party's own work."""
-        if self.horizontal:
-            return [row[CLOCK] for row in self.rows]
-        return list(accumulate(max(values) for values in self.over_parties("train_time_s")))
-
-    def round_reaching(self, target: float) -> int | None:
-        """Return the position of the first row whose test accuracy is at least ``target``; None if none is."""
-        reached = (index for index, row in enumerate(self.rows) if row.get(ACCURACY, -1.0) >= target)
-        return next(reached, None)
 
 
 @dataclass(frozen=True)
@@ -114,9 +32,9 @@ class Variant:
 
     label: str
     settings: dict[str, Any]
-    runs: tuple[RunResult, ...]
+    runs: tuple[ReportedRun, ...]
 
-    def mean(self, quantity: Callable[[RunResult], float | None]) -> float | None:
+    def mean(self, quantity: Quantity) -> float | None:
         """Return the mean of a quantity over the seeds; None where a run has none."""
         values = [quantity(run) for run in self.runs]
         known = [value for value in values if value is not None]
@@ -139,14 +57,14 @@ class Subject:
     """Runs of the sweep that are not finished."""
 
     @property
-    def runs(self) -> list[RunResult]:
+    def runs(self) -> list[ReportedRun]:
         """All runs."""
         return [run for variant in self.variants for run in variant.runs]
 
     @property
-    def horizontal(self) -> bool:
-        """Whether its runs are horizontal."""
-        return self.runs[0].horizontal
+    def simulated(self) -> bool:
+        """Whether its owners are clients with a simulated clock."""
+        return self.runs[0].simulated
 
     def values(self, key: str) -> list[Any]:
         """Return the values of a setting, numbers ascending, others as they come."""
@@ -185,7 +103,7 @@ def load_subject(folder: Path) -> Subject:
             f"{folder}: holds no finished run and no sweep; name a folder of scripts/train.py or sweep.py"
         )
     manifest = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-    runs: list[RunResult] = []
+    runs: list[ReportedRun] = []
     missing: list[str] = []
     for name, settings in manifest["runs"].items():
         run_dir = folder / "runs" / name
@@ -229,16 +147,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _load_run(run_dir: Path, name: str, settings: dict[str, Any]) -> RunResult:
-    try:
-        return RunResult(
-            name, settings, load_config(run_dir / "config.yaml"), tuple(read_rows(run_dir)), read_summary(run_dir)
-        )
-    except (OSError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{run_dir}: cannot be read ({error}); train it again") from None
+def _load_run(run_dir: Path, name: str, settings: dict[str, Any]) -> ReportedRun:
+    return ReportedRun(*read_result(run_dir), name, settings, load_config(run_dir / "config.yaml"))
 
 
-def _variants(runs: Sequence[RunResult]) -> tuple[Variant, ...]:
+def _variants(runs: Sequence[ReportedRun]) -> tuple[Variant, ...]:
     grouped: dict[str, Variant] = {}
     for run in runs:
         label = ", ".join(setting_label(key, value) for key, value in run.settings.items()) or run.config.name

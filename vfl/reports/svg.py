@@ -8,7 +8,7 @@ import re
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from vfl.reports.figures import COLORS, GRID, INK
+from vfl.reports.style import COLORS, GRID, INK
 
 THEMED = {INK: "ink", GRID: "grid"} | {color: f"series-{index}" for index, color in enumerate(COLORS) if index}
 """Colours of the figures that become variables of the page's style sheet."""

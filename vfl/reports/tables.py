@@ -6,7 +6,9 @@ from typing import Any
 
 from vfl.amounts import amount
 from vfl.reports.judge import cheapest_within, pareto_front, reached, sent_bytes, target_accuracy, train_macs
-from vfl.reports.runs import RunResult, Subject, Variant
+from vfl.reports.markdown import section, table
+from vfl.reports.runs import ReportedRun, Subject, Variant
+from vfl.results import Quantity, RunResult
 
 MOST_PARTIES = 16
 """Owners that are listed one by one; of more, as clients often are, the smallest, median and largest are shown."""
@@ -23,15 +25,13 @@ class TableData:
 
     def markdown(self) -> str:
         """Return the table with its title."""
-        rule = "|---|" + "--:|" * (len(self.headings) - 1)
-        lines = [f"| {' | '.join(cells)} |" for cells in (self.headings, *self.rows)]
-        return "\n".join([f"## {self.title}", "", self.caption, "", lines[0], rule, *lines[1:], ""])
+        return section(self.title, None, [self.caption, "", *table(self.headings, self.rows)])
 
 
 def tables(subject: Subject) -> list[TableData]:
     """Return the tables that apply, those of the parties apart."""
     choice = [choice_table(subject)] if len(subject.variants) > 1 else []
-    errors = [] if subject.horizontal else [errors_table(subject)]
+    errors = [] if subject.simulated else [errors_table(subject)]
     return [*choice, settings_table(subject), time_table(subject), *errors]
 
 
@@ -77,7 +77,7 @@ def time_table(subject: Subject) -> TableData:
             continue
         rounds, seconds = f"{round(spent.rounds, 1):g}", f"{spent.seconds:.1f} s"
         rows.append((variant.label, rounds, f"{amount(spent.bytes)}B", amount(spent.macs).strip(), seconds))
-    clock = "are simulated" if subject.horizontal else "are those of the slowest party's own work, as measured"
+    clock = "are simulated" if subject.simulated else "are those of the slowest party's own work, as measured"
     caption = (
         f"Until the test accuracy first was {100 * target:.0f} %, nine tenths of the best setting's; mean over the "
         f"seeds, not reached where one of them never was. Seconds {clock}."
@@ -87,7 +87,7 @@ def time_table(subject: Subject) -> TableData:
 
 def errors_table(subject: Subject) -> TableData:
     """Return the errors that lightweighting made, and the sums with which Corollary 1's bound grows."""
-    quantities: tuple[Callable[[RunResult], float | None], ...] = (
+    quantities: tuple[Quantity, ...] = (
         lambda run: run.omega(),
         lambda run: run.psi(),
         lambda run: run.corollary_sum("alpha"),
@@ -109,11 +109,11 @@ def party_tables(subject: Subject) -> list[TableData]:
     return [_party_table(variant.runs[0], variant) for variant in subject.variants]
 
 
-def _party_table(run: RunResult, variant: Variant) -> TableData:
+def _party_table(run: ReportedRun, variant: Variant) -> TableData:
     seeds = f", seed {run.config.seed}" if len(variant.runs) > 1 else ""
     title = f"Parties: {variant.label}{seeds}"
     parties: dict[str, dict[str, Any]] = run.summary["parties"]
-    if run.horizontal:
+    if run.simulated:
         return _client_table(title.replace("Parties", "Clients"), parties)
     rows = [
         (

@@ -78,10 +78,10 @@ def about(subject: Subject) -> str:
     """Return in one sentence what was trained."""
     run = subject.reference.runs[0]
     config = run.config
-    model = config.models.classifier.kind if subject.horizontal else config.models.feature.kind
+    model = config.models.classifier.kind if subject.simulated else config.models.feature.kind
     scale = config.models.feature.width
-    width = "" if subject.horizontal or scale == 1 else f" of width {scale:g}"
-    owners = f"{len(run.summary['parties'])} {'clients' if subject.horizontal else 'parties'}"
+    width = "" if subject.simulated or scale == 1 else f" of width {scale:g}"
+    owners = f"{len(run.summary['parties'])} {'clients' if subject.simulated else 'parties'}"
     samples = "all" if config.data.train_samples is None else str(config.data.train_samples)
     return (
         f"{config.mode.capitalize()} learning, {len(subject.runs)} runs of {run.summary['rounds']} rounds on "

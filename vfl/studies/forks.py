@@ -1,24 +1,29 @@
-"""Trains the runs of the paper's figures one after another, each in its own folder, each only once.
-
-A run that has a fork starts from the other run's checkpoint of that round: with equal seed and ratios both would
-compute the same bits up to there.
-"""
+"""Starting a run from the rounds that it shares with another: with equal seed and ratios both compute the same bits."""
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from torch.utils.tensorboard import SummaryWriter
 
 from vfl.atomic import write_atomically
 from vfl.checkpoint import CheckpointStore
-from vfl.experiments.run import run_experiment
 from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.run_folder import check_run, is_finished, open_run, read_rows
-from vfl.studies.lvfl.plan import Fork, Plan, Run
-from vfl.studies.lvfl.results import Result, load_result
+from vfl.run_folder import check_run, open_run, read_rows
+from vfl.studies.runs import StudyRun
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Where a run may start: the checkpoint that another one had before ``round_index``."""
+
+    parent: str
+    """Folder of the other run."""
+    round_index: int
+    """First round in which the two differ."""
+
 
 MANY = 1_000_000
 """Forks are removed when no run needs them, never because of newer ones."""
@@ -52,33 +57,7 @@ def fork_store(run_dir: Path) -> CheckpointStore:
     return CheckpointStore(run_dir / "forks", keep=MANY)
 
 
-def run_all(plan: Plan, runs_dir: Path, console: Console, on_finished: Callable[[Result, int], None]) -> str | None:
-    """Train what is not finished, in the plan's order; call ``on_finished`` with each new result and its position.
-
-    Checkpoints of finished runs are deleted. Returns the name of the signal that ended the series, None where all
-    is done. Raises ValueError for a folder that holds another configuration.
-    """
-    open_runs = [run for run in plan.runs if not is_finished(runs_dir / run.folder, run.config)]
-    for position, run in enumerate(plan.runs):
-        if run not in open_runs:
-            continue
-        run_dir = runs_dir / run.folder
-        fork = plan.forks.get(run.folder)
-        if fork is not None:
-            start_from_fork(run, fork, runs_dir)
-        forks = SaveForks(run_dir, _needed(plan, open_runs).get(run.folder, set()))
-        outcome = run_experiment(run.config, run_dir, resume=True, console=console, extra_callbacks=[forks])
-        if outcome.finished:
-            open_runs.remove(run)
-            shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
-            _remove_spent_forks(plan, open_runs, runs_dir)
-            on_finished(load_result(run_dir, run), position)
-        if outcome.signal_name:
-            return outcome.signal_name
-    return None
-
-
-def start_from_fork(run: Run, fork: Fork, runs_dir: Path) -> bool:
+def start_from_fork(run: StudyRun, fork: Fork, runs_dir: Path) -> bool:
     """Give a run that has not begun the checkpoint and the rows of the rounds it shares with another.
 
     Returns whether it did: not where the run has a checkpoint of its own, or the other kept none for it (then the
@@ -101,18 +80,21 @@ def start_from_fork(run: Run, fork: Fork, runs_dir: Path) -> bool:
     return True
 
 
-def _needed(plan: Plan, open_runs: Iterable[Run]) -> dict[str, set[int]]:
+def needed_rounds(forks: Mapping[str, Fork], left: Iterable[StudyRun]) -> dict[str, set[int]]:
     """Return the rounds that unfinished runs start from, by the folder of the run that keeps them."""
     needed: dict[str, set[int]] = {}
-    for run in open_runs:
-        fork = plan.forks.get(run.folder)
-        if fork is not None:
+    for run in left:
+        if run.folder in forks:
+            fork = forks[run.folder]
             needed.setdefault(fork.parent, set()).add(fork.round_index)
     return needed
 
 
-def _remove_spent_forks(plan: Plan, open_runs: Iterable[Run], runs_dir: Path) -> None:
-    needed = _needed(plan, open_runs)
-    for run in plan.runs:
+def remove_spent_forks(
+    runs: Iterable[StudyRun], forks: Mapping[str, Fork], left: Iterable[StudyRun], runs_dir: Path
+) -> None:
+    """Delete the checkpoints that no unfinished run starts from."""
+    needed = needed_rounds(forks, left)
+    for run in runs:
         if run.folder not in needed:
             shutil.rmtree(runs_dir / run.folder / "forks", ignore_errors=True)

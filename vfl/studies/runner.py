@@ -1,7 +1,11 @@
-"""A series of trainings, each in its own folder, each only once: what is finished is kept, what was killed goes on."""
+"""The runner of all studies: each run in its own folder, only once; what is finished is kept, what was killed goes on.
 
+A run that has a fork starts from the rounds that it shares with another (``forks.py``).
+"""
+
+import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,68 +13,77 @@ import torch
 from rich.console import Console
 
 from vfl.atomic import write_atomically
-from vfl.config import ExperimentConfig
 from vfl.errors import Diverged
-from vfl.experiments.run import Outcome, run_experiment
+from vfl.experiments.run import run_experiment
 from vfl.run_folder import is_finished
+from vfl.studies.forks import Fork, SaveForks, needed_rounds, remove_spent_forks, start_from_fork
+from vfl.studies.runs import StudyResult, StudyRun, load_result
 
 
-def train_series(
-    runs: Mapping[str, ExperimentConfig],
+def train_missing(
+    runs: Sequence[StudyRun],
     runs_dir: Path,
     console: Console,
-    on_finished: Callable[[str, Outcome], None] = lambda folder, outcome: None,
-    on_diverged: Callable[[str, Diverged], None] = lambda folder, error: None,
+    on_finished: Callable[[StudyRun, StudyResult], None],
+    on_diverged: Callable[[StudyRun, Diverged], None],
+    forks: Mapping[str, Fork] | None = None,
 ) -> str | None:
-    """Train what is not finished, by folder below ``runs_dir``; checkpoints of finished runs are deleted.
+    """Train what is not finished, in order; checkpoints of finished runs are deleted.
 
     A run that diverges ends alone; another call tries it again. Returns the name of the signal that ended the series,
     None where all is done. Raises ValueError for a folder that holds another configuration.
     """
-    missing = {folder: config for folder, config in runs.items() if not is_finished(runs_dir / folder, config)}
-    for folder, config in missing.items():
+    forks = forks or {}
+    left = [run for run in runs if not is_finished(runs_dir / run.folder, run.config)]
+    for run in list(left):
+        run_dir = runs_dir / run.folder
+        if run.folder in forks:
+            start_from_fork(run, forks[run.folder], runs_dir)
+        keep = SaveForks(run_dir, needed_rounds(forks, left).get(run.folder, set()))
         try:
-            outcome = run_experiment(config, runs_dir / folder, resume=True, console=console)
+            outcome = run_experiment(run.config, run_dir, resume=True, console=console, extra_callbacks=[keep])
         except Diverged as error:
-            on_diverged(folder, error)
+            on_diverged(run, error)
             continue
         if outcome.finished:
-            shutil.rmtree(runs_dir / folder / "checkpoints", ignore_errors=True)
-            on_finished(folder, outcome)
+            left.remove(run)
+            shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+            remove_spent_forks(runs, forks, left, runs_dir)
+            on_finished(run, load_result(run, runs_dir))
         if outcome.signal_name:
             return outcome.signal_name
     return None
 
 
 def train_for_page(
-    runs: Mapping[str, ExperimentConfig],
+    runs: Sequence[StudyRun],
     out: Path,
     console: Console,
     tell: Callable[[str], None],
     *,
-    command: str,
+    command: Sequence[str],
     data_note: str,
 ) -> str | None:
-    """Train a series below ``out`` and note there, for its page of results, by which command; return as above.
+    """Train a study below ``out`` and note there, for its page of results, by which command; return as above.
 
     ``tell`` shows a line for every run that ends, ``console`` what happens within one.
     """
     tell(f"{len(runs)} runs")
 
-    def show(folder: str, outcome: Outcome) -> None:
-        accuracy, seconds = outcome.summary["test_accuracy"], outcome.summary["wall_time_s"]
-        tell(f"{folder}: test accuracy {accuracy:.2%}, {seconds:.0f} s")
+    def show(run: StudyRun, result: StudyResult) -> None:
+        tell(f"{run.folder}: test accuracy {result.accuracy:.2%}, {result.summary['wall_time_s']:.0f} s")
 
     diverged: list[str] = []
 
-    def show_diverged(folder: str, error: Diverged) -> None:
-        diverged.append(f"diverged: {folder}: {error}")
+    def show_diverged(run: StudyRun, error: Diverged) -> None:
+        diverged.append(f"diverged: {run.folder}: {error}")
         tell(diverged[-1])
 
-    signal_name = train_series(runs, out / "runs", console, show, show_diverged)
+    signal_name = train_missing(runs, out / "runs", console, show, show_diverged)
     if signal_name:
         tell(f"{signal_name}: the same command goes on")
     else:
         when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}"
-        write_atomically(out / "command.txt", "\n".join([command, when, data_note, *diverged, ""]))
+        note = [shlex.join(["python", *command]), when, data_note, *diverged, ""]
+        write_atomically(out / "command.txt", "\n".join(note))
     return signal_name

@@ -11,6 +11,7 @@ from vfl.horizontal.wireless.exhaustive import exhaustive
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.linear_program import linear_program
 from vfl.horizontal.wireless.settings import WirelessConfig
+from vfl.reports.markdown import table
 
 MOST_DEVICES = 10
 BATCH_SIZE = 40
@@ -60,18 +61,14 @@ def random_cell(rng: np.random.Generator) -> Cell:
     )
 
 
-def gap_table(gaps: Sequence[Gap]) -> str:
+def gap_table(gaps: Sequence[Gap]) -> list[str]:
     """Return the distribution of every gap in Markdown."""
-    lines = [
-        "| selection | gamma | cases | " + " | ".join(_heading(quantile) for quantile in QUANTILES) + " | optimal |",
-        "|---|---|---|" + "---|" * (len(QUANTILES) + 1),
-    ]
+    rows: list[list[str]] = []
     for gap in gaps:
         values = [f"{np.quantile(gap.excess, quantile):.1%}" for quantile in QUANTILES]
         optimal = f"{np.mean(gap.excess < 1e-9):.0%}"
-        cells = [gap.selection, f"{gap.gamma:g}", f"{len(gap.excess)}", *values, optimal]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([gap.selection, f"{gap.gamma:g}", f"{len(gap.excess)}", *values, optimal])
+    return table(("selection", "gamma", "cases", *map(_heading, QUANTILES), "optimal"), rows)
 
 
 def _heading(quantile: float) -> str:

@@ -15,7 +15,7 @@ from vfl.config import ExperimentConfig, load_config
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.flare import FlareConfig
 from vfl.horizontal.wireless.scheduling import Scheduler
-from vfl.studies.horizontal.studies import Run
+from vfl.studies.runs import StudyRun
 
 Split = Literal["iid", "shards"]
 SPLITS: Mapping[Split, str] = {"iid": "i.i.d.", "shards": "non-i.i.d."}
@@ -76,7 +76,7 @@ class Planner:
     overrides: tuple[str, ...]
     """Come after the studies' own."""
 
-    def figure_3(self) -> list[Run]:
+    def figure_3(self) -> list[StudyRun]:
         """FLARE against fixed and flexible aggregation: 20 of 60 devices, enough band for all."""
         groups = ["horizontal.devices.speed.kind=groups", "horizontal.devices.speed.groups=[12,6,3]"]
         methods = {
@@ -87,7 +87,7 @@ class Planner:
         shared = [*_sampling("shards", 20), "horizontal.clients=60"]
         return [self._run("fig3", name, [*shared, *own], self.scale.rounds) for name, own in methods.items()]
 
-    def figure_4(self) -> list[Run]:
+    def figure_4(self) -> list[StudyRun]:
         """The strategies for tau_bar: 10 of 40 devices, uniform and not."""
         return [
             self._run(
@@ -106,9 +106,9 @@ class Planner:
             for name, tau_bar in STRATEGIES.items()
         ]
 
-    def policies(self, split: Split, deadline_s: float, names: Sequence[str] = tuple(POLICIES)) -> list[Run]:
+    def policies(self, split: Split, deadline_s: float, names: Sequence[str] = tuple(POLICIES)) -> list[StudyRun]:
         """The scheduling policies over the same simulated time (Fig. 5, 6, 8)."""
-        runs: list[Run] = []
+        runs: list[StudyRun] = []
         for name in names:
             settings = [*_policy(name, deadline_s), f"horizontal.partition.kind={split}"]
             study = policy_study(self.data_set, split, deadline_s)
@@ -116,12 +116,12 @@ class Planner:
             runs.append(self._run(study, name, settings, rounds))
         return runs
 
-    def all_policies(self) -> list[Run]:
+    def all_policies(self) -> list[StudyRun]:
         """All policies, splits and deadlines of the accuracy curves (Fig. 5 or 6)."""
         deadlines_s = DATA_SETS[self.data_set].deadlines_s
         return [run for split in SPLITS for each in deadlines_s for run in self.policies(split, each)]
 
-    def figure_8(self) -> list[Run]:
+    def figure_8(self) -> list[StudyRun]:
         """SPF and SP over more deadlines; some of the runs are Figure 5's as well."""
         return [
             run for split in SPLITS for each in FIG_8_DEADLINES_S for run in self.policies(split, each, ("SPF", "SP"))
@@ -135,11 +135,11 @@ class Planner:
             if name != "SPF"  # schedules as SP does
         }
 
-    def _run(self, study: str, method: str, settings: Sequence[str], rounds: int) -> Run:
+    def _run(self, study: str, method: str, settings: Sequence[str], rounds: int) -> StudyRun:
         # Twenty evaluations at most: a round on a small cell is cheaper than a test.
         every = max(1, rounds // 20)
         lengths = [f"training.rounds={rounds}", f"evaluation.every={every}", "checkpoint.every=100000"]
-        return Run(study, method, self.seed, self._config(study, method, [*settings, *lengths]))
+        return StudyRun(study, method, self.seed, self._config(study, method, [*settings, *lengths]))
 
     def _config(self, study: str, method: str, settings: Sequence[str]) -> ExperimentConfig:
         own = [f"seed={self.seed}", f"name={study}-{method}", *settings, *self.overrides]
@@ -156,7 +156,7 @@ def policy_study(data_set: str, split: Split, deadline_s: float) -> str:
     return f"{data_set}-{split}-{deadline_s:g}s"
 
 
-FIGURES: Mapping[int, tuple[Sequence[str], Callable[[Planner], list[Run]]]] = {
+FIGURES: Mapping[int, tuple[Sequence[str], Callable[[Planner], list[StudyRun]]]] = {
     3: (("mnist", "cifar10"), Planner.figure_3),
     4: (("mnist", "cifar10"), Planner.figure_4),
     5: (("mnist",), Planner.all_policies),
@@ -166,12 +166,12 @@ FIGURES: Mapping[int, tuple[Sequence[str], Callable[[Planner], list[Run]]]] = {
 """Data sets and runs of each figure that needs training; the paper's Figures 3 and 4 have MNIST alone."""
 
 
-def make_runs(planner: Planner, figures: Sequence[int], methods: Sequence[str] = ()) -> list[Run]:
+def make_runs(planner: Planner, figures: Sequence[int], methods: Sequence[str] = ()) -> list[StudyRun]:
     """Return the runs of some figures for one seed, each once; of figures of another data set none.
 
     ``methods`` leaves out all others.
     """
-    runs: dict[str, Run] = {}
+    runs: dict[str, StudyRun] = {}
     for figure in figures:
         data_sets, build = FIGURES[figure]
         if planner.data_set in data_sets:

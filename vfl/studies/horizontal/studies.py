@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vfl.config import ConfigError, ExperimentConfig, load_config
+from vfl.config import ConfigError, load_config
+from vfl.studies.runs import StudyRun
 
 
 @dataclass(frozen=True)
@@ -141,21 +142,6 @@ STUDIES: dict[str, Study] = {
 }
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training."""
-
-    study: str
-    method: str
-    seed: int
-    config: ExperimentConfig
-
-    @property
-    def folder(self) -> str:
-        """Name of the run's folder."""
-        return f"{self.study}-{self.method}-seed{self.seed}"
-
-
 def make_runs(
     configs: Path,
     names: Sequence[str],
@@ -163,7 +149,7 @@ def make_runs(
     overrides: Sequence[str],
     rounds: int | None,
     methods: Sequence[str] = (),
-) -> list[Run]:
+) -> list[StudyRun]:
     """Return the runs of some studies, a seed at a time; ``overrides`` come after the studies' own.
 
     ``methods`` leaves out all others. Raises ConfigError for an unknown study, method or setting.
@@ -173,7 +159,7 @@ def make_runs(
         raise ConfigError(
             f"--methods: {unknown[0]!r} is in none of the studies; choose from {', '.join(sorted(known))}"
         )
-    runs: list[Run] = []
+    runs: list[StudyRun] = []
     for seed in seeds:
         for name in names:
             if name not in STUDIES:
@@ -185,5 +171,5 @@ def make_runs(
                 settings = [f"seed={seed}", f"name={name}-{method}", *own, *overrides]
                 if rounds is not None:
                     settings.append(f"training.rounds={rounds}")
-                runs.append(Run(name, method, seed, load_config(configs / study.config, settings)))
+                runs.append(StudyRun(name, method, seed, load_config(configs / study.config, settings)))
     return runs

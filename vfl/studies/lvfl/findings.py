@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from statistics import mean, median
 
+from vfl.results import RunResult
 from vfl.studies.lvfl.plan import RATIOS, REFERENCE, Plan, scale_round
-from vfl.studies.lvfl.results import Pruning, Result
+from vfl.studies.lvfl.prunings import Pruning, prunings
+from vfl.studies.runs import StudyResult
 
-BySeed = Mapping[str, Result]
+BySeed = Mapping[str, RunResult]
 """The finished results of one seed, by method."""
 
 
-def findings(plan: Plan, results: Sequence[Result]) -> list[str]:
+def findings(plan: Plan, results: Sequence[StudyResult]) -> list[str]:
     """Return Markdown lines: each claim, then what every seed shows of it."""
     claims: dict[str, Callable[[Plan, BySeed], list[str]]] = {
         "Every pruning lowers the test accuracy, which then recovers.": _prunings_lower,
@@ -28,13 +31,10 @@ def findings(plan: Plan, results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def usual_change(result: Result) -> float | None:
+def usual_change(result: RunResult) -> float | None:
     """Return the median of the absolute changes of accuracy from one round to the next; None for one round."""
-    changes = sorted(abs(after - before) for before, after in pairwise(result.accuracy))
-    if not changes:
-        return None
-    middle = len(changes) // 2
-    return changes[middle] if len(changes) % 2 else (changes[middle - 1] + changes[middle]) / 2
+    changes = [abs(after - before) for before, after in pairwise(result.accuracies)]
+    return median(changes) if changes else None
 
 
 def points(share: float, *, sign: bool = False) -> str:
@@ -43,14 +43,14 @@ def points(share: float, *, sign: bool = False) -> str:
 
 
 def _prunings_lower(plan: Plan, by_method: BySeed) -> list[str]:
-    prunings = [(method, pruning) for method, result in by_method.items() for pruning in result.prunings()]
-    if not prunings:
+    found = [(method, pruning) for method, result in by_method.items() for pruning in prunings(result)]
+    if not found:
         return []
-    dropped = [(method, pruning) for method, pruning in prunings if pruning.drop > 0]
-    rose = _places([item for item in prunings if item not in dropped])
+    dropped = [(method, pruning) for method, pruning in found if pruning.drop > 0]
+    rose = _places([item for item in found if item not in dropped])
     lost = _places([item for item in dropped if item[1].recovery_rounds is None])
     lines = [
-        f"the drop {_holds(not rose)}: accuracy was lower at the end of the round of {len(dropped)} of {len(prunings)} "
+        f"the drop {_holds(not rose)}: accuracy was lower at the end of the round of {len(dropped)} of {len(found)} "
         f"prunings{f' (not at: {rose})' if rose else ''}."
     ]
     if dropped:
@@ -59,7 +59,7 @@ def _prunings_lower(plan: Plan, by_method: BySeed) -> list[str]:
         )
     reference = by_method.get(REFERENCE)
     usual = usual_change(reference) if reference else None
-    drops = [pruning.drop for _, pruning in prunings]
+    drops = [pruning.drop for _, pruning in found]
     scale = f"drops of {points(min(drops))} to {points(max(drops))}"
     scale += (
         f"; NL without any pruning changes by {points(usual)} from round to round (median)."
@@ -70,14 +70,14 @@ def _prunings_lower(plan: Plan, by_method: BySeed) -> list[str]:
 
 
 def _larger_alpha(plan: Plan, by_method: BySeed) -> list[str]:
-    found = [_only_pruning(by_method.get(f"alpha{ratio:g}")) for ratio in RATIOS]
-    prunings = [pruning for pruning in found if pruning is not None]
-    if len(prunings) < len(RATIOS):
+    only = [_only_pruning(by_method.get(f"alpha{ratio:g}")) for ratio in RATIOS]
+    found = [pruning for pruning in only if pruning is not None]
+    if len(found) < len(RATIOS):
         return []
-    drops = [pruning.drop for pruning in prunings]
-    never = sum(p.recovery_rounds is None for p in prunings)
-    waits = [p.until - p.round_index if p.recovery_rounds is None else p.recovery_rounds for p in prunings]
-    texts = ["not by the end" if p.recovery_rounds is None else f"{p.recovery_rounds}" for p in prunings]
+    drops = [pruning.drop for pruning in found]
+    never = sum(p.recovery_rounds is None for p in found)
+    waits = [p.until - p.round_index if p.recovery_rounds is None else p.recovery_rounds for p in found]
+    texts = ["not by the end" if p.recovery_rounds is None else f"{p.recovery_rounds}" for p in found]
     ratios = ", ".join(f"{ratio:g}" for ratio in RATIOS)
     later = _holds(_rises(waits)) if never < 2 else "cannot be told"
     return [
@@ -92,7 +92,7 @@ def _smaller_beta(plan: Plan, by_method: BySeed) -> list[str]:
     if len(present) < len(runs):
         return []
     start, stop = (scale_round(percent, 100, plan.base.training.rounds) for percent in (10, 40))
-    means = [run.mean_accuracy(start, stop) for run in present]
+    means = [mean(run.accuracies[start:stop]) for run in present]
     values = ", ".join(f"{100 * mean:.2f} %" for mean in means)
     holds = _rises([-mean for mean in means])
     return [
@@ -109,12 +109,12 @@ def _small_beta(plan: Plan, by_method: BySeed) -> list[str]:
     lines: list[str] = []
     for figure, alpha_method, beta_method in pairs:
         alpha_run, beta_run = by_method.get(alpha_method), by_method.get(beta_method)
-        if alpha_run is None or beta_run is None or not alpha_run.prunings():
+        if alpha_run is None or beta_run is None or not prunings(alpha_run):
             continue
-        start, stop = alpha_run.prunings()[0].round_index, plan.base.training.rounds
-        unchanged = reference.mean_accuracy(start, stop)
-        by_alpha = alpha_run.mean_accuracy(start, stop) - unchanged
-        by_beta = beta_run.mean_accuracy(start, stop) - unchanged
+        start, stop = prunings(alpha_run)[0].round_index, plan.base.training.rounds
+        unchanged = mean(reference.accuracies[start:stop])
+        by_alpha = mean(alpha_run.accuracies[start:stop]) - unchanged
+        by_beta = mean(beta_run.accuracies[start:stop]) - unchanged
         lines.append(
             f"{figure}, {beta_method} against {alpha_method}: {_holds(abs(by_beta) < abs(by_alpha))}: mean accuracy "
             f"of rounds {start} to {stop - 1} is {points(by_beta, sign=True)} from NL's by β, "
@@ -123,13 +123,13 @@ def _small_beta(plan: Plan, by_method: BySeed) -> list[str]:
     return lines
 
 
-def _places(prunings: Sequence[tuple[str, Pruning]]) -> str:
-    return ", ".join(f"{method} at round {pruning.round_index}" for method, pruning in prunings)
+def _places(found: Sequence[tuple[str, Pruning]]) -> str:
+    return ", ".join(f"{method} at round {pruning.round_index}" for method, pruning in found)
 
 
-def _only_pruning(result: Result | None) -> Pruning | None:
-    prunings = result.prunings() if result else []
-    return prunings[0] if len(prunings) == 1 else None
+def _only_pruning(result: RunResult | None) -> Pruning | None:
+    found = prunings(result) if result else []
+    return found[0] if len(found) == 1 else None
 
 
 def _rises(values: Sequence[float]) -> bool:

@@ -1,19 +1,24 @@
 """The folder of the experiment: ``config.yaml``, ``about.json``, ``runs/``, and the results written from them."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
+from statistics import mean
 
 import torch
 
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config
-from vfl.run_folder import is_finished
+from vfl.results import ACCURACY
+from vfl.run_folder import Row, is_finished
 from vfl.studies.lvfl.plan import Plan
 from vfl.studies.lvfl.plots import draw_figures
 from vfl.studies.lvfl.report import About, Session, describe_hardware, report
-from vfl.studies.lvfl.results import load_results, results_csv
+from vfl.studies.runs import load_results, results_csv
 
 
 class Output:
@@ -62,11 +67,24 @@ class Output:
 
     def write_results(self, plan: Plan, about: About) -> int:
         """Draw, tabulate and report the runs that are finished; return how many they are."""
-        results = load_results(plan, self.runs)
+        results = load_results(plan.runs, self.runs)
         images = draw_figures(plan, results, self.folder)
-        write_atomically(self.folder / "results.csv", results_csv(results))
+        write_atomically(self.folder / "results.csv", results_csv(results, ("method", "seed"), columns()))
         write_atomically(self.folder / "README.md", report(plan, results, about, images))
         return len(results)
 
     def _read_about(self) -> About:
         return About.from_json(json.loads((self.folder / "about.json").read_text(encoding="utf-8")))
+
+
+def columns() -> dict[str, Callable[[Row], object]]:
+    """Return the columns of ``results.csv``: ratios are means over the parties, costs are sums."""
+    shared = (ACCURACY, "loss/train", "loss/test", "savings/compute", "savings/communication")
+    summed = ("macs_per_sample", "uplink_bytes", "downlink_bytes", "train_time_s")
+    cells: dict[str, Callable[[Row], object]] = {tag: itemgetter(tag) for tag in shared}
+    cells |= {name: partial(_over_parties, name=name, combine=mean) for name in ("alpha", "beta")}
+    return cells | {name: partial(_over_parties, name=name, combine=sum) for name in summed}
+
+
+def _over_parties(row: Row, name: str, combine: Callable[[list[float]], float]) -> float:
+    return combine([value for tag, value in row.items() if tag.startswith(f"{name}/")])

@@ -10,6 +10,8 @@ from typing import Any
 
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.lightweighting.schedule import PartySchedule, Schedule, named_parties, schedule_of, value_at
+from vfl.studies.forks import Fork
+from vfl.studies.runs import StudyRun
 
 RATIOS = (0.2, 0.4, 0.6)
 """Ratios compared in Fig. 3."""
@@ -21,31 +23,6 @@ REFERENCE = "NL"
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training of the experiment."""
-
-    method: str
-    """As ``NL``, ``L``, ``alpha0.2`` or ``beta0.4``."""
-    seed: int
-    config: ExperimentConfig
-
-    @property
-    def folder(self) -> str:
-        """Name of the run's folder."""
-        return f"{self.method}-seed{self.seed}"
-
-
-@dataclass(frozen=True)
-class Fork:
-    """Where a run may start: the checkpoint that another one had before ``round_index``."""
-
-    parent: str
-    """Folder of the other run."""
-    round_index: int
-    """First round in which the two differ."""
-
-
-@dataclass(frozen=True)
 class Plan:
     """All runs, in the order in which they are trained, and what the figures show of them."""
 
@@ -53,7 +30,7 @@ class Plan:
     seeds: tuple[int, ...]
     curves: dict[str, dict[str, str]]
     """Figure -> label of a curve -> method."""
-    runs: tuple[Run, ...]
+    runs: tuple[StudyRun, ...]
     forks: dict[str, Fork]
     """By folder; runs that differ from all before them from round 0 on have none."""
 
@@ -79,7 +56,7 @@ def make_plan(base: ExperimentConfig, figures: Sequence[str], seeds: Sequence[in
             ratios.setdefault(method, (alpha, beta))
             curves[figure][label] = method
     runs = tuple(
-        Run(method, seed, _with_ratios(base, method, seed, alpha, beta))
+        StudyRun("", method, seed, _with_ratios(base, method, seed, alpha, beta))
         for seed in seeds
         for method, (alpha, beta) in ratios.items()
     )
@@ -164,7 +141,7 @@ def _values(base: ExperimentConfig, alpha: PartySchedule, beta: PartySchedule) -
     )
 
 
-def _longest_fork(run: Run, earlier: Sequence[Run]) -> Fork | None:
+def _longest_fork(run: StudyRun, earlier: Sequence[StudyRun]) -> Fork | None:
     """Return the fork that saves most rounds; of equal ones the first, which is no fork of the others."""
     best: Fork | None = None
     for other in earlier:

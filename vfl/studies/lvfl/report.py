@@ -12,9 +12,11 @@ import torch
 from vfl.amounts import amount
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.schedule import PartySchedule
+from vfl.reports.markdown import table
 from vfl.studies.lvfl.findings import findings
 from vfl.studies.lvfl.plan import FIGURES, Plan, pruning_round
-from vfl.studies.lvfl.results import Pruning, Result
+from vfl.studies.lvfl.prunings import Pruning, prunings
+from vfl.studies.runs import StudyResult
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def differences(config: ExperimentConfig) -> list[str]:
     return [text for differs, text in checks if differs]
 
 
-def report(plan: Plan, results: Sequence[Result], about: About, images: Sequence[str]) -> str:
+def report(plan: Plan, results: Sequence[StudyResult], about: About, images: Sequence[str]) -> str:
     """Return the report as Markdown."""
     done = len(results)
     missing = [run.folder for run in plan.runs if (run.method, run.seed) not in {(r.method, r.seed) for r in results}]
@@ -145,12 +147,10 @@ def _header(plan: Plan, about: About) -> list[str]:
     ]
 
 
-def _method_table(plan: Plan, results: Sequence[Result]) -> list[str]:
-    lines = [
-        "| method | seeds | final accuracy (%) | compute saved (%) | sent up | sent down | bytes saved (%) "
-        "| bytes up saved (%) | wall time (s) |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-    ]
+def _method_table(plan: Plan, results: Sequence[StudyResult]) -> list[str]:
+    headings = ("method", "seeds", "final accuracy (%)", "compute saved (%)", "sent up", "sent down")
+    headings += ("bytes saved (%)", "bytes up saved (%)", "wall time (s)")
+    rows: list[list[str]] = []
     for method in plan.methods:
         runs = [result for result in results if result.method == method]
         if not runs:
@@ -158,43 +158,42 @@ def _method_table(plan: Plan, results: Sequence[Result]) -> list[str]:
         cells = [
             _title(method),
             str(len(runs)),
-            spread([100 * run.accuracy[-1] for run in runs], "{:.2f}"),
-            spread([100 * run.compute_saved for run in runs], "{:.1f}"),
+            spread([100 * run.accuracies[-1] for run in runs], "{:.2f}"),
+            spread([100 * run.macs_saved for run in runs], "{:.1f}"),
             f"{amount(sum(run.summary['uplink_bytes'] for run in runs) / len(runs))}B",
             f"{amount(sum(run.summary['downlink_bytes'] for run in runs) / len(runs))}B",
-            spread([100 * run.communication_saved for run in runs], "{:.1f}"),
+            spread([100 * run.bytes_saved for run in runs], "{:.1f}"),
             spread([100 * run.uplink_saved for run in runs], "{:.1f}"),
             spread([run.summary["wall_time_s"] for run in runs], "{:.0f}"),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        rows.append(cells)
+    return table(headings, rows)
 
 
-def _pruning_table(plan: Plan, results: Sequence[Result]) -> list[str]:
-    lines = [
+def _pruning_table(plan: Plan, results: Sequence[StudyResult]) -> list[str]:
+    about = (
         "Rounds to recover: until the accuracy was at least that before the pruning, looked for up to the next pruning "
-        "or the end; per seed.",
-        "",
-        "| method | round | α | accuracy before (%) | at that round's end (%) | drop (points) | rounds to recover |",
-        "|---|--:|--:|--:|--:|--:|--:|",
-    ]
+        "or the end; per seed."
+    )
+    headings = ("method", "round", "α", "accuracy before (%)", "at that round's end (%)", "drop (points)")
+    rows: list[list[str]] = []
     for method in plan.methods:
         by_round: dict[int, list[Pruning]] = {}
         for result in results:
-            for pruning in result.prunings() if result.method == method else []:
+            for pruning in prunings(result) if result.method == method else []:
                 by_round.setdefault(pruning.round_index, []).append(pruning)
-        for start, prunings in by_round.items():
+        for start, found in by_round.items():
             cells = [
                 _title(method),
                 str(start),
-                f"{prunings[0].alpha:g}",
-                spread([100 * pruning.before for pruning in prunings], "{:.2f}"),
-                spread([100 * pruning.during for pruning in prunings], "{:.2f}"),
-                spread([100 * pruning.drop for pruning in prunings], "{:.2f}"),
-                ", ".join(_recovery(pruning) for pruning in prunings),
+                f"{found[0].alpha:g}",
+                spread([100 * pruning.before for pruning in found], "{:.2f}"),
+                spread([100 * pruning.during for pruning in found], "{:.2f}"),
+                spread([100 * pruning.drop for pruning in found], "{:.2f}"),
+                ", ".join(_recovery(pruning) for pruning in found),
             ]
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
+            rows.append(cells)
+    return [about, "", *table((*headings, "rounds to recover"), rows)]
 
 
 def _recovery(pruning: Pruning) -> str:

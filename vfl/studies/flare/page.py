@@ -1,22 +1,12 @@
 """What FLARE's figures leave in their folder: plots, tables, numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from vfl.atomic import write_atomically
-from vfl.config import ConfigError
+from vfl.reports.markdown import section, table
+from vfl.results import CLOCK
 from vfl.studies.flare.gap import gap_table, measure_gaps
-from vfl.studies.flare.plots import Curve, Panel, draw_bars, draw_panels
-from vfl.studies.flare.report import (
-    Values,
-    accuracies,
-    accuracy_table,
-    beats,
-    figure_8_table,
-    participation_table,
-    section,
-)
 from vfl.studies.flare.studies import (
     DATA_SETS,
     FIG_7_DEADLINE_S,
@@ -29,51 +19,46 @@ from vfl.studies.flare.studies import (
     fig_4_study,
     policy_study,
 )
-from vfl.studies.horizontal.results import ACCURACY, CLOCK, Result, load_results, results_csv
-from vfl.studies.horizontal.studies import Run
+from vfl.studies.page import Values, beats, last_accuracies, percent, spread, write_page
+from vfl.studies.plots import Curve, Panel, curves_of, draw_bars, draw_panels
+from vfl.studies.runs import StudyResult, StudyRun
 
 GAP_CASES = 1000
 GAP_GAMMAS = (0.0, 0.1, 1.0, 10.0)
 BASELINES = tuple(name for name in POLICIES if name not in ("SPF", "SP"))
 
 
-def write_results(planners: Sequence[Planner], runs: Sequence[Run], folder: Path) -> int:
-    """Draw, tabulate and report the runs that are finished; return how many they are.
-
-    Raises ConfigError where none is.
-    """
-    results = load_results(runs, folder / "runs")
-    if not results:
-        raise ConfigError(f"--out: {folder} holds no finished run yet; train without --plots-only")
+def write_results(planners: Sequence[Planner], runs: Sequence[StudyRun], folder: Path) -> int:
+    """Draw, tabulate and report the runs that are finished; return how many they are. Raises ConfigError for none."""
     data_set = planners[0].data_set
-    sections = [
-        _figure_3(results, data_set, folder),
-        _figure_4(results, data_set, folder),
-        _policies(results, data_set, folder),
-        _schedules(planners, folder),
-    ]
-    if data_set == "mnist":
-        sections.append(_figure_8(results, folder))
-        table = gap_table(measure_gaps(GAP_CASES, GAP_GAMMAS))
-        about = (
-            f"Objective (19a) over the best set's, minus 1, over {GAP_CASES} random cells of 1 to 10 devices with "
-            "deadlines of 0.2 to 3 s. The linear program is made for gamma = 0; it selects one device."
-        )
-        sections.append(section("Selection against the best set", None, [about, "", table]))
-    note = folder / "command.txt"
-    about = f"```\n{note.read_text(encoding='utf-8').strip()}\n```\n\n" if note.exists() else ""
-    about += f"{len(results)} of {len(runs)} runs are finished.\n\n" if len(results) < len(runs) else ""
-    title = f"# FLARE's figures on {data_set}, scaled down\n\n"
-    write_atomically(folder / "results.csv", results_csv(results))
-    write_atomically(folder / "README.md", title + about + "\n".join(filter(None, sections)))
-    return len(results)
+
+    def sections(results: list[StudyResult]) -> list[str]:
+        written = [
+            _figure_3(results, data_set, folder),
+            _figure_4(results, data_set, folder),
+            _policies(results, data_set, folder),
+            _schedules(planners, folder),
+        ]
+        return [*written, _figure_8(results, folder), _gaps()] if data_set == "mnist" else written
+
+    return write_page(runs, folder, f"FLARE's figures on {data_set}, scaled down", sections)
 
 
-def _figure_3(results: Sequence[Result], data_set: str, folder: Path) -> str:
+def _gaps() -> str:
+    about = (
+        f"Objective (19a) over the best set's, minus 1, over {GAP_CASES} random cells of 1 to 10 devices with "
+        "deadlines of 0.2 to 3 s. The linear program is made for gamma = 0; it selects one device."
+    )
+    return section("Selection against the best set", None, [about, "", *gap_table(measure_gaps(GAP_CASES, GAP_GAMMAS))])
+
+
+def _figure_3(results: Sequence[StudyResult], data_set: str, folder: Path) -> str:
     own = _of(results, "fig3")
     if not own:
         return ""
-    draw_panels([Panel("training loss, non-i.i.d.", "round", "loss", _curves(own, "loss/train"))], folder / "fig3.png")
+    draw_panels(
+        [Panel("training loss, non-i.i.d.", "round", "loss", curves_of(own, "loss/train"))], folder / "fig3.png"
+    )
     losses: Values = {}
     for result in own:
         losses.setdefault(result.method, {})[result.seed] = -mean(row["loss/train"] for row in _last(result))
@@ -81,11 +66,11 @@ def _figure_3(results: Sequence[Result], data_set: str, folder: Path) -> str:
         f"- {name}: training loss {-mean(values.values()):.3f} over the last tenth of the rounds"
         for name, values in losses.items()
     ]
-    lines += ["", *(beats(losses, "FLARE", other, "loss", 1.0) for other in ("flexible", "fixed"))]
+    lines += ["", *(beats(losses, "FLARE", other, unit="loss", scale=1.0) for other in ("flexible", "fixed"))]
     return section("Figure 3: FLARE, flexible and fixed aggregation", "fig3.png", lines)
 
 
-def _figure_4(results: Sequence[Result], data_set: str, folder: Path) -> str:
+def _figure_4(results: Sequence[StudyResult], data_set: str, folder: Path) -> str:
     panels: list[Panel] = []
     lines = _not_in_paper(data_set)
     for split, split_name in SPLITS.items():
@@ -93,9 +78,9 @@ def _figure_4(results: Sequence[Result], data_set: str, folder: Path) -> str:
             own = _of(results, fig_4_study(split, uniform=uniform))
             if own:
                 title = f"{split_name}, {'uniform' if uniform else 'non-uniform'} sampling"
-                panels.append(Panel(title, "round", "test accuracy (%)", _curves(own, ACCURACY, scale=100)))
-                values = accuracies(own)
-                lines += [f"**{title}**", "", accuracy_table(values), ""]
+                panels.append(Panel(title, "round", "test accuracy (%)", curves_of(own, scale=100)))
+                values = last_accuracies(own)
+                lines += [f"**{title}**", "", *accuracy_table(values), ""]
                 lines += [beats(values, name, "FedAvg") for name in STRATEGIES if name in ("MaS", "MeS")] + [""]
     if not panels:
         return ""
@@ -108,7 +93,7 @@ def _not_in_paper(data_set: str) -> list[str]:
     return [] if data_set == "mnist" else ["Not in the paper, which shows MNIST; here in the same setting.", ""]
 
 
-def _policies(results: Sequence[Result], data_set: str, folder: Path) -> str:
+def _policies(results: Sequence[StudyResult], data_set: str, folder: Path) -> str:
     panels: list[Panel] = []
     lines: list[str] = []
     for split, split_name in SPLITS.items():
@@ -117,10 +102,10 @@ def _policies(results: Sequence[Result], data_set: str, folder: Path) -> str:
             if own:
                 title = f"{split_name}, t_thr = {deadline_s:g} s"
                 panels.append(
-                    Panel(title, "simulated time (s)", "test accuracy (%)", _curves(own, ACCURACY, CLOCK, scale=100))
+                    Panel(title, "simulated time (s)", "test accuracy (%)", curves_of(own, across=CLOCK, scale=100))
                 )
-                values = accuracies(own)
-                lines += [f"**{title}**", "", accuracy_table(values), "", beats(values, "SPF", "SP")]
+                values = last_accuracies(own)
+                lines += [f"**{title}**", "", *accuracy_table(values), "", beats(values, "SPF", "SP")]
                 lines += [beats(values, "SP", name) for name in BASELINES] + [""]
     if not panels:
         return ""
@@ -139,19 +124,19 @@ def _schedules(planners: Sequence[Planner], folder: Path) -> str:
         folder / "fig7.png",
     )
     about = f"t_thr = {FIG_7_DEADLINE_S:g} s. Schedules do not depend on the data's split, nor on what is learned."
-    return section("Figure 7: participation", "fig7.png", [about, "", participation_table(named, quantities)])
+    return section("Figure 7: participation", "fig7.png", [about, "", *participation_table(named, quantities)])
 
 
-def _figure_8(results: Sequence[Result], folder: Path) -> str:
+def _figure_8(results: Sequence[StudyResult], folder: Path) -> str:
     panels: list[Panel] = []
     tables: list[str] = []
     for split, split_name in SPLITS.items():
-        by_deadline = {each: accuracies(_of_both(results, split, each)) for each in FIG_8_DEADLINES_S}
+        by_deadline = {each: last_accuracies(_of_both(results, split, each)) for each in FIG_8_DEADLINES_S}
         by_deadline = {each: values for each, values in by_deadline.items() if len(values) == 2}
         if by_deadline:
             title = f"{split_name}, accuracy at the end"
             panels.append(Panel(title, "t_thr (s)", "test accuracy (%)", _against_deadline(by_deadline)))
-            tables += [f"**{split_name}**", "", figure_8_table(by_deadline), ""]
+            tables += [f"**{split_name}**", "", *figure_8_table(by_deadline), ""]
     if not panels:
         return ""
     draw_panels(panels, folder / "fig8.png")
@@ -167,26 +152,34 @@ def _against_deadline(by_deadline: dict[float, Values]) -> dict[str, list[Curve]
     }
 
 
-def _of(results: Sequence[Result], study: str) -> list[Result]:
+def _of(results: Sequence[StudyResult], study: str) -> list[StudyResult]:
     return [result for result in results if result.study == study]
 
 
-def _of_both(results: Sequence[Result], split: Split, deadline_s: float) -> list[Result]:
+def _of_both(results: Sequence[StudyResult], split: Split, deadline_s: float) -> list[StudyResult]:
     own = _of(results, policy_study("mnist", split, deadline_s))
     return [result for result in own if result.method in ("SPF", "SP")]
 
 
-def _last(result: Result) -> Sequence[dict[str, float]]:
-    return [row for row in result.rows if "loss/train" in row][-max(1, len(result.rows) // 10) :]
+def _last(result: StudyResult) -> Sequence[dict[str, float]]:
+    return [row for row in result.evaluated if "loss/train" in row][-max(1, len(result.evaluated) // 10) :]
 
 
-def _curves(
-    results: Sequence[Result], metric: str, across: str = "round", scale: float = 1.0
-) -> dict[str, list[Curve]]:
-    """Return a curve per seed by method."""
-    curves: dict[str, list[Curve]] = {}
-    for result in results:
-        rows = [row for row in result.rows if metric in row]
-        curve = [row[across] + (across == "round") for row in rows], [scale * row[metric] for row in rows]
-        curves.setdefault(result.method, []).append(curve)
-    return curves
+def accuracy_table(values: Values) -> list[str]:
+    """Return mean and standard deviation over the seeds, in percent."""
+    rows = [[name, spread(list(each.values())).text(percent), str(len(each))] for name, each in values.items()]
+    return table(("method", "accuracy", "seeds"), rows)
+
+
+def participation_table(values: Mapping[str, Sequence[float]], quantities: Sequence[str]) -> list[str]:
+    """Return devices per round and local steps per device of every policy."""
+    return table(("policy", *quantities), [[name, *(f"{each:.1f}" for each in row)] for name, row in values.items()])
+
+
+def figure_8_table(by_deadline: Mapping[float, Values]) -> list[str]:
+    """Return the accuracy of SPF and SP for every deadline."""
+    rows = [
+        [f"{deadline_s:g}", *(spread(list(values[name].values())).text(percent) for name in ("SPF", "SP"))]
+        for deadline_s, values in by_deadline.items()
+    ]
+    return table(("t_thr (s)", "SPF", "SP"), rows)

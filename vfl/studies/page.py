@@ -1,0 +1,100 @@
+"""What the pages of the horizontal studies share: means over the seeds, published orderings, the files."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from vfl.atomic import write_atomically
+from vfl.config import ConfigError
+from vfl.results import ACCURACY, CLOCK
+from vfl.run_folder import Row
+from vfl.studies.runs import StudyResult, StudyRun, load_results, results_csv
+
+Values = dict[str, dict[int, float]]
+"""A number by method and seed; larger is better."""
+TAGS = (ACCURACY, "loss/test", "loss/train", CLOCK, "uplink_bytes/clients", "downlink_bytes/clients")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over the seeds; ``of`` of the ``seeds`` had a value."""
+
+    mean: float | None
+    deviation: float
+    of: int
+    seeds: int
+
+    def text(self, form: Callable[[float], str]) -> str:
+        """Return e.g. ``12 ± 1``, with the number of seeds where some had no value."""
+        if self.mean is None:
+            return "not reached"
+        missing = f" ({self.of} of {self.seeds} seeds)" if self.of < self.seeds else ""
+        deviation = f" ± {form(self.deviation)}" if self.of > 1 else ""
+        return f"{form(self.mean)}{deviation}{missing}"
+
+
+def spread(values: Sequence[float | None]) -> Spread:
+    """Return mean and sample standard deviation of the values that are there."""
+    there = [value for value in values if value is not None]
+    deviation = stdev(there) if len(there) > 1 else 0.0
+    return Spread(mean(there) if there else None, deviation, len(there), len(values))
+
+
+def percent(share: float) -> str:
+    """Return a share as ``12.3 %``."""
+    return f"{100 * share:.1f} %"
+
+
+def last_accuracies(results: Sequence[StudyResult]) -> Values:
+    """Return every run's accuracy over the last tenth of its evaluations."""
+    values: Values = {}
+    for result in results:
+        values.setdefault(result.method, {})[result.seed] = result.last
+    return values
+
+
+def beats(
+    values: Values,
+    better: str,
+    worse: str,
+    *,
+    unit: str = "points",
+    scale: float = 100.0,
+    verb: str = "better than",
+    digits: int = 2,
+) -> str:
+    """Return whether a published ordering holds, by the mean over the seeds that both have."""
+    seeds = sorted(values.get(better, {}).keys() & values.get(worse, {}).keys())
+    if not seeds:
+        return f"- {better} {verb} {worse}: not trained"
+    differences = [scale * (values[better][seed] - values[worse][seed]) for seed in seeds]
+    verdict = "holds" if mean(differences) > 0 else "DOES NOT HOLD"
+    wins = sum(difference > 0 for difference in differences)
+    return (
+        f"- {better} {verb} {worse}: {verdict} ({mean(differences):+.{digits}f} {unit}, {wins} of {len(seeds)} seeds)"
+    )
+
+
+def write_page(
+    runs: Sequence[StudyRun], folder: Path, title: str, sections: Callable[[list[StudyResult]], Sequence[str]]
+) -> int:
+    """Write page and numbers of the runs that are finished, ``sections`` drawing its plots; return how many they are.
+
+    Raises ConfigError where none is.
+    """
+    results = load_results(runs, folder / "runs")
+    if not results:
+        raise ConfigError(f"--out: {folder} holds no finished run yet; train without --plots-only")
+    note = folder / "command.txt"
+    about = f"```\n{note.read_text(encoding='utf-8').strip()}\n```\n\n" if note.exists() else ""
+    about += f"{len(results)} of {len(runs)} runs are finished.\n\n" if len(results) < len(runs) else ""
+    page = f"# {title}\n\n{about}" + "\n".join(filter(None, sections(results)))
+    columns = {tag: _cell(tag) for tag in TAGS}
+    write_atomically(folder / "results.csv", results_csv(results, ("study", "method", "seed"), columns))
+    write_atomically(folder / "README.md", page)
+    return len(results)
+
+
+def _cell(tag: str) -> Callable[[Row], str]:
+    return lambda row: f"{row[tag]:.6g}" if tag in row else ""

@@ -1,0 +1,62 @@
+"""One training of a study, and what it left."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vfl.config import ExperimentConfig
+from vfl.results import RunResult, read_result
+from vfl.run_folder import Row, is_finished
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """One training."""
+
+    study: str
+    """One comparison of several; "" where there is only one."""
+    method: str
+    """A curve of its figure."""
+    seed: int
+    config: ExperimentConfig
+
+    @property
+    def folder(self) -> str:
+        """Name of the run's folder."""
+        return "-".join(filter(None, (self.study, self.method, f"seed{self.seed}")))
+
+
+@dataclass(frozen=True)
+class StudyResult(RunResult):
+    """A finished training of a study."""
+
+    study: str
+    method: str
+    seed: int
+
+
+def load_results(runs: Sequence[StudyRun], runs_dir: Path) -> list[StudyResult]:
+    """Read the runs that are finished, in their order."""
+    return [load_result(run, runs_dir) for run in runs if is_finished(runs_dir / run.folder, run.config)]
+
+
+def load_result(run: StudyRun, runs_dir: Path) -> StudyResult:
+    """Read a finished run."""
+    return StudyResult(*read_result(runs_dir / run.folder), run.study, run.method, run.seed)
+
+
+def results_csv(
+    results: Sequence[StudyResult], names: Sequence[str], columns: Mapping[str, Callable[[Row], object]]
+) -> str:
+    """Return one line per run and evaluated round: which run (``names`` of StudyResult), then the columns."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*names, "round", *columns])
+    for result in results:
+        run = [getattr(result, name) for name in names]
+        writer.writerows(
+            [*run, int(row["round"]), *(cell(row) for cell in columns.values())] for row in result.evaluated
+        )
+    return text.getvalue()
