@@ -100,9 +100,8 @@ def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyP
     server = load_trained(trained)
     asked: list[str] = []
     for link in server.links:
-        send = link.send
         monkeypatch.setattr(
-            link, "send", lambda request, link=link, send=send: (asked.append(link.name), send(request))[1]
+            link, "send", lambda *order, name=link.name, send=link.send: (asked.append(name), send(*order))[1]
         )
     predict(server, {"party_3": torch.zeros(8)})
     assert set(asked) == {"party_1", "party_2", "party_4"}
