@@ -1,19 +1,27 @@
-"""Writes every party's pruned feature model and the head as files, with a card of what they are."""
+"""Writes pruned feature models and the head as files, with a card of what they are: all of a run, or a party's own.
+
+What is written takes raw features where the source's preparation can be a layer, and normalises as the finished model.
+"""
 
 import hashlib
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from parties.export_card import card_text
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
-from parties.trained import parties_of
-from vfl.amounts import amount
+from parties.trained import load_party, load_trained, parties_of
 from vfl.atomic import write_atomically
-from vfl.config import ConfigError, dump_config
+from vfl.config import ConfigError, ExperimentConfig, dump_config
+from vfl.data.samples import Samples
+from vfl.data.source import open_source
+from vfl.digest import weights_digest
 from vfl.export.model import TOLERANCE, Exported, export_model
 from vfl.macs import count_macs, count_parameters
 
@@ -23,42 +31,38 @@ CARD = "card.json"
 CARD_TEXT = "card.md"
 
 
-def export_run(server: HeadServer, folder: Path) -> dict[str, Any]:
-    """Export all models of a trained run into a folder that does not exist yet; return the card.
+def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
+    """Export all models of a trained run, or the one of a party's own folder, into a new folder; return the card.
 
-    The folder appears whole or not at all. Raises ConfigError for a folder that is there or cannot be written,
-    ExportMismatch for a model whose exported form computes something else.
+    The folder appears whole or not at all. Raises as ``load_trained`` and ``load_party``, ConfigError for a folder that
+    is there or cannot be written, ExportMismatch for a model whose exported form computes something else.
     """
     if folder.exists():
         raise ConfigError(f"--out: {folder} exists already; name another folder")
-    partial = folder.with_name(f".partial-{folder.name}")
-    shutil.rmtree(partial, ignore_errors=True)
+    own = load_party(run_dir)
+    write = partial(_export_all, load_trained(run_dir)) if own is None else partial(_export_own, *own)
+    unfinished = folder.with_name(f".partial-{folder.name}")
+    shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        partial.mkdir(parents=True)
-        card = _export(server, partial)
-        write_atomically(partial / CARD, json.dumps(card, indent=2) + "\n")
-        write_atomically(partial / CARD_TEXT, card_text(card))
-        partial.rename(folder)
+        unfinished.mkdir(parents=True)
+        card = write(unfinished)
+        write_atomically(unfinished / CARD, json.dumps(card, indent=2) + "\n")
+        write_atomically(unfinished / CARD_TEXT, card_text(card))
+        unfinished.rename(folder)
     except OSError as error:
         raise ConfigError(f"--out: {folder} cannot be written ({error.strerror})") from None
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
     return card
 
 
-def _export(server: HeadServer, folder: Path) -> dict[str, Any]:
-    config = server.config
-    parties = parties_of(server)
-    models: dict[str, dict[str, Any]] = {}
-    embeddings: list[torch.Tensor] = []
-    for party in parties:
-        count = min(CHECKED_SAMPLES, len(party.test))
-        inputs = party.batch(party.test, torch.arange(count))
-        model = party.evaluated.finished_copy()
-        with torch.inference_mode():
-            embeddings.append(model(*inputs).float().cpu())
-        models[party.name] = _party_entry(party, export_model(model, inputs, folder, party.name))
-    representation_BP = torch.cat(embeddings, dim=1)
+def _export_all(server: HeadServer, folder: Path) -> dict[str, Any]:
+    config, parties = server.config, parties_of(server)
+    split = open_source(config).split()
+    models = {
+        party.name: _export_party(party, held.test, folder) for party, held in zip(parties, split.parties, strict=True)
+    }
+    representation_BP = torch.cat([_embeddings(party) for party in parties], dim=1)
     head = server.trainer.head
     models[HEAD] = {
         "input": list(representation_BP.shape[1:]),
@@ -66,62 +70,75 @@ def _export(server: HeadServer, folder: Path) -> dict[str, Any]:
         "parameters": count_parameters(head),
         **_files(export_model(head, (representation_BP,), folder, HEAD)),
     }
+    summary = server.summary()
     return {
-        "name": config.name,
-        "config_sha256": hashlib.sha256(dump_config(config).encode()).hexdigest(),
-        "model_digest": server.summary()["model_digest"],
-        "torch": torch.__version__,
-        "precision": "float32",
-        "checked_to": TOLERANCE,
+        **_card(config),
+        **{name: summary[name] for name in ("model_digest", "finished_model_digest")},
+        "classes": list(split.labels.classes),
         "checked_samples": len(representation_BP),
         "embeddings_in_order": [party.name for party in parties],
+        "blocks": _blocks(config, parties[0]),
         "models": models,
     }
 
 
-def _party_entry(party: FeatureParty, exported: Exported) -> dict[str, Any]:
+def _export_own(party: FeatureParty, raw: Samples, folder: Path) -> dict[str, Any]:
+    return {
+        **_card(party.config),
+        "model_digest": weights_digest(party.model.state_dict()),
+        "finished_model_digest": party.evaluated.digest(),
+        "checked_samples": min(CHECKED_SAMPLES, len(raw)),
+        "embeddings_in_order": [party.name],
+        "models": {party.name: _export_party(party, raw, folder)},
+    }
+
+
+def _card(config: ExperimentConfig) -> dict[str, Any]:
+    return {
+        "name": config.name,
+        "config_sha256": hashlib.sha256(dump_config(config).encode()).hexdigest(),
+        "torch": torch.__version__,
+        "precision": "float32",
+        "checked_to": TOLERANCE,
+        "batch_statistics": config.evaluation.batch_statistics,
+    }
+
+
+def _blocks(config: ExperimentConfig, party: FeatureParty) -> list[int] | None:
+    """Return rows and columns of blocks that an image is cut into; None for what is no image."""
+    grid = config.data.partition
+    return [grid.rows, grid.columns] if party.preparation.features.kind == "images" else None
+
+
+def _embeddings(party: FeatureParty) -> Tensor:
+    """Return the finished model's embeddings [B, D] of the samples that are checked."""
+    rows_B = torch.arange(min(CHECKED_SAMPLES, len(party.test)))
+    return party.evaluated.embed("finished", party.batch(party.test, rows_B), 0.0).float().cpu()
+
+
+def _export_party(party: FeatureParty, raw: Samples, folder: Path) -> dict[str, Any]:
+    model, preparation = party.evaluated.finished_copy(), party.preparation.module()
+    samples = party.test if preparation is None else raw
+    inputs = tuple(tensor[:CHECKED_SAMPLES] for tensor in samples.inputs)
+    whole = model if preparation is None else nn.Sequential(preparation.to(party.runtime.device), model)
     return {
         "input": list(party.preparation.features.shape),
+        "input_types": [str(tensor.dtype).removeprefix("torch.") for tensor in inputs],
+        "preparation": None if preparation is None else _numbers(preparation),
         "alpha": party.pruner.alpha_max,
         "macs": party.macs,
         "unpruned_macs": party.unpruned_macs,
         "parameters": count_parameters(party.model),
         "widths": party.pruner.widths(),
         "original_widths": party.pruner.original_widths,
-        **_files(exported),
+        **_files(export_model(whole, inputs, folder, party.name)),
     }
+
+
+def _numbers(preparation: nn.Module) -> dict[str, list[float]]:
+    """Return what the first layer holds, as mean and standard deviation by channel."""
+    return {name: tensor.flatten().tolist() for name, tensor in preparation.state_dict().items()}
 
 
 def _files(exported: Exported) -> dict[str, Any]:
     return {"bytes": exported.files, "largest_difference": exported.differences}
-
-
-def card_text(card: dict[str, Any]) -> str:
-    """Return the card as Markdown."""
-    lines = [
-        f"# {card['name']}: exported models",
-        "",
-        f"Configuration sha256 `{card['config_sha256']}`, weights `{card['model_digest']}`, torch {card['torch']}.",
-        f"Each party's model takes its prepared features [B, ...] and gives its embedding; the head takes the "
-        f"embeddings side by side in the order {', '.join(card['embeddings_in_order'])} and gives the classes' scores. "
-        f"Files were checked against PyTorch on {card['checked_samples']} test samples to {card['checked_to']:g}.",
-        "",
-        "| model | input | alpha | MACs | of unpruned | parameters | ONNX | torch.export | largest difference |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    for name, model in card["models"].items():
-        share = f"{model['macs'] / model['unpruned_macs']:.1%}" if "unpruned_macs" in model else ""
-        alpha = f"{model['alpha']:g}" if "alpha" in model else ""
-        sizes = [f"{amount(model['bytes'][f'{name}.{end}'])}B" for end in ("onnx", "pt2")]
-        difference = f"{max(model['largest_difference'].values()):.1e}"
-        shape = " x ".join(map(str, model["input"]))
-        counts = [amount(model["macs"]).strip(), share, amount(model["parameters"]).strip()]
-        lines.append(f"| {' | '.join([name, shape, alpha, *counts, *sizes, difference])} |")
-    lines += ["", "Widths of the prunable layers (now / as built):", ""]
-    for name, model in card["models"].items():
-        if "widths" in model:
-            widths = ", ".join(
-                f"{layer} {width}/{model['original_widths'][layer]}" for layer, width in model["widths"].items()
-            )
-            lines.append(f"- {name}: {widths}")
-    return "\n".join([*lines, ""])

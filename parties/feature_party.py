@@ -282,6 +282,7 @@ class FeatureParty:
     def state_dict(self) -> State:
         """Return everything that the party's next rounds depend on."""
         return {
+            "name": self.name,
             "pruner": self.pruner.state_dict(),
             "model": self.model.state_dict(),
             "momentum": optimizer_state(self.optimizer, self.model),

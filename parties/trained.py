@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from parties.build import build_party
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from parties.local import LocalLink, build_in_process
 from parties.remote.party.worker import SECTION
 from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ConfigError, ExperimentConfig, load_config
+from vfl.data.samples import Samples
+from vfl.data.source import open_source, prepare_party
 from vfl.runtime import start_runtime
 
 PROCESSES = "processes"
@@ -44,6 +47,8 @@ def load_run(run_dir: Path) -> Trained:
     if not rounds:
         raise ConfigError(f"{run_dir}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
     sections = checkpoints.load(rounds[-1])
+    if SECTION in sections:
+        raise ConfigError(f"{run_dir}: holds one party's own model; only that is there, to export")
     del sections["loop"]
     return Trained(config, rounds[-1], checkpoints.digest(rounds[-1]), sections)
 
@@ -61,6 +66,27 @@ def load_trained(run_dir: Path) -> HeadServer:
     server = build_in_process(config, start_runtime(config))
     server.load_state_dict(sections)
     return server
+
+
+def load_party(run_dir: Path) -> tuple[FeatureParty, Samples] | None:
+    """Return the party whose own folder this is, as of its last checkpoint, and its raw test samples.
+
+    None for the folder of a whole run. Raises ConfigError for a folder of neither, ValueError where the party's data
+    are not there or have changed.
+    """
+    saved, checkpoints = run_dir / "config.yaml", CheckpointStore(run_dir / "checkpoints")
+    rounds = checkpoints.rounds()
+    state = checkpoints.load(rounds[-1]).get(SECTION) if saved.exists() and rounds else None
+    if state is None:
+        return None
+    if "name" not in state:
+        raise ConfigError(f"{run_dir}: an earlier version saved it, without the party's name; train a round with this")
+    config = load_config(saved)
+    source = open_source(config)
+    data = source.held_by(state["name"])
+    party = build_party(state["name"], prepare_party(source, data), None, config, start_runtime(config))
+    party.load_state_dict(state)
+    return party, data.test
 
 
 def _whole_state(run_dir: Path, name: str, state: State) -> State:

@@ -1,7 +1,8 @@
 """Export a trained split model: lvfl export RUN [--out DIR].
 
 Writes every party's pruned feature model and the head as torch.export (.pt2) and ONNX files, checks both against
-PyTorch, and adds a card (card.json, card.md). Needs: pip install 'lvfl[export]'.
+PyTorch, and adds a card (card.json, card.md: what goes in and comes out, and code that uses them). RUN may also be a
+party's own folder (of scripts/party.py): then its model alone. Needs: pip install 'lvfl[export]'.
 Exit codes: 0 done, 2 bad input (one line on stderr).
 """
 
@@ -15,7 +16,7 @@ from vfl.cli import DONE, OneLineParser, exit_code
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run of scripts/train.py")
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run, or of one of its parties")
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder (default: RUN/export)")
     return parser.parse_args()
 
@@ -23,12 +24,11 @@ def parse_arguments() -> argparse.Namespace:
 def run(arguments: argparse.Namespace) -> int:
     """Export and say where to."""
     from parties.export import export_run
-    from parties.trained import load_trained
     from vfl.export.model import check_tools
 
     check_tools()
     folder = arguments.out or arguments.run / "export"
-    card = export_run(load_trained(arguments.run), folder)
+    card = export_run(arguments.run, folder)
     print(f"{len(card['models'])} models, checked to {card['checked_to']:g}: {folder / 'card.md'}")
     return DONE
 

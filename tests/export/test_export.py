@@ -14,14 +14,19 @@ from rich.console import Console
 from shorthand import build_feature_model
 
 from models.small_map import SmallMapConv2d
-from parties.local import LocalLink
+from parties.export import export_run
 from parties.predict import predict
-from parties.trained import load_trained
+from parties.remote.party.worker import SECTION
+from parties.trained import load_run, load_trained
+from vfl.checkpoint import CheckpointStore
 from vfl.config import ConfigError, parse_config
+from vfl.data.source import open_source
+from vfl.data.split import write_split
 from vfl.experiments.run import run_experiment
 from vfl.export import model as exporting
 from vfl.export.model import ExportMismatch, check_tools, export_model, plain_model, run_onnx
 from vfl.lightweighting.pruning import StructuredPruner
+from vfl.run_folder import open_run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "export.py"
 
@@ -109,10 +114,50 @@ def test_the_files_together_predict_as_the_run_does(exported: tuple[Path, int]):
     assert code == 0
     server = load_trained(run_dir)
     folder = run_dir / "export"
-    links = [link for link in server.links if isinstance(link, LocalLink)]
-    embeddings = [run_onnx(folder / f"{link.name}.onnx", link.party.test.features) for link in links]
+    parts = open_source(server.config).split().parties
+    embeddings = [run_onnx(folder / f"{part.party}.onnx", part.test.features) for part in parts]  # raw pixels
     logits_NC = run_onnx(folder / "head.onnx", torch.cat(embeddings, dim=1))
     torch.testing.assert_close(logits_NC.softmax(dim=1), predict(server, {}), atol=1e-4, rtol=1e-4)
+
+
+def test_the_cards_code_predicts_raw_images_as_the_run_does(
+    exported: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+):
+    run_dir, _ = exported
+    code = (run_dir / "export" / "card.md").read_text().split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) <= 9
+    server = load_trained(run_dir)
+    source = open_source(server.config)
+    names = {"images": source.load().test.features.numpy()}
+    monkeypatch.chdir(run_dir / "export")
+    exec(code, names)
+    assert names["predicted"].tolist() == [str(each) for each in predict(server, {}).argmax(dim=1).tolist()]
+
+
+def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path, int], tmp_path: Path):
+    run_dir, _ = exported
+    trained = load_run(run_dir)
+    split = open_source(trained.config).split()
+    party_file = write_split(tmp_path, split, shared_labels=False, overwrite=False)[1]
+    own = tmp_path / "own"
+    config = trained.config.model_copy(update={"data": trained.config.data.model_copy(update={"file": party_file})})
+    open_run(own, config)
+    CheckpointStore(own / "checkpoints").save(2, {SECTION: trained.sections["party_2"]})
+    card = export_run(own, own / "export")
+    assert sorted(path.name for path in (own / "export").iterdir()) == [
+        "card.json",
+        "card.md",
+        "party_2.onnx",
+        "party_2.pt2",
+    ]
+    raw = split.parties[1].test.features
+    expected = run_onnx(run_dir / "export" / "party_2.onnx", raw)
+    assert torch.equal(run_onnx(own / "export" / "party_2.onnx", raw), expected)
+    assert card["models"]["party_2"]["preparation"].keys() == {"mean", "std"}
+    with pytest.raises(ConfigError, match="holds one party's own model; only that is there, to export"):
+        load_trained(own)
+    with pytest.raises(ConfigError, match="holds no run"):
+        export_run(tmp_path / "nothing", tmp_path / "out")
 
 
 def test_the_card_says_what_the_files_are(exported: tuple[Path, int]):
@@ -120,6 +165,9 @@ def test_the_card_says_what_the_files_are(exported: tuple[Path, int]):
     card = json.loads((run_dir / "export" / "card.json").read_text())
     summary = json.loads((run_dir / "summary.json").read_text())
     assert card["model_digest"] == summary["model_digest"]
+    assert card["finished_model_digest"] == summary["finished_model_digest"]
+    assert card["classes"] == [str(digit) for digit in range(10)]
+    assert card["models"]["party_1"]["input_types"] == ["uint8"]
     assert card["embeddings_in_order"] == ["party_1", "party_2"]
     for name, party in summary["parties"].items():
         model = card["models"][name]

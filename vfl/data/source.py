@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from torch import nn
+
 from models.features import Features
 from vfl.checkpoint import State
 from vfl.components import SOURCES
@@ -47,6 +49,10 @@ class Preparation(Protocol):
         """Return raw samples as a model reads them. Raises ValueError for samples that do not fit."""
         ...
 
+    def module(self) -> nn.Module | None:
+        """Return ``apply`` as the first layer of an exported model; None where that takes what ``apply`` returns."""
+        ...
+
     def state_dict(self) -> State:
         """Return what was fitted; it is saved with the party's state and never leaves the party."""
         ...
@@ -65,6 +71,9 @@ class AsItIs:
     def apply(self, samples: Samples) -> Samples:
         """Return the samples."""
         return samples
+
+    def module(self) -> None:
+        """Nothing to do."""
 
     def state_dict(self) -> State:
         """Return nothing."""

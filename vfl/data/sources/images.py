@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.features import Features
 from vfl.checkpoint import State
@@ -97,6 +97,10 @@ class Standardisation:
         features.sub_(_per_channel(self.mean_C, features)).div_(_per_channel(self.std_C, features))
         return replace(samples, features=features)
 
+    def module(self) -> nn.Module:
+        """Return the same as a layer, of images [B, C, H, W] of any type."""
+        return StandardisationLayer(self.mean_C, self.std_C)
+
     def state_dict(self) -> State:
         """Return mean and standard deviation, float64 [C]."""
         return {"mean_C": self.mean_C, "std_C": self.std_C}
@@ -104,6 +108,19 @@ class Standardisation:
     def load_state_dict(self, state: State) -> None:
         """Take over mean and standard deviation."""
         self.mean_C, self.std_C = state["mean_C"], state["std_C"]
+
+
+class StandardisationLayer(nn.Module):
+    """What `Standardisation.apply` does, for raw images [B, C, H, W] of any type."""
+
+    def __init__(self, mean_C: Tensor, std_C: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean_C.float().view(-1, 1, 1))
+        self.register_buffer("std", std_C.float().view(-1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return standardised images, float32."""
+        return (images.float() - self.get_buffer("mean")) / self.get_buffer("std")
 
 
 def check_images(samples: Samples) -> None:
