@@ -31,12 +31,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from parties.remote.server.server_process import run_server
     from vfl.config import load_config
     from vfl.experiments.run import show_outcome
-    from vfl.run_folder import choose_run_dir
+    from vfl.run_folder import find_run_dir
 
     config = load_config(arguments.config, arguments.overrides)
     for line in config.warnings():
         console.print(f"warning: {line}")
-    run_dir = arguments.run_dir or choose_run_dir(config.name, Path("runs"), resume=arguments.resume)
+    run_dir = find_run_dir(config, arguments.config, arguments.run_dir, resume=arguments.resume)
     outcome = run_server(config, run_dir, resume=arguments.resume, insecure=arguments.insecure, console=console)
     return show_outcome(outcome, config, run_dir, console)
 

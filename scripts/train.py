@@ -1,5 +1,7 @@
 """Train one experiment: lvfl train CONFIG [key=value ...] [--run-dir DIR] [--resume] [--processes].
 
+A run's folder in the place of CONFIG goes on with it: lvfl train --resume RUN [training.rounds=20].
+
 Horizontal experiments can share their clients: torchrun --nproc-per-node 2 -m lvfl train CONFIG ...
 
 Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party process stayed away, 130 interrupted after a checkpoint.
@@ -21,7 +23,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("config", type=Path, help="YAML file of the experiment, or a shipped one, as quickstart")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as training.rounds=20")
     parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
-    parser.add_argument("--resume", action="store_true", help="continue a run from its last checkpoint")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue a run from its last checkpoint; rounds, patience and cadences may be others",
+    )
     parser.add_argument(
         "--processes", action="store_true", help="a process for the server and each party, over TLS on this machine"
     )
@@ -33,18 +39,19 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     from vfl.config import load_config
     from vfl.experiments.mode import MODES
     from vfl.experiments.run import run_experiment, show_outcome
-    from vfl.run_folder import choose_run_dir
+    from vfl.run_folder import find_run_dir
     from vfl.workers import join_workers
 
     config = load_config(arguments.config, arguments.overrides)
     for line in config.warnings():
         console.print(f"warning: {line}")
     workers = join_workers(config, MODES.load(config.mode).check_workers)
-    run_dir = arguments.run_dir or choose_run_dir(config.name, Path("runs"), resume=arguments.resume)
+    run_dir = find_run_dir(config, arguments.config, arguments.run_dir, resume=arguments.resume)
     run_dir = Path(workers.from_first(str(run_dir)))  # the others may find it begun
     if arguments.resume and not (run_dir / "config.yaml").exists():
         console.print(f"warning: --resume: nothing is saved in {run_dir}; a new run begins")
-    if arguments.processes:
+    from_processes = arguments.config.is_dir() and (run_dir / "processes").is_dir()
+    if arguments.processes or from_processes:
         from parties.remote.together import run_together
 
         return run_together(config, run_dir, resume=arguments.resume, console=console)

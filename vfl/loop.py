@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from vfl.checkpoint import CheckpointStore, State
-from vfl.errors import Diverged
+from vfl.errors import ConfigError, Diverged
 
 Metrics = dict[str, float]
 """Values of one round by TensorBoard tag, as ``accuracy/test`` or ``alpha/party_1``."""
@@ -189,11 +189,13 @@ class TrainingLoop:
         _, sections = loaded
         own = sections.pop("loop")
         self.next_round = self._saved_round = own["next_round"]
+        if self.next_round > self.rounds:
+            raise ConfigError(f"training.rounds: {self.rounds} are fewer than the {self.next_round} that are done")
         self.last_metrics = own["last_metrics"]
         self.wall_time_s = own["wall_time_s"]
         self._started_s -= self.wall_time_s
         for callback in self.callbacks:
-            if callback.name:
+            if callback.name in own["callbacks"]:  # patience may be new
                 callback.load_state_dict(own["callbacks"][callback.name])
         self.algorithm.load_state_dict(sections)
 

@@ -25,6 +25,13 @@ def choose_run_dir(name: str, runs: Path, *, resume: bool) -> Path:
     return runs / f"{name}-{len(used) + 1}"
 
 
+def find_run_dir(config: ExperimentConfig, source: Path, given: Path | None, *, resume: bool) -> Path:
+    """Return the folder of a run: the one given, the one that stands in its file's place, or one below ``runs``."""
+    if given is not None or source.is_dir():
+        return given or source
+    return choose_run_dir(config.name, Path("runs"), resume=resume)
+
+
 def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
     """Check, before anything is loaded or written, that a run may begin or go on in the folder.
 
@@ -39,7 +46,7 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
         return
     if not resume:
         raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
-    changes = changed_keys(load_config(saved).apart_from_network(), config.apart_from_network())
+    changes = changed_keys(load_config(saved).fixed(), config.fixed())
     if changes:
         raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
 
@@ -57,7 +64,7 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
                 write_atomically(saved, dump_config(config))
     except OSError as error:
         raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
-    if load_config(saved).apart_from_network() != config.apart_from_network():
+    if load_config(saved).fixed() != config.fixed():
         raise ConfigError(f"--run-dir: another run has just begun in {run_dir}; name another folder")
 
 
@@ -69,6 +76,12 @@ def private_files() -> Generator[None]:
         yield
     finally:
         os.umask(before)
+
+
+def update_config(run_dir: Path, config: ExperimentConfig) -> None:
+    """Write the configuration of a run that goes on with other settings, as more rounds, once the folder is held."""
+    if load_config(run_dir / "config.yaml") != config:
+        write_atomically(run_dir / "config.yaml", dump_config(config))
 
 
 @contextmanager

@@ -13,13 +13,15 @@ def shipped_folder() -> Path:
 
 
 def find_config(given: Path, folder: Path = Path()) -> Path:
-    """Return the YAML file that is meant: a path from ``folder`` on, or the name of a shipped one, as quickstart.
+    """Return the YAML file that is meant: a path from ``folder`` on, a run's folder, or a shipped one's name.
 
     Raises ConfigError, naming the nearest, for a name that is neither.
     """
     path = folder / given
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return path
+    if (path / "config.yaml").is_file():
+        return path / "config.yaml"
     shipped = shipped_folder()
     names = [str(file.relative_to(shipped).with_suffix("")) for file in sorted(shipped.rglob("*.yaml"))]
     if str(given) in names:

@@ -343,10 +343,33 @@ def test_checkpoints_whose_configuration_is_gone_are_not_gone_on_with(train: Tra
 def test_a_resume_with_another_configuration_names_what_changed(train: Train, copied: Path):
     before = content_of(copied)
     error = train("--run-dir", copied, "--resume", "training.rounds=9", "lightweighting.beta=0.7").error
-    assert "lightweighting.beta (0.5 -> 0.7), training.rounds (4 -> 9)" in error
+    assert "changed: lightweighting.beta (0.5 -> 0.7); use" in error
     assert error.startswith("--resume: the configuration has changed")
     assert error.endswith(f"use the saved {copied / 'config.yaml'}")
     assert content_of(copied) == before
+
+
+def test_a_run_goes_on_from_its_folder_alone_and_for_longer(train: Train, copied: Path, tmp_path: Path):
+    longer = ["training.rounds=6", "evaluation.every=2", "checkpoint.every=5", "training.patience=50"]
+    ended = train("--resume", *longer, config=copied)
+    assert ended.code == 0
+    assert "resumed after 4 of 6 rounds" in ended.out
+    assert load_config(copied / "config.yaml").training.rounds == summary_of(copied)["rounds"] == 6
+    assert train("training.rounds=6", "--run-dir", tmp_path / "whole").code == 0
+    assert summary_of(copied)["model_digest"] == summary_of(tmp_path / "whole")["model_digest"]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ([], "--run-dir: {run} holds a run; add --resume or name another folder"),
+        (["--resume", "training.rounds=2"], "training.rounds: 2 are fewer than the 4 that are done"),
+    ],
+)
+def test_a_folder_alone_that_cannot_go_on_is_one_line(train: Train, copied: Path, options: list[str], line: str):
+    before = summary_of(copied)
+    assert train(*options, config=copied).error == line.format(run=copied)
+    assert summary_of(copied) == before
 
 
 def test_a_resume_with_other_data_is_refused(train: Train, copied: Path, monkeypatch: pytest.MonkeyPatch):

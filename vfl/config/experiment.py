@@ -285,9 +285,18 @@ class ExperimentConfig(Section):
         if self.training.batch_size == 1 and any(model.batch_norm for model in models):
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
 
-    def apart_from_network(self) -> "ExperimentConfig":
-        """Return the experiment with default network settings: what must not change when a run goes on."""
-        return self.model_copy(update={"network": NetworkConfig()})
+    def fixed(self) -> "ExperimentConfig":
+        """Return what must not change when a run goes on: the experiment with defaults for all that may.
+
+        These are the network, how long to train, how often to evaluate and to save.
+        """
+        free = {
+            "network": NetworkConfig(),
+            "training": self.training.model_copy(update={"rounds": 1, "patience": None}),
+            "evaluation": self.evaluation.model_copy(update={"every": 1}),
+            "checkpoint": CheckpointConfig(),
+        }
+        return self.model_copy(update=free)
 
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""

@@ -14,7 +14,7 @@ from vfl.cli import DONE, INTERRUPTED
 from vfl.config import ExperimentConfig
 from vfl.experiments.mode import MODES, Built, Stage
 from vfl.loop import Callback, TrainingLoop, stop_on_signal
-from vfl.run_folder import check_run, only_process_in, open_run, write_summary
+from vfl.run_folder import check_run, only_process_in, open_run, update_config, write_summary
 from vfl.runtime import start_runtime
 from vfl.workers import Alone
 
@@ -63,6 +63,7 @@ def run_experiment(
     open_run(run_dir, config)
     console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
     with only_process_in(run_dir):
+        update_config(run_dir, config)
         store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)
         return train(built, config, stage, store, extra_callbacks)
 

@@ -26,7 +26,7 @@ from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, open_source, prepare_party
 from vfl.loop import stop_on_signal
-from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, write_run_id
+from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, update_config, write_run_id
 from vfl.runtime import start_runtime
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Leaving, kind_of
 from vfl.wire.text import plain
@@ -101,6 +101,7 @@ def run_party(
     dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation, lists=lists)
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     with only_process_in(run_dir), dialer:
+        update_config(run_dir, config)
         return Participation(dialer, run_dir, store, restore, consent, console).follow_orders()
 
 

@@ -26,7 +26,7 @@ from vfl.errors import PeerLost
 from vfl.experiments.mode import Built
 from vfl.experiments.run import Outcome, train
 from vfl.loop import Callback, TrainingLoop
-from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, write_run_id
+from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, update_config, write_run_id
 from vfl.runtime import Runtime, start_runtime
 from vfl.vertical.link import PartyLink
 
@@ -223,6 +223,7 @@ def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecur
     labels = load_labels(config)
     open_run(run_dir, config)
     with only_process_in(run_dir):
+        update_config(run_dir, config)
         run = read_run_id(run_dir)
         if not run:
             run = secrets.token_hex(8)
