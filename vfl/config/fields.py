@@ -63,7 +63,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
-    def keys(cls) -> list[str]:
+    def known_keys(cls) -> list[str]:
         """Return the names of its settings."""
         return list(cls.model_fields)
 

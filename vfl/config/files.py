@@ -206,4 +206,4 @@ def _known_keys(location: Sequence[int | str]) -> list[str]:
     for part in location:
         # What has no field of that name is a value of ``models.parties``.
         section = _field_type(section, str(part)) or FeatureModelConfig
-    return section.keys() if _is_section(section) else []
+    return section.known_keys() if _is_section(section) else []

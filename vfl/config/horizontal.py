@@ -201,7 +201,7 @@ class HorizontalConfig(Section, extra="allow"):
     """The cell of an algorithm that schedules one."""
 
     @classmethod
-    def keys(cls) -> list[str]:
+    def known_keys(cls) -> list[str]:
         """Return what may stand here: the shared settings and the algorithms' sections."""
         return [*cls.model_fields, *ALGORITHMS.names()]
 

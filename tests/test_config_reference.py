@@ -1,0 +1,16 @@
+from pathlib import Path
+
+from vfl.config.experiment import ExperimentConfig
+from vfl.config.reference import reference
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+
+
+def test_the_page_is_what_the_types_say():
+    assert PAGE.read_text(encoding="utf-8") == reference(), "python -m vfl.config.reference > docs/configuration.md"
+
+
+def test_the_page_has_the_type_the_default_and_the_meaning_of_a_setting():
+    line = "| `checkpoint.every` | whole number from 1 | 5 | Rounds between checkpoints; the last round and an inter"
+    assert any(each.startswith(line) for each in reference().splitlines())
+    assert all(f"`{key}`" in reference() or f"\n## {key}\n" in reference() for key in ExperimentConfig.model_fields)

@@ -1,0 +1,125 @@
+"""The reference of all settings, written from their types: python -m vfl.config.reference > docs/configuration.md."""
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import cast
+
+from vfl.config.experiment import ExperimentConfig
+from vfl.config.fields import Section
+
+HEAD = """# Configuration
+
+Every key of an experiment, written by `python -m vfl.config.reference` from the types that check it. A file holds what
+differs from the defaults; on the command line a key is written with dots: `training.rounds=20`.
+"""
+TYPES = {
+    "Positive": "whole number from 1",
+    "Number": "number",
+    "Fraction": "number from 0, below 1",
+    "AboveZero": "number above 0",
+    "NotNegative": "number from 0",
+    "Probability": "number above 0, up to 1",
+    "RatioSchedule": "ratio, `{round: ratio}`, or either by party",
+    "RateSchedule": "number, or `{round: number}`",
+    "None": "null",
+    "int": "whole number",
+    "float": "number",
+    "bool": "true, false",
+    "str": "name",
+    "Path": "path",
+}
+"""What a type is called, by its name in the source."""
+
+
+def reference() -> str:
+    """Return the whole page in Markdown."""
+    nested = [key for key in ExperimentConfig.model_fields if _section(ExperimentConfig.type_of(key))]
+    parts = [HEAD, *_table(ExperimentConfig, "")]
+    for key in nested:
+        section = _section(ExperimentConfig.type_of(key))
+        assert section is not None
+        parts += [f"\n## {key}\n\n{inspect.cleandoc(section.__doc__ or '')}\n", *_table(section, f"{key}.")]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _table(section: type[Section], prefix: str) -> list[str]:
+    rows = [f"| `{key}` | {kind} | {default} | {text} |" for key, kind, default, text in _rows(section, prefix)]
+    return ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
+
+
+def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield key, type, default and meaning of the settings of a section and, but for the top, of those within."""
+    sources = _sources(section)
+    for key in section.known_keys():
+        inner = _section(section.type_of(key))
+        if inner is None:
+            kind, text = sources[key]
+            default = section.model_fields[key].get_default(call_default_factory=True)
+            yield f"{prefix}{key}", kind, _shown(default, section.model_fields[key].is_required()), text
+        elif prefix:
+            yield from _rows(inner, f"{prefix}{key}.")
+
+
+def _sources(section: type[Section]) -> dict[str, tuple[str, str]]:
+    """Return type and meaning of every setting as its source has them."""
+    found: dict[str, tuple[str, str]] = {}
+    for owner in reversed(section.__mro__):
+        if not issubclass(owner, Section) or owner is Section:
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(tree, ast.ClassDef)
+        for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+            if not isinstance(node, ast.AnnAssign):
+                continue
+            text = _told(after)
+            found[ast.unparse(node.target)] = (_kind(node.annotation), _cell(text.replace("``", "`")))
+    return found
+
+
+def _told(node: ast.stmt | None) -> str:
+    """Return the text of a docstring, "" where a statement is none."""
+    match node:
+        case ast.Expr(ast.Constant(str(text))):
+            return text
+        case _:
+            return ""
+
+
+def _kind(annotation: ast.expr) -> str:
+    """Return what a type is called."""
+    match annotation:
+        case ast.BinOp(left, ast.BitOr(), right):
+            return f"{_kind(left)}, or {_kind(right)}"
+        case ast.Subscript(ast.Name("Annotated"), ast.Tuple([first, *_])):
+            return _kind(first)
+        case ast.Subscript(ast.Name("Literal"), values):
+            return re.sub(r"[()']", "", ast.unparse(values))
+        case ast.Subscript(ast.Name("tuple"), ast.Tuple([first, *_])):
+            return f"list: {_kind(first)}"
+        case _:
+            name = ast.unparse(annotation)
+            return TYPES.get(name, _cell(f"`{name}`"))
+
+
+def _shown(default: object, required: bool) -> str:
+    if required:
+        return "required"
+    if isinstance(default, bool):
+        return str(default).lower()
+    text = str(list(cast(tuple[object, ...], default)) if isinstance(default, tuple) else default)
+    return "null" if default is None else _cell(text)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _section(kind: object) -> type[Section] | None:
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+if __name__ == "__main__":
+    print(reference(), end="")  # noqa: T201 - it is what the module is for
