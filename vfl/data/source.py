@@ -117,7 +117,8 @@ class Source:
 
     def split(self) -> Split:
         """Load everybody's samples, the same rows in the same order for all. Raises ValueError, naming the field."""
-        raise NotImplementedError
+        kind = self.data.dataset.kind
+        raise ValueError(f"data.dataset.kind: {kind} has owners and does not split over them; its source needs split()")
 
     def load(self) -> Dataset:
         """Load whole samples, for clients that hold samples. Raises ValueError, naming the field."""
@@ -155,7 +156,11 @@ class SourceFactory(Protocol):
 
 def open_source(config: ExperimentConfig) -> Source:
     """Return the experiment's source. Raises ValueError for one that cannot be used."""
-    return SOURCES.make(config.data.dataset.kind, config.data, config.seed)
+    kind = config.data.dataset.kind
+    source = SOURCES.make(kind, config.data, config.seed)
+    if not isinstance(source, Source):
+        raise ValueError(f"data source {kind!r}: gives {source!r}; it must be {SOURCES.contract}")
+    return source
 
 
 def prepare_party(source: Source, data: PartyData) -> Prepared:

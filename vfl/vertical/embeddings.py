@@ -44,8 +44,11 @@ class CompressorFactory(Protocol):
 
 
 def build_compressor(wire: WireConfig) -> Compressor:
-    """Build the compressor that `wire.compressor` names."""
-    return COMPRESSORS.make(wire.compressor, wire)
+    """Build the compressor that `wire.compressor` names. Raises ValueError for one that cannot be used."""
+    compressor = COMPRESSORS.make(wire.compressor, wire)
+    if not all(callable(getattr(compressor, name, None)) for name in ("compress", "decompress")):
+        raise ValueError(f"compressor {wire.compressor!r}: gives {compressor!r}; it must be {COMPRESSORS.contract}")
+    return compressor
 
 
 class EmbeddingReceiver:

@@ -1,0 +1,152 @@
+"""The package of docs/extending.md, installed from the page: what a stranger adds trains, prunes, resumes, exports.
+
+One process of a fresh environment imports PyTorch and forks once per command (``tests/forked_commands.py``).
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = dict(
+    re.findall(r"^```\w+\n# (\S+\.\w+)\n(.*?)^```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL | re.M)
+)
+OURS = {name: text for name, text in FILES.items() if not name.startswith("vfl/")}
+BROKEN = """
+from torch import nn
+from vfl.data.source import Source
+
+class Silent(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+    def forward(self, series):
+        return series.mean()
+
+class Unsplit(Source):
+    parties = ("one", "two")
+
+class OneWay:
+    def __init__(self, wire):
+        pass
+    def compress(self, embedding_BD, ratio):
+        return b""
+
+class NoAlgorithm:
+    pass
+"""
+OFFERED = {
+    "lvfl.feature_models": "silent = broken:Silent",
+    "lvfl.sources": "unsplit = broken:Unsplit",
+    "lvfl.compressors": "one_way = broken:OneWay",
+    "lvfl.algorithms": "nothing = broken:NoAlgorithm\ngone = broken:Gone",
+}
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory) -> Path:
+    """An environment that sees this one's packages and this checkout, and has the stranger's package installed."""
+    folder = tmp_path_factory.mktemp("stranger")
+    write(folder / "source", OURS | {"stranger/__init__.py": ""})
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv" / "bin" / "python"
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder / "venv")}))
+    seen = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "seen.pth").write_text("\n".join(f"import site; site.addsitedir({path!r})" for path in seen))
+    install = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--no-index"]
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install, str(folder / "source")], check=True)
+    points = "\n".join(f"[{group}]\n{lines}\n" for group, lines in OFFERED.items())
+    metadata = "Metadata-Version: 2.1\nName: broken\nVersion: 1\n"
+    write(site, {"broken.py": BROKEN, "broken-1.dist-info/METADATA": metadata})
+    write(site, {"broken-1.dist-info/entry_points.txt": points})
+    return python
+
+
+@pytest.fixture(scope="module")
+def results(python: Path) -> list[dict[str, Any]]:
+    """What every command of this file gave: exit code and output."""
+    folder = python.parents[2] / "source"
+    orders = [{"arguments": arguments, "kill_at": kill_at} for arguments, kill_at in COMMANDS]
+    environment = os.environ | {"PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""}
+    command = [str(python), str(ROOT / "tests" / "forked_commands.py")]
+    options: dict[str, Any] = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
+    done = subprocess.run(command, input=json.dumps(orders), **options)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+TRAIN = ["train", "waves.yaml"]
+COMMANDS: list[tuple[list[str], str | None]] = [
+    ([*TRAIN, "--run-dir", "whole"], None),
+    ([*TRAIN, "--run-dir", "killed"], "killed/checkpoints"),
+    ([*TRAIN, "--run-dir", "killed", "--resume"], None),
+    ([*TRAIN, "--run-dir", "apart", "--processes"], None),
+    (["predict", "whole"], None),
+    (["export", "whole"], None),
+    (["report", "whole"], None),
+    (["train", "halfway.yaml", "--run-dir", "halfway"], None),
+]
+REFUSED = {
+    "models.feature={kind: silent, options: {}}": r"Silent: forward gives torch.float32 \[\] instead of float \[B, D\]",
+    "models.feature.options.width=3": "models.feature.options: residual knows channels, not width",
+    "models.feature.kind=stranger.residual:Residual": "unknown feature model 'stranger.residual:Residual'",
+    "data.dataset.kind=unsplit": "data.dataset.kind: unsplit has owners and does not split over them",
+    "wire.compressor=one_way": "compressor 'one_way': gives .*OneWay.* it must be a callable that makes",
+    "horizontal.algorithm=nothing": "algorithm 'nothing' of package 'broken': .* does not fit; it must be a subclass",
+    "horizontal.algorithm=gone": "algorithm 'gone' of package 'broken': cannot import 'broken:Gone' .AttributeError",
+}
+COMMANDS += [
+    (["train", "halfway.yaml" if "horizontal" in override else "waves.yaml", override, "--run-dir", "never"], None)
+    for override in REFUSED
+]
+
+
+def summary(python: Path, run: str) -> dict[str, Any]:
+    return json.loads((python.parents[2] / "source" / run / "summary.json").read_text())
+
+
+def test_all_of_it_trains_alone_in_processes_and_after_a_kill(python: Path, results):
+    done = results[: len(COMMANDS) - len(REFUSED)]
+    assert [result["code"] for result in done] == [0, -9, 0, 0, 0, 0, 0, 0], json.dumps(done, indent=1)
+    whole = summary(python, "whole")
+    assert summary(python, "killed")["model_digest"] == whole["model_digest"]
+    assert summary(python, "apart")["model_digest"] == whole["model_digest"]
+    assert set(whole["parties"]) == {"harbour", "hill"}
+    assert {party["alpha"] for party in whole["parties"].values()} == {0.5}
+    assert whole["train_macs"] < whole["unpruned_train_macs"]
+    assert whole["uplink_bytes"] < 0.6 * whole["dense_uplink_bytes"]  # a byte per value instead of four
+    assert summary(python, "halfway")["rounds"] == 2
+
+
+def test_what_was_trained_is_predicted_with_exported_and_reported(python: Path, results):
+    folder = python.parents[2] / "source" / "whole"
+    header, *rows = (folder / "predictions.csv").read_text().splitlines()
+    assert "p_low,p_middle,p_high" in header
+    assert len(rows) == 32
+    card = json.loads((folder / "export" / "card.json").read_text())
+    assert card["models"]["harbour"]["input"] == [1, 24]
+    assert card["models"]["harbour"]["widths"]["stem"] == 4
+    assert "harbour" in (folder / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)), ids=list(REFUSED))
+def test_a_broken_component_ends_the_run_in_one_line(number: int, results):
+    result = results[len(COMMANDS) - len(REFUSED) + number]
+    assert result["code"] == 2, result
+    errors = [line for line in result["output"].splitlines() if line.strip()]
+    assert re.search(list(REFUSED.values())[number], errors[-1]), errors
+    assert "Traceback" not in result["output"]
