@@ -54,7 +54,7 @@ class Terms(Section):
     alpha: Ratios
     beta: Ratios
     evaluation_rows: Count
-    """Test samples that are evaluated in a round."""
+    """Test samples; in a round each is evaluated a few times at most (``PASSES_IN_ROUND``)."""
 
     @classmethod
     def of(cls, config: ExperimentConfig, party: str, evaluation_rows: int) -> Self:

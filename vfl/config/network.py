@@ -39,7 +39,7 @@ class ConsentConfig(Section):
     beta: Fraction | None = None
     """Least sparsification of the embeddings that it sends."""
     evaluation_rows: Positive | None = None
-    """Most test samples whose embeddings it sends in a round."""
+    """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
     accepted: str | None = None
     """Fingerprint of terms that the owner has accepted, as the party shows it."""
 
