@@ -22,13 +22,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--keep-checkpoints", action="store_true", help="of finished runs as well, for predict.py and export.py"
     )
+    parser.add_argument("--dry-run", action="store_true", help="train nothing; tell the runs, and the minutes left")
     return parser.parse_intermixed_args()
 
 
 def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the sweep."""
     from vfl.config import ConfigError
-    from vfl.experiments.sweep import train_sweep
+    from vfl.experiments.sweep import foresee, train_sweep
     from vfl.experiments.sweep_plan import load_sweep
     from vfl.experiments.sweep_view import names
 
@@ -36,6 +37,10 @@ def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
         raise ConfigError(f"--jobs: {arguments.jobs} runs at once train nothing; give at least 1")
     sweep = load_sweep(arguments.sweep, arguments.overrides)
     folder = arguments.out or Path("runs") / sweep.name
+    if arguments.dry_run:
+        for line in foresee(sweep, folder, arguments.jobs):
+            console.print(line)
+        return DONE
     state = train_sweep(sweep, folder, arguments.jobs, console, keep_checkpoints=arguments.keep_checkpoints)
     console.print(f"{len(state.summaries)} of {len(state.runs)} runs finished: {folder / 'sweep.csv'}")
     if state.failures:

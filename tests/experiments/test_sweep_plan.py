@@ -1,5 +1,6 @@
 """What a sweep's file makes: the runs, their names, and one line for everything that is wrong with it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.config import ConfigError
+from vfl.config import ConfigError, dump_config
+from vfl.experiments.sweep import foresee
 from vfl.experiments.sweep_plan import Sweep, folder_name, load_sweep
 
 BASE = {"name": "base", "training": {"rounds": 7}, "lightweighting": {"beta": 0.1}}
@@ -61,6 +63,7 @@ def test_every_listed_setting_meets_every_point_of_the_grid(write):
         ({"gird": {"seed": [1]}}, "gird: unknown key; did you mean 'grid'?"),
         ({"grid": {"seed": [1]}, "search": {"trials": 2}}, "search chooses the runs itself"),
         ({"grid": {"seed": 3}}, "grid.seed"),
+        ({"search": {"alpha": {"low": 0.6, "high": 0.2}}}, "search.alpha: value error, low 0.6 is above high 0.2"),
         ({"base": "nowhere.yaml", "grid": {"seed": [1]}}, "nowhere.yaml: cannot be read"),
     ],
 )
@@ -69,6 +72,39 @@ def test_what_is_wrong_is_said_in_one_line(write, sections: dict[str, Any], expe
         load_sweep(write(**sections)).runs(1)
     assert expected in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("sections", "override"),
+    [
+        ({"grid": {"seed": [0, 1]}}, "seed=3"),
+        ({"list": [{"training.rounds": 3}]}, "training.rounds=4"),
+        ({"search": {"trials": 2}}, "lightweighting.beta=0.1"),
+    ],
+)
+def test_an_override_of_what_varies_is_refused_not_ignored(write, sections: dict[str, Any], override: str):
+    key = override.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"^{key}: the sweep varies it"):
+        load_sweep(write(**sections), [override])
+    assert load_sweep(write(**sections), ["threads=2"]).base["threads"] == 2
+
+
+def test_a_dry_run_tells_what_is_left_and_for_how_long(write, tmp_path: Path):
+    sweep = load_sweep(write(grid={"seed": [0, 1, 2]}))
+    out = tmp_path / "out"
+    assert foresee(sweep, out, 1)[-1] == "3 runs, none finished: how long one takes is known after the first"
+    assert not out.exists()
+    run = sweep.runs(1)[0]
+    (out / "runs" / run.folder).mkdir(parents=True)
+    (out / "sweep.json").write_text(json.dumps({"threads": 1}))
+    (out / "runs" / run.folder / "config.yaml").write_text(dump_config(run.config))
+    costs = ("uplink_bytes", "downlink_bytes", "dense_uplink_bytes", "dense_downlink_bytes")
+    summary = dict.fromkeys((*costs, "train_macs", "unpruned_train_macs"), 1)
+    summary |= {"rounds": run.config.training.rounds, "wall_time_s": 90.0}
+    (out / "runs" / run.folder / "summary.json").write_text(json.dumps(summary))
+    lines = foresee(sweep, out, 2)
+    assert lines[:2] == ["seed0: finished", "seed1: to be trained"]
+    assert lines[-1] == "1 of 3 runs finished, 90 s each; about 1.5 minutes are left"
 
 
 numbers = st.one_of(st.integers(-9, 9), st.floats(-1, 1), st.floats(1e-9, 1e30))

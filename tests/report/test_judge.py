@@ -1,13 +1,16 @@
 """Pareto fronts and costs up to a target, against their definitions."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.config import parse_config
-from vfl.reports.judge import cheapest_within, pareto_front, reached, sent_bytes, target_accuracy, train_macs
-from vfl.reports.runs import ReportedRun, Variant, load_subject
+from vfl.reports.judge import cheapest_within, noise, pareto_front, reached, sent_bytes, target_accuracy, train_macs
+from vfl.reports.runs import ReportedRun, Subject, Variant, load_subject
+from vfl.reports.tables import advice
+from vfl.reports.write import markdown
 
 
 def variant(label: str, cost: int, accuracy: float) -> Variant:
@@ -51,3 +54,34 @@ def test_the_cheapest_within_the_points(sweep: Path):
     assert cheapest_within(subject, 2.0, sent_bytes).label == "α 0, β 0.8"  # loses 1.6 points
     assert cheapest_within(subject, 2.0, train_macs).label == "α 0.2, β 0"  # loses 2 points
     assert cheapest_within(subject, 100, train_macs).settings["lightweighting.alpha"] == 0.6
+
+
+def seeds(label: str, cost: int, *accuracies: float) -> Variant:
+    return Variant(label, {"x": cost}, tuple(variant(label, cost, each).runs[0] for each in accuracies))
+
+
+def test_costs_within_one_percent_are_ties_that_go_to_the_more_accurate():
+    cheap, same, dear = variant("cheap", 1000, 0.90), variant("same", 1010, 0.98), variant("dear", 1011, 0.97)
+    assert pareto_front([cheap, same, dear], train_macs) == [same]
+    subject = Subject("s", Path(), (replace(dear, settings={"x": 0}), cheap, same), ())
+    assert cheapest_within(subject, 10, train_macs) is same
+    apart = variant("apart", 1021, 0.99)
+    assert pareto_front([same, apart], train_macs) == [same, apart]
+
+
+def test_a_difference_below_the_spread_of_seeds_is_said_to_be_noise():
+    spread = seeds("a", 1, 0.90, 0.94)
+    assert noise(spread, seeds("b", 1, 0.50, 0.54)) == ""
+    # Variances 0.0008 each, difference 0.01: 4 * 0.0016 / 0.0001 seeds.
+    assert noise(spread, seeds("b", 1, 0.91, 0.95)).endswith("64 seeds would tell")
+    assert noise(spread, spread).endswith("they are equal")
+    assert noise(variant("c", 1, 0.5), spread) == "one seed cannot tell a difference from noise: train three"
+
+
+def test_the_advice_is_the_first_thing_said_and_names_the_command(sweep: Path):
+    subject = load_subject(sweep)
+    said = advice(subject)
+    assert said.startswith("Choose α ")
+    assert said.endswith("config.yaml")
+    assert Path(said.rpartition("lvfl train ")[2]).exists()
+    assert markdown(subject, [], []).splitlines()[2] == f"**{said}**"

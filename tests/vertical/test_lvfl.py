@@ -6,13 +6,14 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from parties.head_server import HeadServer
 from parties.local import LocalLink
 from vfl.vertical.batches import batch_rows
 from vfl.vertical.joint import JointTrainer
 from vfl.vertical.labels import gradient_scale
+from vfl.vertical.reference import Reference
 from vfl.wire.messages import Kind, Message, MessageError, control
 
 SETTINGS = {"training": {"rounds": 4, "batch_size": 16, "optimizer": {"learning_rate": 0.05, "momentum": 0.9}}}
@@ -95,51 +96,6 @@ def test_replay_and_broadcast_give_equal_bits(build, iterations: int, values: st
     assert len(digests) == 1
 
 
-class NaiveLVFL:
-    """Algorithm 1 written down as it stands, with masks instead of codecs and a second forward pass per exchange."""
-
-    def __init__(self, server: HeadServer, iterations: int, beta: float, labels: str) -> None:
-        parties = parties_of(server)
-        self.models = [copy.deepcopy(party.model) for party in parties]
-        self.images = [party.train.features for party in parties]
-        self.head = copy.deepcopy(server.trainer.head)
-        self.y = server.train_labels_N
-        self.iterations, self.beta, self.labels = iterations, beta, labels
-        self.optimizers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in [*self.models, self.head]]
-
-    def sparse(self, h: Tensor) -> Tensor:
-        removed = int(self.beta * h.numel())
-        order = torch.argsort(h.abs().flatten(), stable=True)
-        flat = h.flatten().clone()
-        flat[order[:removed]] = 0.0
-        return flat.view_as(h)
-
-    def descend(self, k: int, loss: Tensor, module: nn.Module) -> None:
-        for parameter in module.parameters():
-            parameter.grad = None
-        parameters = list(module.parameters())
-        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            parameter.grad = gradient
-        self.optimizers[k].step()
-
-    def exchange(self, rows: Tensor) -> None:
-        y = self.y[rows]
-        stale = [self.sparse(m(x[rows]).detach()) for m, x in zip(self.models, self.images, strict=True)]
-        leaves = [h.clone().requires_grad_() for h in stale]
-        at_server = torch.autograd.grad(F.cross_entropy(self.head(torch.cat(leaves, 1)), y), leaves)
-        old_head = copy.deepcopy(self.head)
-        for k, (model, images) in enumerate(zip(self.models, self.images, strict=True)):
-            for _ in range(self.iterations):
-                own = model(images[rows])
-                if self.labels == "server":
-                    loss = (own * at_server[k]).sum()
-                else:
-                    loss = F.cross_entropy(old_head(torch.cat([*stale[:k], own, *stale[k + 1 :]], 1)), y)
-                self.descend(k, loss, model)
-        for _ in range(self.iterations):
-            self.descend(-1, F.cross_entropy(self.head(torch.cat(stale, 1)), y), self.head)
-
-
 @pytest.mark.parametrize("labels", ["shared", "server"])
 @pytest.mark.parametrize("iterations", [1, 3])
 @pytest.mark.parametrize("beta", [0.0, 0.6])
@@ -153,12 +109,23 @@ def test_equals_a_naive_algorithm_1(build, labels: str, iterations: int, beta: f
         training=training(labels=labels, local_iterations=iterations),
         lightweighting={"beta": beta},
     )
-    naive = NaiveLVFL(server, iterations, beta, labels)
+    parties = parties_of(server)
+    naive = Reference(
+        [copy.deepcopy(party.model) for party in parties],
+        copy.deepcopy(server.trainer.head),
+        [party.train.features for party in parties],
+        server.train_labels_N,
+        iterations=iterations,
+        beta=beta,
+        labels="shared" if labels == "shared" else "server",
+        learning_rate=0.05,
+        momentum=0.9,
+    )
     for round_index in range(2):
         server.train_round(round_index)
         for rows in batch_rows(3, round_index, 3, 48, 16):
             naive.exchange(rows)
-    for party, model in zip(parties_of(server), naive.models, strict=True):
+    for party, model in zip(parties, naive.models, strict=True):
         for name, value in model.state_dict().items():
             torch.testing.assert_close(party.model.state_dict()[name], value, rtol=2e-5, atol=1e-6)
     for name, value in naive.head.state_dict().items():

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vfl.config import ConfigError
-from vfl.experiments.sweep_plan import SearchConfig, Settings, folder_name
+from vfl.experiments.sweep_plan import ALPHA, BETA, SearchConfig, Settings, folder_name
 
 if TYPE_CHECKING:
     import optuna
 
-ALPHA, BETA = "lightweighting.alpha", "lightweighting.beta"
 EXCESS = "excess_points"
 Summaries = Mapping[str, Mapping[str, Any]]
 

@@ -92,6 +92,24 @@ def train_sweep(sweep: Sweep, folder: Path, jobs: int, console: Console, *, keep
     return state
 
 
+def foresee(sweep: Sweep, folder: Path, jobs: int) -> list[str]:
+    """Return what a call would do, training nothing: the runs with their state, and the minutes that are left.
+
+    Minutes are those of the finished runs, on average. Raises ConfigError as ``train_sweep``.
+    """
+    state = SweepState(folder, keep_checkpoints=True)
+    state.add(sweep.runs(_threads_per_run(sweep, folder, jobs, Console(quiet=True))))
+    lines = [f"{run.folder}: {'finished' if run.folder in state.summaries else 'to be trained'}" for run in state.runs]
+    done, every = len(state.summaries), len(state.runs)
+    if sweep.search is not None:
+        return [f"a search of at most {Search(sweep.search).most_runs} runs; it chooses them as it goes"]
+    if not done:
+        return [*lines, f"{every} runs, none finished: how long one takes is known after the first"]
+    seconds = sum(summary["wall_time_s"] for summary in state.summaries.values()) / done
+    minutes = seconds * (every - done) / min(jobs, max(1, every - done)) / 60
+    return [*lines, f"{done} of {every} runs finished, {seconds:.0f} s each; about {minutes:.1f} minutes are left"]
+
+
 def _train(state: SweepState, name: str, threads: int, jobs: int, view: SweepView) -> None:
     """Train the runs that are known and have neither finished nor failed."""
     manifest = {"name": name, "threads": threads, "runs": {run.folder: run.settings for run in state.runs}}

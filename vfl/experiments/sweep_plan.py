@@ -18,9 +18,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.fields import Fraction, Number, Positive, Section
@@ -30,6 +30,9 @@ from vfl.shipped import find_config
 
 Settings = Mapping[str, Any]
 """Values by dotted key."""
+ALPHA, BETA = "lightweighting.alpha", "lightweighting.beta"
+CHOSEN = (ALPHA, BETA, "seed")
+"""What a search sets in every run."""
 
 
 class RatioRange(Section):
@@ -38,6 +41,12 @@ class RatioRange(Section):
     low: Fraction = 0.0
     high: Fraction = 0.8
     step: Annotated[Number, Field(gt=0, lt=1)] = 0.1
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}; exchange them")
+        return self
 
 
 class SearchConfig(Section):
@@ -109,7 +118,11 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     path = find_config(path)
     file = _parse(path)
     inherited = read_settings(find_config(file.base, path.parent))
-    base = lay_over(inherited, file.settings | parse_overrides(overrides))
+    given = parse_overrides(overrides)
+    varied = {*file.grid, *(key for entry in file.entries for key in entry), *(CHOSEN if file.search else ())}
+    for key in given.keys() & varied:
+        raise ConfigError(f"{key}: the sweep varies it, so that {key}=... would change no run; change {path} instead")
+    base = lay_over(inherited, file.settings | given)
     parse_config(base)  # an error of the base should not name the first run's settings
     if file.search is not None:
         if file.grid or file.entries:

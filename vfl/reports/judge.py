@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import mean
+from statistics import variance as variance_of
 
 from vfl.reports.runs import Subject, Variant
 from vfl.results import RunResult
 
+TIE = 0.01
+"""Share by which costs may differ and still count as equal."""
 TARGET_SHARE = 0.9
 """Of the best variant's final accuracy: what the time to accuracy is measured to."""
 
@@ -22,10 +26,15 @@ class Reached:
 
 
 def pareto_front(variants: Sequence[Variant], cost: Callable[[Variant], float]) -> list[Variant]:
-    """Return the variants, cheapest first, that no other beats: none is as cheap and better, or cheaper and as good."""
+    """Return the variants, cheapest first, that no other beats: none is as cheap and better, or cheaper and as good.
+
+    Costs within ``TIE`` of each other are as cheap.
+    """
     front: list[Variant] = []
     for variant in sorted(variants, key=lambda each: (cost(each), -each.accuracy)):
         if not front or variant.accuracy > front[-1].accuracy:
+            if front and cost(variant) <= (1 + TIE) * cost(front[-1]):
+                front.pop()
             front.append(variant)
     return front
 
@@ -41,10 +50,36 @@ def train_macs(variant: Variant) -> float:
 
 
 def cheapest_within(subject: Subject, points: float, cost: Callable[[Variant], float]) -> Variant:
-    """Return the cheapest variant with at most so many percentage points less accuracy than the reference."""
+    """Return the cheapest variant with at most so many percentage points less accuracy than the reference.
+
+    Of those whose cost is within ``TIE`` of the least, the most accurate.
+    """
     least = subject.reference.accuracy - points / 100 - 1e-9
-    kept = [variant for variant in subject.variants if variant.accuracy >= least]
-    return min(kept, key=cost)  # the reference itself is among them
+    kept = [variant for variant in subject.variants if variant.accuracy >= least]  # the reference is among them
+    cheapest = min(map(cost, kept))
+    return max((each for each in kept if cost(each) <= (1 + TIE) * cheapest), key=lambda each: each.accuracy)
+
+
+def joint_cost(subject: Subject) -> Callable[[Variant], float]:
+    """Return the cost that counts both: the mean of the shares of the reference's bytes and multiply-accumulates."""
+    sent, macs = sent_bytes(subject.reference), train_macs(subject.reference)
+    return lambda variant: (sent_bytes(variant) / max(1.0, sent) + train_macs(variant) / max(1.0, macs)) / 2
+
+
+def noise(one: Variant, other: Variant) -> str:
+    """Return what the seeds say of a difference in accuracy: a short remark; empty where it stands out.
+
+    It stands out where it is larger than two standard errors of the difference of means.
+    """
+    seeds = min(len(one.runs), len(other.runs))
+    if seeds < 2:
+        return "one seed cannot tell a difference from noise: train three"
+    variance = sum(variance_of([run.accuracy for run in each.runs]) for each in (one, other))
+    difference = abs(one.accuracy - other.accuracy)
+    if difference * difference > 4 * variance / seeds:
+        return ""
+    needed = f"{ceil(4 * variance / difference**2)} seeds would tell" if difference > 0 else "they are equal"
+    return f"less than the seeds differ by themselves: {needed}"
 
 
 def target_accuracy(subject: Subject) -> float:

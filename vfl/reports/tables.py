@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from vfl.amounts import amount
-from vfl.reports.judge import cheapest_within, pareto_front, reached, sent_bytes, target_accuracy, train_macs
+from vfl.reports.judge import (
+    TIE,
+    cheapest_within,
+    joint_cost,
+    noise,
+    pareto_front,
+    reached,
+    sent_bytes,
+    target_accuracy,
+    train_macs,
+)
 from vfl.reports.markdown import section, table
 from vfl.reports.runs import ReportedRun, Subject, Variant
 from vfl.results import Quantity, RunResult
@@ -152,20 +162,41 @@ def _client_table(title: str, clients: dict[str, dict[str, Any]]) -> TableData:
 
 def choice_table(subject: Subject, points: Sequence[float] = (0.5, 1.0, 2.0, 5.0)) -> TableData:
     """Return what to choose: the cheapest setting for each number of points that may be lost."""
-    costs: tuple[tuple[Callable[[Variant], float], Callable[[RunResult], float]], ...] = (
-        (sent_bytes, lambda run: run.bytes_saved),
-        (train_macs, lambda run: run.macs_saved),
-    )
+    costs = (sent_bytes, train_macs, joint_cost(subject))
     rows: list[tuple[str, ...]] = []
     for most in points:
         cells = [f"{most:g} points"]
-        for cost, saved in costs:
+        for cost in costs:
             best = cheapest_within(subject, most, cost)
-            cells += [best.label, _percent(best, saved), f"{100 * best.accuracy:.2f}"]
+            cells += [f"{best.label} (saves {_saved(best)})", f"{100 * best.accuracy:.2f}"]
         rows.append(tuple(cells))
-    caption = f"The cheapest setting that loses at most so much accuracy against {subject.reference.label}."
-    headings = ("may be lost", "fewest bytes", "saved (%)", "accuracy (%)", "fewest MACs", "saved (%)", "accuracy (%)")
+    caption = (
+        f"The cheapest setting that loses at most so much accuracy against {subject.reference.label}; costs within "
+        f"{TIE:.0%} of each other are ties, which go to the more accurate. Saved is of bytes and of MACs."
+    )
+    headings = ("may be lost", "fewest bytes", "accuracy (%)", "fewest MACs", "accuracy (%)", "both", "accuracy (%)")
     return TableData("What to choose", caption, headings, rows)
+
+
+def advice(subject: Subject, points: float = 1.0) -> str:
+    """Return in one sentence what to train: cheapest in bytes and MACs together, at most so many points lost."""
+    reference, best = subject.reference, cheapest_within(subject, points, joint_cost(subject))
+    run = subject.folder / "runs" / best.runs[0].name
+    if best is reference or not run.exists():
+        return ""
+    change = 100 * (best.accuracy - reference.accuracy)
+    remark = noise(best, reference)
+    return (
+        f"Choose {best.label}: it saves {_saved(best)} of bytes and multiply-accumulates at "
+        f"{100 * best.accuracy:.2f} % test accuracy, {change:+.2f} points against "
+        f"{reference.label}{f' ({remark})' if remark else ''}; "
+        f"train it by: lvfl train {run / 'config.yaml'}"
+    )
+
+
+def _saved(variant: Variant) -> str:
+    shares = (variant.mean(lambda run: run.bytes_saved), variant.mean(lambda run: run.macs_saved))
+    return " and ".join(f"{100 * (share or 0.0):.1f} %" for share in shares)
 
 
 def _percent(variant: Variant, quantity: Callable[[RunResult], float]) -> str:

@@ -12,7 +12,7 @@ from vfl.experiments.sweep_view import names
 from vfl.reports.figures import Drawing, draw
 from vfl.reports.runs import Subject
 from vfl.reports.svg import inline_svg, png
-from vfl.reports.tables import TableData, party_tables, tables
+from vfl.reports.tables import TableData, advice, party_tables, tables
 
 PAGE = "report.html"
 TEXT = "report.md"
@@ -52,6 +52,7 @@ def page(subject: Subject, drawings: list[Drawing], open_tables: list[TableData]
     return environment.from_string(template).render(
         subject=subject,
         about=about(subject),
+        advice=advice(subject),
         missing=names(subject.missing),
         drawings=[
             (drawing, inline_svg(drawing.figure, drawing.name, escape(drawing.title, quote=True)))
@@ -66,7 +67,9 @@ def page(subject: Subject, drawings: list[Drawing], open_tables: list[TableData]
 
 def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableData]) -> str:
     """Return the report as Markdown, beside whose file the PNGs lie."""
-    lines = [f"# {subject.name}", "", about(subject), ""]
+    lines = [f"# {subject.name}", ""]
+    lines += [f"**{each}**\n" for each in [advice(subject)] if each]
+    lines += [about(subject), ""]
     if subject.missing:
         lines += [f"Not finished, and so not in here: {names(subject.missing)}.", ""]
     for drawing in drawings:
