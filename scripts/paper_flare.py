@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         if signal_name:
             return INTERRUPTED
-    written = write_results(plans, runs, arguments.out)
+    written = write_results(plans, runs, arguments.out, figures)
     print(f"{written} finished runs: {arguments.out / 'README.md'}")
     return DONE
 

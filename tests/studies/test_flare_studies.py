@@ -88,16 +88,16 @@ def test_the_page_shows_every_figure_and_says_which_orderings_hold(tmp_path: Pat
     for planner in planners:
         finish(tmp_path, planner, accuracy)
     runs = [run for planner in planners for run in make_runs(planner, FIGURES)]
-    assert write_results(planners, runs, tmp_path) == len(runs)
+    assert write_results(planners, runs, tmp_path, FIGURES) == len(runs)
     page = (tmp_path / "README.md").read_text()
     for number in (3, 4, 5, 7, 8):
         assert (tmp_path / f"fig{number}.png").stat().st_size > 10_000
         assert f"](fig{number}.png)" in page
-    assert "- SPF better than SP: holds (+10.00 points, 2 of 2 seeds)" in page
-    assert "- SP better than PS: DOES NOT HOLD (-5.00 points, 0 of 2 seeds)" in page
+    assert "- SPF better than SP: holds (+10.00 ± 0.00 points, 2 seeds)" in page
+    assert "- SP better than PS: REVERSED (-5.00 ± 0.00 points, 2 seeds)" in page
     assert "- MaS better than FedAvg: holds" in page
-    assert "- MeS better than FedAvg: DOES NOT HOLD" in page
-    assert "- FLARE better than fixed: holds (+0.20 loss, 2 of 2 seeds)" in page
+    assert "- MeS better than FedAvg: REVERSED" in page
+    assert "- FLARE better than fixed: holds (+0.20 ± 0.00 loss, 2 seeds)" in page
     assert "| linear program | 0 | " in page
     assert len((tmp_path / "results.csv").read_text().splitlines()) > len(runs)
 
@@ -106,7 +106,7 @@ def test_the_page_of_cifar10_has_its_figures_and_says_which_are_not_the_papers(t
     monkeypatch.setattr("vfl.studies.flare.studies.FIG_7_ROUNDS", 3)
     finish(tmp_path, CIFAR10_PLANNER, {"FLARE": 0.7, "MaS": 0.6, "SPF": 0.9})
     runs = make_runs(CIFAR10_PLANNER, FIGURES)
-    assert write_results([CIFAR10_PLANNER], runs, tmp_path) == len(runs)
+    assert write_results([CIFAR10_PLANNER], runs, tmp_path, FIGURES) == len(runs)
     figures = (tmp_path / "README.md").read_text().split("\n## ")[1:]
     assert [figure.split(":")[0] for figure in figures] == ["Figure 3", "Figure 4", "Figure 6", "Figure 7"]
     assert ["Not in the paper" in figure for figure in figures] == [True, True, False, False]
@@ -114,6 +114,6 @@ def test_the_page_of_cifar10_has_its_figures_and_says_which_are_not_the_papers(t
 
 def test_an_ordering_counts_only_the_seeds_that_both_have():
     values = {"a": {0: 0.5, 1: 0.9}, "b": {0: 0.4}}
-    assert beats(values, "a", "b") == "- a better than b: holds (+10.00 points, 1 of 1 seeds)"
+    assert beats(values, "a", "b") == "- a better than b: one seed decides nothing (+10.00 points, 1 seed)"
     assert beats(values, "a", "c").endswith("not trained")
-    assert "DOES NOT HOLD" in beats({"a": {0: 0.4}, "b": {0: 0.4}}, "a", "b")  # equal is not better
+    assert "undecided" in beats({"a": {0: 0.4, 1: 0.5}, "b": {0: 0.4, 1: 0.5}}, "a", "b")  # equal is not better

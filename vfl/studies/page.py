@@ -1,6 +1,6 @@
 """What the pages of the horizontal studies share: means over the seeds, published orderings, the files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -9,6 +9,7 @@ from vfl.atomic import write_atomically
 from vfl.config import ConfigError
 from vfl.results import ACCURACY, CLOCK
 from vfl.run_folder import Row
+from vfl.studies.differences import paired
 from vfl.studies.runs import StudyResult, StudyRun, load_results, results_csv
 
 Values = dict[str, dict[int, float]]
@@ -64,16 +65,19 @@ def beats(
     verb: str = "better than",
     digits: int = 2,
 ) -> str:
-    """Return whether a published ordering holds, by the mean over the seeds that both have."""
-    seeds = sorted(values.get(better, {}).keys() & values.get(worse, {}).keys())
-    if not seeds:
+    """Return whether a published ordering holds, by the paired differences over the seeds that both have."""
+    difference = paired(values.get(better, {}), values.get(worse, {}), scale)
+    if difference is None:
         return f"- {better} {verb} {worse}: not trained"
-    differences = [scale * (values[better][seed] - values[worse][seed]) for seed in seeds]
-    verdict = "holds" if mean(differences) > 0 else "DOES NOT HOLD"
-    wins = sum(difference > 0 for difference in differences)
-    return (
-        f"- {better} {verb} {worse}: {verdict} ({mean(differences):+.{digits}f} {unit}, {wins} of {len(seeds)} seeds)"
-    )
+    seeds = f"{difference.seeds} seed{'s' if difference.seeds > 1 else ''}"
+    return f"- {better} {verb} {worse}: {difference.verdict} ({difference.text(digits)} {unit}, {seeds})"
+
+
+def matched(values: Values, method: str, controls: Mapping[str, str]) -> str:
+    """Return a cell of the column ``matched``: what a method has over its control, empty where it has none."""
+    control = controls.get(method)
+    difference = paired(values.get(method, {}), values.get(control, {})) if control else None
+    return "" if difference is None else f"{difference.text()} over {control}"
 
 
 def write_page(

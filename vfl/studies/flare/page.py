@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
+from types import MappingProxyType
 
 from vfl.reports.markdown import section, table
 from vfl.results import CLOCK
@@ -11,15 +12,15 @@ from vfl.studies.flare.studies import (
     DATA_SETS,
     FIG_7_DEADLINE_S,
     FIG_8_DEADLINES_S,
+    MATCHED,
     POLICIES,
     SPLITS,
-    STRATEGIES,
     Planner,
     Split,
     fig_4_study,
     policy_study,
 )
-from vfl.studies.page import Values, beats, last_accuracies, percent, spread, write_page
+from vfl.studies.page import Values, beats, last_accuracies, matched, percent, spread, write_page
 from vfl.studies.plots import Curve, Panel, curves_of, draw_bars, draw_panels
 from vfl.studies.runs import StudyResult, StudyRun
 
@@ -28,8 +29,11 @@ GAP_GAMMAS = (0.0, 0.1, 1.0, 10.0)
 BASELINES = tuple(name for name in POLICIES if name not in ("SPF", "SP"))
 
 
-def write_results(planners: Sequence[Planner], runs: Sequence[StudyRun], folder: Path) -> int:
-    """Draw, tabulate and report the runs that are finished; return how many they are. Raises ConfigError for none."""
+def write_results(planners: Sequence[Planner], runs: Sequence[StudyRun], folder: Path, figures: Sequence[int]) -> int:
+    """Draw, tabulate and report the runs that are finished; return how many they are. Raises ConfigError for none.
+
+    With ``figures`` of scheduling come participation and the selections' gaps, which need no training.
+    """
     data_set = planners[0].data_set
 
     def sections(results: list[StudyResult]) -> list[str]:
@@ -37,8 +41,10 @@ def write_results(planners: Sequence[Planner], runs: Sequence[StudyRun], folder:
             _figure_3(results, data_set, folder),
             _figure_4(results, data_set, folder),
             _policies(results, data_set, folder),
-            _schedules(planners, folder),
         ]
+        if not set(figures) - {3, 4}:
+            return written
+        written.append(_schedules(planners, folder))
         return [*written, _figure_8(results, folder), _gaps()] if data_set == "mnist" else written
 
     return write_page(runs, folder, f"FLARE's figures on {data_set}, scaled down", sections)
@@ -80,8 +86,8 @@ def _figure_4(results: Sequence[StudyResult], data_set: str, folder: Path) -> st
                 title = f"{split_name}, {'uniform' if uniform else 'non-uniform'} sampling"
                 panels.append(Panel(title, "round", "test accuracy (%)", curves_of(own, scale=100)))
                 values = last_accuracies(own)
-                lines += [f"**{title}**", "", *accuracy_table(values), ""]
-                lines += [beats(values, name, "FedAvg") for name in STRATEGIES if name in ("MaS", "MeS")] + [""]
+                lines += [f"**{title}**", "", *accuracy_table(values, {"MaS": MATCHED}), ""]
+                lines += [beats(values, name, "FedAvg") for name in ("MaS", "MeS") if name in values] + [""]
     if not panels:
         return ""
     draw_panels(panels, folder / "fig4.png")
@@ -165,10 +171,13 @@ def _last(result: StudyResult) -> Sequence[dict[str, float]]:
     return [row for row in result.evaluated if "loss/train" in row][-max(1, len(result.evaluated) // 10) :]
 
 
-def accuracy_table(values: Values) -> list[str]:
-    """Return mean and standard deviation over the seeds, in percent."""
+def accuracy_table(values: Values, controls: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Return mean and standard deviation over the seeds, in percent, and points over controls, if there are any."""
     rows = [[name, spread(list(each.values())).text(percent), str(len(each))] for name, each in values.items()]
-    return table(("method", "accuracy", "seeds"), rows)
+    if not controls:
+        return table(("method", "accuracy", "seeds"), rows)
+    compared = [[*row, matched(values, row[0], controls)] for row in rows]
+    return table(("method", "accuracy", "seeds", "matched"), compared)
 
 
 def participation_table(values: Mapping[str, Sequence[float]], quantities: Sequence[str]) -> list[str]:

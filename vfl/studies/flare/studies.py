@@ -28,10 +28,18 @@ POLICIES: Mapping[str, tuple[str, str]] = {
     "CM": ("computation_minimization", "none"),
 }
 """Policy and tau_bar by the paper's name (section V-C)."""
-STRATEGIES = {"FedAvg": "none", "MaS": "mas", "MeS": "mes", "FMaS": "fmas", "FMeS": "fmes", "FedAvg_x2.6": "none"}
-MAS_RATE = 2.6
-"""Server rate at which FedAvg's steps are as long as MaS's: the mean over rounds of tau_bar over the mean tau_i, of 10
+MATCHED = "FedAvg_x2.6"
+"""FedAvg at the server rate at which its steps are as long as MaS's: the mean of tau_bar over that of tau_i, for 10
 devices with exponential speeds of mean 3."""
+STRATEGIES = {
+    "FedAvg": ("none", 1.0),
+    "MaS": ("mas", 1.0),
+    "MeS": ("mes", 1.0),
+    "FMaS": ("fmas", 1.0),
+    "FMeS": ("fmes", 1.0),
+    MATCHED: ("none", 2.6),
+}
+"""tau_bar and server rate by the name of a curve of Fig. 4."""
 FIG_4_GROUPS = "[0.05,0.15,0.2,0.6]"
 FIG_8_DEADLINES_S = (0.4, 0.6, 0.8, 1.0, 1.2, 1.6, 2.0)
 FIG_7_DEADLINE_S = 2.0
@@ -96,14 +104,14 @@ class Planner:
                 [
                     *_sampling(split, 10),
                     f"horizontal.flare.tau_bar={tau_bar}",
-                    f"horizontal.server_learning_rate={MAS_RATE if name.endswith('2.6') else 1.0}",
+                    f"horizontal.server_learning_rate={rate}",
                     f"horizontal.selection.group_weights={'[]' if uniform else FIG_4_GROUPS}",
                 ],
                 self.scale.rounds,
             )
             for split in SPLITS
             for uniform in (True, False)
-            for name, tau_bar in STRATEGIES.items()
+            for name, (tau_bar, rate) in STRATEGIES.items()
         ]
 
     def policies(self, split: Split, deadline_s: float, names: Sequence[str] = tuple(POLICIES)) -> list[StudyRun]:

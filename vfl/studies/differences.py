@@ -1,0 +1,46 @@
+"""Whether one method is better than another: the difference of runs with the same seeds, and how sure it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, sqrt
+from statistics import mean, stdev
+
+from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]  # it has none
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean over seeds of the paired differences, and half the width of Student's 95 % interval around it."""
+
+    mean: float
+    half_width: float
+    """Infinite for one seed."""
+    seeds: int
+
+    @property
+    def verdict(self) -> str:
+        """Return ``holds`` or ``reversed`` where the interval is on one side of 0, else why nothing is decided."""
+        if self.seeds == 1:
+            return "one seed decides nothing"
+        if abs(self.mean) <= self.half_width:
+            return "undecided"
+        return "holds" if self.mean > 0 else "REVERSED"
+
+    def text(self, digits: int = 1) -> str:
+        """Return e.g. ``+1.8 ± 0.4``; of one seed the difference alone."""
+        spread = "" if self.seeds == 1 else f" ± {self.half_width:.{digits}f}"
+        return f"{self.mean:+.{digits}f}{spread}"
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float], scale: float = 100.0) -> Difference | None:
+    """Return first minus second, times ``scale``, over the seeds that both have; None where there is none."""
+    differences = [scale * (first[seed] - second[seed]) for seed in sorted(first.keys() & second.keys())]
+    if not differences:
+        return None
+    count = len(differences)
+    if count == 1:
+        return Difference(differences[0], inf, 1)
+    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    return Difference(mean(differences), quantile * stdev(differences) / sqrt(count), count)
