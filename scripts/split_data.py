@@ -4,10 +4,14 @@
   DIR/labels.safetensors          ids and labels: the server's data.file
   DIR/shared_labels.safetensors   ids and labels of training: the parties' data.labels_file, with training.labels=shared
 
-Give every owner its own file. Exit codes: 0 done, 2 bad input (one line on stderr).
+Ids and order of the samples are drawn by a secret, so that they tell no owner anything of the labels: a random one that
+nobody keeps, or that of --secret FILE. Give every owner its own file, and the secret to none.
+
+Exit codes: 0 done, 2 bad input (one line on stderr).
 """
 
 import argparse
+import secrets
 import sys
 from pathlib import Path
 
@@ -15,6 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
+from vfl.errors import ConfigError
+
+SECRET_BYTES = 32
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -23,17 +30,39 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("config", type=Path, help="YAML file of the experiment, or a shipped one, as quickstart")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as seed=1")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the files, made with 0700")
+    parser.add_argument(
+        "--secret",
+        type=Path,
+        metavar="FILE",
+        help="32 bytes to draw by, made (0600) where not there",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
     return parser.parse_intermixed_args()
+
+
+def read_secret(path: Path | None) -> bytes:
+    """Return the secret of a file, which is made where it is not there; a new one for None."""
+    from vfl.atomic import write_durably
+    from vfl.data.files import PRIVATE
+
+    fresh = secrets.token_bytes(SECRET_BYTES)
+    if path is None:
+        return fresh
+    if not path.exists():
+        write_durably(path, [fresh], PRIVATE)
+    secret = path.read_bytes()
+    if len(secret) != SECRET_BYTES:
+        raise ConfigError(f"--secret: {path} holds {len(secret)} bytes, not {SECRET_BYTES}; name another file")
+    return secret
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Load, split, write, and show who gets what."""
     from vfl.config import load_config
-    from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
+    from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, conceal, party_file, split_data, write_split
 
     config = load_config(arguments.config, arguments.overrides)
-    split = split_data(config)
+    split = conceal(split_data(config), read_secret(arguments.secret))
     shared = config.training.labels == "shared"
     paths = write_split(arguments.out, split, shared_labels=shared, overwrite=arguments.overwrite)
     settings = {party_file(data.party): f"{data.party}: data.file" for data in split.parties}

@@ -33,6 +33,13 @@ def test_files_and_what_is_said_of_them(tmp_path):
     for name in names:
         assert re.search(rf"data/{name} +{name[:7]}: data\.file +[\d.]+ MB", done.stdout)
 
+    keyed = ("--secret", "key", "training.labels=server", *small)
+    said = [split("--out", out, *keyed, cwd=tmp_path).stdout.splitlines()[-2:] for out in ("one", "two")]
+    assert said[0] == said[1] != done.stdout.splitlines()[-2:]
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "key").write_bytes(b"short")
+    assert split("--out", "three", *keyed, cwd=tmp_path).stderr.startswith("error: --secret: key holds 5 bytes")
+
     again = split("--out", "data", *small, cwd=tmp_path)
     assert again.returncode == 2
     assert again.stderr == "error: data/party_1.safetensors is there already; add --overwrite to replace it\n"

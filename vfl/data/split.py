@@ -1,12 +1,26 @@
 """An experiment's data set, split over the parties: the same for all in one process and for files of their own."""
 
+import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from vfl.atomic import write_together
 from vfl.config import ExperimentConfig
-from vfl.data.files import SharedLabels, write_label_data, write_party_data, write_shared_labels
+from vfl.data.files import (
+    LabelData,
+    Labels,
+    PartyData,
+    SharedLabels,
+    write_label_data,
+    write_party_data,
+    write_shared_labels,
+)
+from vfl.data.samples import Samples
 from vfl.data.source import Split, open_source
 
 LABELS_FILE = "labels.safetensors"
@@ -19,6 +33,23 @@ def split_data(config: ExperimentConfig) -> Split:
     Raises ValueError, naming the field, for data that is not there or does not fit.
     """
     return open_source(config).split()
+
+
+def conceal(split: Split, secret: bytes) -> Split:
+    """Give all samples new ids, drawn by the secret, and put them in the order of these.
+
+    Positions in a data set tell labels: a folder of images is listed class by class. Without the secret (32 bytes) the
+    new ids and order tell nothing; with it the same split comes out again.
+    """
+    parties = tuple(
+        PartyData(part.party, _concealed(part.train, secret), _concealed(part.test, secret)) for part in split.parties
+    )
+    train, test = (
+        Labels(new_ids[order], labels.values[order])
+        for labels in (split.labels.train, split.labels.test)
+        for new_ids, order in [_drawn(labels.ids, secret)]
+    )
+    return Split(parties, LabelData(split.labels.classes, train, test))
 
 
 def write_split(folder: Path, split: Split, *, shared_labels: bool, overwrite: bool) -> list[Path]:
@@ -41,3 +72,15 @@ def write_split(folder: Path, split: Split, *, shared_labels: bool, overwrite: b
 def party_file(party: str) -> str:
     """Return the name of a party's file."""
     return f"{party}.safetensors"
+
+
+def _concealed(samples: Samples, secret: bytes) -> Samples:
+    new_ids, order = _drawn(samples.ids, secret)
+    return replace(samples.take(order), ids=new_ids[order])
+
+
+def _drawn(ids: Tensor, secret: bytes) -> tuple[Tensor, Tensor]:
+    """Return new ids int64 [N], 63 bits of a keyed hash of the old ones, and the rows in ascending order of them."""
+    digests = [hashlib.blake2b(str(old).encode(), key=secret, digest_size=8).digest() for old in map(int, ids)]
+    new_ids = torch.tensor([int.from_bytes(digest) >> 1 for digest in digests], dtype=torch.int64)
+    return new_ids, new_ids.argsort()
