@@ -110,6 +110,8 @@ class FeatureParty:
         self.round_index: int = -1
         self.batches: list[Tensor] = []
         self.pending: PendingExchange | None = None
+        self.exchanges_done = 0
+        """In the present round."""
         self.counts = RoundCounts()
 
     def handle(self, request: Message) -> Message:
@@ -169,12 +171,14 @@ class FeatureParty:
         self.batches = batch_rows(
             self.config.seed, message.round_index, self.steps, len(self.train), training.batch_size
         )
+        self.exchanges_done = 0
         self.counts = RoundCounts()
         self.model.train()
 
     def embed(self, message: Message) -> bytes:
         """Return the frame of the sparsified embeddings of the exchange's batch (Algorithm 1, lines 5-6)."""
-        if message.round_index != self.round_index or message.exchange >= len(self.batches):
+        here = self.round_index, self.exchanges_done
+        if (message.round_index, message.exchange) != here or self.exchanges_done == len(self.batches):
             raise MessageError(f"{self.name} is not at round {message.round_index}, exchange {message.exchange}")
         rows_B = self.batches[message.exchange]
         inputs = self.batch(self.train, rows_B)
@@ -210,6 +214,7 @@ class FeatureParty:
         passes = (1 + BACKWARD_FORWARDS) * self.config.training.local_iterations
         self.counts.unpruned_train_macs += passes * self.unpruned_macs * len(pending.rows_B)
         self.protocol.finish(self.config.training.local_iterations)
+        self.exchanges_done += 1
 
     def prune(self) -> bool:
         """Prune to the round's alpha if it is above all before; measure Psi on the probe batch."""
@@ -230,7 +235,9 @@ class FeatureParty:
         return pruned
 
     def end_round(self) -> Report:
-        """Return what the round cost and the errors that lightweighting made."""
+        """Return what the round cost and the errors that lightweighting made. Raises MessageError before its end."""
+        if self.exchanges_done != len(self.batches):
+            raise MessageError(f"{self.name} is at exchange {self.exchanges_done} of {len(self.batches)}: no end yet")
         return Report(
             alpha=self.pruner.alpha_max,
             beta=self.beta,

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +101,9 @@ class LoggingStore(CheckpointStore):
         super().__init__(directory)
         self.log = log
 
-    def save(self, round_index: int, sections: Mapping[str, State]) -> Path:
+    def save(self, round_index: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
         self.log.append(f"save {round_index}")
-        return super().save(round_index, sections)
+        return super().save(round_index, sections, among)
 
 
 def run(folder: Path, rounds: int, fake: Fake | None = None, callbacks: list[Callback] | None = None, **every: int):
@@ -490,3 +490,20 @@ def test_progress_gives_the_cursor_back_when_the_run_fails(tmp_path: Path):
     with pytest.raises(RuntimeError):
         show(tmp_path, 3, Console(file=file, force_terminal=True, width=120, _environ={}), fail_in=1)
     assert file.getvalue().rfind(SHOW) > file.getvalue().rfind(HIDE)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda rows: ["{" + rows[0], *rows[1:]], r"rounds \[0\] are damaged or missing"),
+        (lambda rows: [rows[0], *rows[2:]], r"rounds \[1\] are damaged or missing"),
+        (lambda rows: [rows[0].replace("0.", "1."), *rows[1:]], "a row is not as it was written"),
+        (lambda rows: [], r"rounds \[0, 1, 2, 3\] are damaged or missing"),
+    ],
+)
+def test_a_damaged_early_row_is_found_and_said(tmp_path: Path, damage: Any, said: str):
+    path = tmp_path / "metrics.jsonl"
+    run(tmp_path, 4, callbacks=[JsonLines(path)])
+    path.write_text("".join(damage(path.read_text().splitlines(keepends=True))))
+    with pytest.warns(UserWarning, match=f"metrics.jsonl: {said}; the checkpoints are whole, training goes on"):
+        run(tmp_path, 6, callbacks=[JsonLines(path)])

@@ -1,6 +1,9 @@
 """What watches the loop: JSONL, progress and early stopping; TensorBoard has a file of its own."""
 
+import hashlib
 import json
+import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,20 +19,39 @@ from vfl.metrics import is_better, shown, title
 class JsonLines(Callback):
     """Appends one JSON object per round to a file and flushes it; a resume drops what it will write again."""
 
+    name = "metrics"
+
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._written = hashlib.sha256()
+        self._saved: str | None = None
 
     def on_start(self, loop: TrainingLoop) -> None:
-        """Keep the rows of the rounds before the first one to come."""
+        """Keep the rows of the rounds before the first one to come; warn where they are not those that were written."""
         text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
-        lines = text.splitlines(keepends=True)
-        kept = [line for line in lines if _round_of(line) < loop.next_round]
-        write_atomically(self.path, "".join(kept))
+        rows = {_round_of(line): line for line in text.splitlines(keepends=True)}
+        kept = "".join(row for number, row in rows.items() if number < loop.next_round)
+        write_atomically(self.path, kept)
+        self._written = hashlib.sha256(kept.encode())
+        lost = [number for number in range(loop.next_round) if number not in rows]
+        if lost or self._saved not in (None, self._written.hexdigest()):
+            what = f"rounds {lost} are damaged or missing" if lost else "a row is not as it was written"
+            warnings.warn(f"{self.path}: {what}; the checkpoints are whole, training goes on", stacklevel=2)
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Append the round."""
+        row = json.dumps({"round": round_index, **metrics}, allow_nan=False) + "\n"
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"round": round_index, **metrics}, allow_nan=False) + "\n")
+            file.write(row)
+        self._written.update(row.encode())
+
+    def state_dict(self) -> State:
+        """Return the digest of all rows."""
+        return {"sha256": self._written.hexdigest()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Note what the rows should be."""
+        self._saved = state["sha256"]
 
 
 class ShowProgress(Callback):
@@ -129,6 +151,7 @@ class EarlyStop(Callback):
 
 def _round_of(line: str) -> float:
     try:
-        return json.loads(line)["round"]
-    except (ValueError, KeyError, TypeError):  # the last line of a killed run may be cut off
-        return float("inf")
+        number = json.loads(line)["round"]
+    except (ValueError, KeyError, TypeError, RecursionError):  # the last line of a killed run may be cut off
+        return math.inf
+    return number if isinstance(number, int) else math.inf

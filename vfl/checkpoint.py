@@ -68,12 +68,13 @@ class CheckpointStore:
         """Rounds with a committed checkpoint, ascending."""
         return sorted(self._committed())
 
-    def save(self, round_index: int, sections: Mapping[str, State]) -> Path:
+    def save(self, round_index: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
         """Commit a checkpoint of `round_index`, replacing one of the same round, and return its folder.
 
-        Sections (one per owner) are asked for and written one at a time. Older rounds beyond `keep` are removed
-        after the commit; later ones stay. Raises CheckpointWriteError when the disk is full, TypeError for what
-        a State cannot hold, ValueError for a section that cannot name a file; each leaves all as it was.
+        Sections (one per owner) are asked for and written one at a time. Older rounds beyond `keep`, of those in
+        `among` where it is given, are removed after the commit; later ones stay. Raises CheckpointWriteError when the
+        disk is full, TypeError for what a State cannot hold, ValueError for a section that cannot name a file; each
+        leaves all as it was.
         """
         assert round_index >= 0, round_index
         final = self.directory / f"round_{round_index:06d}"
@@ -97,7 +98,8 @@ class CheckpointStore:
         sync_directory(self.directory)
         sync_directory(self.directory.parent)
         self._clear_leftovers()
-        for old_round in [earlier for earlier in self.rounds() if earlier <= round_index][: -self.keep]:
+        older = [earlier for earlier in self.rounds() if earlier <= round_index and (among is None or earlier in among)]
+        for old_round in older[: -self.keep]:
             self._remove(self._committed()[old_round])
         return final
 
@@ -175,7 +177,7 @@ class CheckpointStore:
 class ReadOnlyStore(CheckpointStore):
     """The same checkpoints for a process that follows the one that writes them."""
 
-    def save(self, round_index: int, sections: Mapping[str, State]) -> Path:
+    def save(self, round_index: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
         """Leave it to the writer."""
         return self.directory
 

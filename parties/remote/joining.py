@@ -19,6 +19,10 @@ from vfl.wire.envelope import Envelope, EnvelopeError, Hello, kind_of
 from vfl.wire.text import plain
 
 
+MAX_ROUNDS = 1 << 16
+"""That a party may have on disk."""
+
+
 class JoinRefused(ValueError):  # noqa: N818 - says what happened
     """The party is not let in. ``again``: the reason may pass."""
 
@@ -140,6 +144,10 @@ def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]
 
 def check_hello(hello: Hello, expected: Expected) -> None:
     """Raise JoinRefused, naming both sides' values, where the party would train something else."""
+    if len(hello.rounds) > MAX_ROUNDS:
+        raise JoinRefused(
+            f"{hello.party} has {len(hello.rounds)} rounds on disk, at most {MAX_ROUNDS} are taken note of"
+        )
     differences = _different_settings(expected.agreement, hello.agreement)
     if hello.embedding_width != expected.embedding_width:
         differences.append(f"embedding_size (server {expected.embedding_width}, party {hello.embedding_width})")

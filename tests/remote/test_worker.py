@@ -1,5 +1,6 @@
 """A party carries out what is due and nothing else, and keeps its own checkpoints."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,9 @@ def test_a_checkpoint_that_is_another(make_worker):
     server.round(0)
     server.save(1)
     with pytest.raises(ValueError, match=r"round 1 in .* is not the one that the server's checkpoint refers to"):
-        server.restore(1, "0" * 64)
+        Server(server.worker, 2).restore(1, "0" * 64)
     with pytest.raises(ValueError, match="no checkpoint of round 5"):
-        server.restore(5, "0" * 64)
+        Server(server.worker, 3).restore(5, "0" * 64)
 
 
 STRANGE = {
@@ -166,5 +167,96 @@ def test_rounds_come_one_after_another(make_worker):
     server.ask(Message(Kind.EMBED, 1, 0))
     with pytest.raises(MessageError, match="no embedding of round 2, exchange 0 to update"):
         server.ask(Message(Kind.UPDATE, 2, 0))
-    with pytest.raises(EnvelopeError, match="save of round 5 came, this party has done 2"):
+    with pytest.raises(EnvelopeError, match="save of round 5 came, this session has trained 1"):
         server.save(5)
+
+
+def test_orders_before_restore_are_refused(make_worker):
+    for session in (0, 1):
+        server = Server(make_worker(), session)
+        with pytest.raises(EnvelopeError, match="request came before restore"):
+            server.ask(Message(Kind.EMBED))
+        server.sequence = 0
+        with pytest.raises(EnvelopeError, match="save came before restore"):
+            server.save(0)
+
+
+def test_a_round_ends_after_its_exchanges_in_order(make_worker):
+    server = Server(make_worker())
+    server.restore()
+    server.ask(Message(Kind.START_ROUND, 0, parts=(RATIOS,)))
+    with pytest.raises(MessageError, match="is at exchange 0 of 1: no end yet"):
+        server.ask(Message(Kind.END_ROUND, 0))
+    with pytest.raises(MessageError, match="not at round 0, exchange 1"):
+        server.ask(Message(Kind.EMBED, 0, 1))
+    with pytest.raises(EnvelopeError, match="save of round 1 came, this session has trained None"):
+        server.save(1)
+
+
+def kept(worker: PartyWorker) -> dict[int, str]:
+    return {rounds: worker.store.digest(rounds) for rounds in worker.store.rounds()}
+
+
+@pytest.fixture
+def history(make_worker) -> tuple[PartyWorker, dict[int, str]]:
+    """A party with rounds 2, 3 and 4 on disk."""
+    server = Server(make_worker())
+    server.restore()
+    for index in range(4):
+        server.round(index)
+        server.save(index + 1)
+    return server.worker, kept(server.worker)
+
+
+def restore_as_of(server: Server, rounds: int, digest: str, as_of: int) -> None:
+    server.worker.answer(Parcel(server.order(restore=Restore(round=rounds, digest=digest, as_of=as_of))))
+
+
+@pytest.mark.parametrize("as_of", [3, 10, 2**32 - 1])
+def test_a_round_that_the_experiment_has_not_is_no_place_to_go_on_from(history, as_of: int):
+    worker, before = history
+    with pytest.raises(EnvelopeError, match=f"round 4 as of round {as_of} came, the experiment has 9 rounds"):
+        restore_as_of(Server(worker, 2), 4, before[4], as_of)
+    assert kept(worker) == before
+
+
+def test_nothing_untrained_is_saved(history):
+    worker, before = history
+    server = Server(worker, 2)
+    restore_as_of(server, 4, before[4], 7)
+    for rounds in (7, 8, 5, 0, 2**32 - 1):
+        with pytest.raises(EnvelopeError, match="this session has trained None"):
+            server.save(rounds)
+    assert kept(worker) == before
+
+
+def test_a_session_that_begins_anew_does_not_replace_history(history):
+    worker, before = history
+    for session, first in ((2, 0), (3, 6)):
+        server = Server(worker, session)
+        restore_as_of(server, 0, "", first)
+        server.round(first)
+        with pytest.raises(ValueError, match=r"has rounds \[2, 3, 4\], from which this session does not go on"):
+            server.save(first + 1)
+    assert kept(worker) == before
+
+
+def test_invented_rounds_do_not_evict_those_that_the_run_needs(history):
+    worker, before = history
+    for session, invented in enumerate((8, 7, 6, 5), start=2):  # each trained to its end, as of a round to come
+        server = Server(worker, session)
+        restore_as_of(server, 4, before[4], invented)
+        server.round(invented)
+        with suppress(ValueError):  # at last, that there is no room for more
+            server.save(invented + 1)
+    assert {rounds: kept(worker).get(rounds) for rounds in (3, 4)} == {rounds: before[rounds] for rounds in (3, 4)}
+    assert len(kept(worker)) <= 2 * worker.store.keep
+
+
+def test_a_session_restores_at_its_beginning_only(history):
+    worker, before = history
+    server = Server(worker, 2)
+    server.restore()
+    server.restore(4, before[4])
+    with pytest.raises(EnvelopeError, match="restore came as order 3: a session begins with it"):
+        server.restore(3, before[3])

@@ -9,16 +9,19 @@ from vfl.wire.envelope import (
     PROTOCOL_VERSION,
     Envelope,
     EnvelopeError,
+    Restore,
     Restored,
     Saved,
     check_run,
     kind_of,
 )
-from vfl.wire.messages import Buffer, pieces, read_header, unpack
+from vfl.wire.messages import Buffer, Kind, Message, pieces, read_header, unpack
 from vfl.wire.parcel import Parcel
 
 SECTION = "party"
 """Of a party's checkpoint."""
+RESTORES = 2
+"""Orders with which a session begins: be as built, then as after a round."""
 
 
 class PartyWorker:
@@ -26,6 +29,10 @@ class PartyWorker:
 
     An order must be the next of its session; a session begins with ``restore`` and has a higher number than the one
     before. So nothing that is duplicated, reordered, replayed or of another round is ever carried out.
+
+    Nor does an order make the party lose what it has on disk. A session's branch are the rounds up to the one that it
+    goes on from, and those that it trains to their ends and saves: of these alone the oldest are removed. A session
+    that begins at round 0 finds at most one round of another, the newest, which may not count yet.
 
     Args:
         run: id of the run.
@@ -40,6 +47,9 @@ class PartyWorker:
         self.party: FeatureParty | None = None
         self.session = 0
         self.sequence = 0
+        self._branch: set[int] = set()
+        self._trained: int | None = None
+        """The rounds done when this session last trained one to its end."""
 
     def answer(self, parcel: Parcel) -> tuple[Envelope, list[Buffer]]:
         """Carry out an order and return its answer, with the packed message in it.
@@ -60,15 +70,13 @@ class PartyWorker:
         match kind_of(order):
             case "restore":
                 self.session = order.session
-                self.party = self._restore(order.restore.round, order.restore.digest)
-                self.party.round_index = order.restore.as_of - 1
+                self.party = self._restore(order.restore)
                 answer.restored.CopyFrom(Restored())
             case "save":
                 answer.saved.CopyFrom(Saved(digest=self._save(order.save.round)))
             case _:
-                assert self.party is not None, "a session begins with restore"
                 answer.reply = b""
-                content = pieces(self.party.handle(unpack(parcel.content)))
+                content = pieces(self._handle(unpack(parcel.content)))
         return answer, content
 
     def _check_due(self, parcel: Parcel) -> None:
@@ -80,6 +88,8 @@ class PartyWorker:
         first = kind == "restore" and order.session > self.session
         if first and order.sequence == 1:
             return
+        if self.party is None:
+            raise EnvelopeError(f"{kind} came before restore")
         if order.session != self.session or first:
             raise EnvelopeError(
                 f"{kind} {order.sequence} of session {order.session} came, this party is in session {self.session}"
@@ -88,6 +98,8 @@ class PartyWorker:
             raise EnvelopeError(f"{kind} {order.sequence} came again: a duplicate or a replay")
         if order.sequence > self.sequence + 1:
             raise EnvelopeError(f"{kind} {order.sequence} came out of order, {self.sequence + 1} is due")
+        if kind == "restore" and order.sequence > RESTORES:
+            raise EnvelopeError(f"restore came as order {order.sequence}: a session begins with it")
         if kind == "request":
             _kind, round_index, exchange = read_header(parcel.content)
             if (round_index, exchange) != (order.round, order.exchange):
@@ -96,23 +108,47 @@ class PartyWorker:
                     f"{round_index}, exchange {exchange}"
                 )
 
-    def _restore(self, rounds: int, digest: str) -> FeatureParty:
+    def _handle(self, request: Message) -> Message:
+        assert self.party is not None, "a session begins with restore"
+        reply = self.party.handle(request)
+        if request.kind == Kind.END_ROUND:
+            self._trained = request.round_index + 1
+        return reply
+
+    def _restore(self, restore: Restore) -> FeatureParty:
         """Return the party as it was after so many rounds."""
-        if not rounds:
-            return self.restore(None)
+        party = self.restore(self._load(restore.round, restore.digest) if restore.round else None)
+        rounds = party.config.training.rounds
+        if not restore.round <= restore.as_of <= rounds:
+            raise EnvelopeError(
+                f"restore of round {restore.round} as of round {restore.as_of} came, the experiment has {rounds} rounds"
+            )
+        self._trained = None
+        self._branch = {saved for saved in self.store.rounds() if saved <= restore.round}
+        party.round_index = restore.as_of - 1
+        return party
+
+    def _load(self, rounds: int, digest: str) -> State:
         state = self.store.load(rounds)[SECTION]
         if self.store.digest(rounds) != digest:
             raise ValueError(
                 f"the checkpoint of round {rounds} in {self.store.directory} is not the one that the server's "
                 "checkpoint refers to; restore the party's folder"
             )
-        return self.restore(state)
+        return state
 
     def _save(self, rounds: int) -> str:
         assert self.party is not None, "a session begins with restore"
-        if rounds != self.party.round_index + 1:
-            raise EnvelopeError(f"save of round {rounds} came, this party has done {self.party.round_index + 1}")
-        self.store.save(rounds, {SECTION: self.party.state_dict()})
+        if rounds != self._trained:
+            raise EnvelopeError(f"save of round {rounds} came, this session has trained {self._trained}")
+        others = set(self.store.rounds()) - self._branch
+        if len(others) > (self.store.keep if self._branch else 1):
+            raise ValueError(
+                f"save of round {rounds} came, but {self.store.directory} has rounds {sorted(others)}, from which this "
+                "session does not go on; to give them up, take another --run-dir"
+            )
+        self._branch.add(rounds)
+        self.store.save(rounds, {SECTION: self.party.state_dict()}, self._branch)
         return self.store.digest(rounds)
 
 
