@@ -145,9 +145,7 @@ def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]
 def check_hello(hello: Hello, expected: Expected) -> None:
     """Raise JoinRefused, naming both sides' values, where the party would train something else."""
     if len(hello.rounds) > MAX_ROUNDS:
-        raise JoinRefused(
-            f"{hello.party} has {len(hello.rounds)} rounds on disk, at most {MAX_ROUNDS} are taken note of"
-        )
+        raise JoinRefused(f"{hello.party} has {len(hello.rounds)} rounds on disk, more than {MAX_ROUNDS}")
     differences = _different_settings(expected.agreement, hello.agreement)
     if hello.embedding_width != expected.embedding_width:
         differences.append(f"embedding_size (server {expected.embedding_width}, party {hello.embedding_width})")

@@ -1,0 +1,66 @@
+"""What a party may report of a round."""
+
+from typing import Any
+
+import pytest
+
+from vfl.vertical.reports import RoundWork, check_report
+from vfl.wire.control import Report, RoundStart
+from vfl.wire.messages import MessageError
+
+WORK = RoundWork(exchanges=3, batch_size=4, local_iterations=2)
+DENSE, PRUNED = 1000, 300
+ASSIGNED = RoundStart(alpha=0.5, beta=0.3)
+
+
+def report(**changes: Any) -> Report:
+    """What a party says that was pruned at the round's beginning."""
+    forward = WORK.batch_size * DENSE  # before it was pruned
+    values: dict[str, Any] = {
+        "alpha": 0.5,
+        "beta": 0.3,
+        "macs_per_sample": PRUNED,
+        "parameters": 10,
+        "train_macs": WORK.forwards * PRUNED + forward,
+        "unpruned_train_macs": WORK.forwards * DENSE,
+        "train_time_s": "2.000000e+00",
+        "omega": 1.0,
+        "psi": 0.5,
+    }
+    return Report(**values | changes)
+
+
+def test_what_adds_up_is_believed():
+    check_report(report(), ASSIGNED, None, WORK, 2.0)
+    later = report(train_macs=WORK.forwards * PRUNED)
+    check_report(later, ASSIGNED, report(), WORK, 2.0)
+    check_report(later, RoundStart(alpha=0.2, beta=0.3), report(), WORK, 2.0)  # a schedule may fall, channels stay away
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "alpha": {"alpha": 0.49},
+    "alpha 0.9": {"alpha": 0.9},
+    "beta": {"beta": 0.29},
+    "head_drift": {"head_drift": 0.0},
+    "unpruned_train_macs": {"unpruned_train_macs": WORK.forwards * DENSE + 1},
+    "macs_per_sample": {"macs_per_sample": DENSE + 1},
+    "macs_per_sample 100": {"macs_per_sample": 100},
+    "train_macs": {"train_macs": WORK.forwards * PRUNED + 1},
+    f"train_macs {WORK.forwards * PRUNED - 4}": {"train_macs": WORK.forwards * PRUNED - 4},
+    f"train_macs {WORK.forwards * DENSE}": {"train_macs": WORK.forwards * DENSE},
+    "train_time_s": {"train_time_s": "2.100000e+00"},
+}
+
+
+@pytest.mark.parametrize("told", LIES)
+def test_what_cannot_be_true_is_not(told: str):
+    with pytest.raises(MessageError, match=f"^Report: {told}"):
+        check_report(report(**LIES[told]), ASSIGNED, None, WORK, 2.0)
+
+
+def test_without_pruning_costs_are_exact():
+    dense = {"alpha": 0.0, "train_macs": WORK.forwards * DENSE}
+    start = RoundStart(alpha=0.0, beta=0.3)
+    check_report(report(**dense, macs_per_sample=DENSE), start, None, WORK, 2.0)
+    with pytest.raises(MessageError, match="macs_per_sample 999 of 1000 at alpha 0"):
+        check_report(report(**dense, macs_per_sample=DENSE - 1), start, None, WORK, 2.0)
