@@ -13,6 +13,7 @@ from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Hello, check_run, kind_of, refusal
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Parcel
+from vfl.wire.text import plain
 
 ANSWERS = {"request": "reply", "restore": "restored", "save": "saved"}
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -109,7 +110,7 @@ class PartyConnection:
         envelope = parcel.envelope
         kind = kind_of(envelope)
         if kind == "refusal":  # of whatever run
-            self.fail(PeerMisbehaved(self.name, f"it refuses to go on: {envelope.refusal.reason}"))
+            self.fail(PeerMisbehaved(self.name, f"it refuses to go on: {plain(envelope.refusal.reason)}"))
             self.stream.end("it refused to go on")
             return
         check_run(envelope, self.run)

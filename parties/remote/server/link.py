@@ -10,6 +10,7 @@ from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.wire.envelope import Envelope, Restore, Save
 from vfl.wire.messages import Kind, Message, pieces, unpack
 from vfl.wire.parcel import Parcel
+from vfl.wire.text import plain
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class RemoteLink:
         except PeerLost:
             raise
         except Exception as error:
-            lost = PeerMisbehaved(self.name, " ".join(str(error).split()) or repr(error))
+            lost = PeerMisbehaved(self.name, plain(str(error) or repr(error)))
             self.connection.expel(lost)
             raise lost from error
 
