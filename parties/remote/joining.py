@@ -18,7 +18,6 @@ from vfl.lightweighting.schedule import Schedule, parse_ratio_schedule, schedule
 from vfl.wire.envelope import Envelope, EnvelopeError, Hello, kind_of
 from vfl.wire.text import plain
 
-
 MAX_ROUNDS = 1 << 16
 """That a party may have on disk."""
 
