@@ -18,9 +18,6 @@ from vfl.lightweighting.schedule import Schedule, parse_ratio_schedule, schedule
 from vfl.wire.envelope import Envelope, EnvelopeError, Hello, kind_of
 from vfl.wire.text import plain
 
-MAX_ROUNDS = 1 << 16
-"""That a party may have on disk."""
-
 
 class JoinRefused(ValueError):  # noqa: N818 - says what happened
     """The party is not let in. ``again``: the reason may pass."""
@@ -143,8 +140,6 @@ def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]
 
 def check_hello(hello: Hello, expected: Expected) -> None:
     """Raise JoinRefused, naming both sides' values, where the party would train something else."""
-    if len(hello.rounds) > MAX_ROUNDS:
-        raise JoinRefused(f"{hello.party} has {len(hello.rounds)} rounds on disk, more than {MAX_ROUNDS}")
     differences = _different_settings(expected.agreement, hello.agreement)
     if hello.embedding_width != expected.embedding_width:
         differences.append(f"embedding_size (server {expected.embedding_width}, party {hello.embedding_width})")

@@ -131,6 +131,8 @@ class WireParty:
 
 DESCRIBED: dict[str, Any] = {
     "weights_digest": "0" * 64,
+    "finished_digest": "0" * 64,
+    "evaluation_macs": 10,
     "widths": {"layer.0": 3},
     "original_widths": {"layer.0": 4},
 }
