@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from models.convolution import scaled_width
 from models.features import ModelSpec, TableFeatures
-from models.mlp import FEATURE_MLP_HIDDEN, hidden_layers
+from models.mlp import FEATURE_MLP_HIDDEN, FeatureMLP, hidden_layers
 
 CATEGORY_SIZE = 8
 """Width of the learned embedding of a category."""
@@ -49,3 +49,8 @@ class TableMLP(nn.Module):
         codes = rows[:, self.numbers :].long() + self.first_code
         inputs = torch.cat([rows[:, : self.numbers], self.categories(codes).flatten(1)], dim=1)
         return self.embedding(self.hidden(inputs))
+
+
+def mlp(spec: ModelSpec) -> nn.Module:
+    """Return the perceptron that reads the features: of a table with its categories, or anything flattened."""
+    return TableMLP(spec) if isinstance(spec.features, TableFeatures) else FeatureMLP(spec)

@@ -6,7 +6,7 @@ Shapes: B batch, N samples, D embedding width, C classes.
 # torch's own signatures are partly untyped.
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,21 +36,32 @@ class Prediction:
     classes: tuple[str, ...]
     accuracies: Mapping[str, float]
     """By what they are of; none without labels."""
+    keys: tuple[Sequence[str], ...] = ()
+    """Of tables: key columns and keys, as in `NewSamples`."""
+    present: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Of tables: by owner, which samples it has a row for, bool [N]."""
 
     def rows(self) -> list[list[Any]]:
         """Return a table's heading and lines: a sample's class and how probable that and all others are.
 
         Nine digits hold all bits of a float32.
         """
-        best_N = self.probabilities_NC.argmax(dim=1)
-        known = self.labels_N is not None
-        heading = ["id", *(["label"] if known else []), "prediction", "probability"]
-        rows: list[list[Any]] = [[*heading, *(f"p_{name}" for name in self.classes)]]
-        for row, (identity, best) in enumerate(zip(self.ids_N.tolist(), best_N.tolist(), strict=True)):
-            label = [] if self.labels_N is None else [self.classes[int(self.labels_N[row])]]
-            values = [f"{value:.9g}" for value in self.probabilities_NC[row].tolist()]
-            rows.append([identity, *label, self.classes[best], values[best], *values])
-        return rows
+        known = ["label"] if self.labels_N is not None else []
+        scores = ["prediction", "probability", *(f"p_{name}" for name in self.classes)] if self.classes else ["value"]
+        heading = [*(self.keys[0] if self.keys else ["id"]), *known, *scores, *(["owners"] if self.present else [])]
+        return [heading, *(self._row(row) for row in range(len(self.ids_N)))]
+
+    def _row(self, row: int) -> list[Any]:
+        values = [f"{value:.9g}" for value in self.probabilities_NC[row].tolist()]
+        best = int(self.probabilities_NC[row].argmax())
+        name = self.keys[1 + row] if self.keys else [int(self.ids_N[row])]
+        label = [] if self.labels_N is None else [self._label(self.labels_N[row])]
+        chosen = [self.classes[best], values[best]] if self.classes else []
+        owners = ["+".join(owner for owner, held_N in self.present.items() if held_N[row])] if self.present else []
+        return [*name, *label, *chosen, *values, *owners]
+
+    def _label(self, label: Tensor) -> Any:
+        return self.classes[int(label)] if self.classes else float(label)
 
 
 def check_absent(absent: Collection[str], names: Sequence[str], when_absent: WhenAbsent) -> None:
@@ -65,17 +76,22 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
         raise ConfigError("--absent: no party is left to predict with; name fewer")
 
 
-def predict(server: HeadServer, stand_ins: Mapping[str, Tensor]) -> Tensor:
-    """Return the class probabilities [N, C] of the test samples.
+def predict(server: HeadServer, stand_ins: Mapping[str, Tensor], present: Mapping[str, Tensor] | None = None) -> Tensor:
+    """Return the predictions [N, C] of the test samples: of the classes their probabilities.
 
-    ``stand_ins`` [D] stand for the embeddings of the parties that they are given for; those are not asked.
+    ``stand_ins`` [D] stand for the embeddings of the parties that they are given for; those are not asked, but for the
+    samples that they have by ``present``, bool [N].
     """
-    present = [link for link in server.links if link.name not in stand_ins]
+    held = present or {}
+    asked = [link for link in server.links if link.name not in stand_ins or link.name in held]
     probabilities: list[Tensor] = []
     for start, stop in server.test_batches():
-        embeddings = server.test_embeddings(start, stop, present)
-        embeddings |= {name: value_D.expand(stop - start, -1) for name, value_D in stand_ins.items()}
-        probabilities.append(server.outputs(embeddings).softmax(dim=1).cpu())
+        embeddings = server.test_embeddings(start, stop, asked)
+        for name, value_D in stand_ins.items():
+            value_BD = value_D.expand(stop - start, -1)
+            own = held[name][start:stop, None] if name in held else None
+            embeddings[name] = value_BD if own is None else torch.where(own, embeddings[name], value_BD)
+        probabilities.append(server.trainer.task.predictions(server.outputs(embeddings)).cpu())
     return torch.cat(probabilities)
 
 
@@ -95,9 +111,13 @@ def accuracy_name(absent: Collection[str], when_absent: WhenAbsent) -> str:
 
 
 def predict_in_process(
-    run_dir: Path, data: Path | None, absent: Collection[str], when_absent: WhenAbsent
+    run_dir: Path,
+    data: Path | None,
+    absent: Collection[str],
+    when_absent: WhenAbsent,
+    tables: Mapping[str, Path] | None = None,
 ) -> Prediction:
-    """Predict the test samples, or the whole images of a file, with all parties rebuilt in this process.
+    """Predict the test samples, those of a file, or new rows of owners' tables, with all parties in this process.
 
     Parties in ``absent`` are not asked; their mean embedding is what the server would have kept from before. With
     labels known, the accuracy with all parties is there for comparison. Raises as ``load_trained``, ``check_absent``
@@ -107,6 +127,8 @@ def predict_in_process(
     check_absent(absent, [link.name for link in server.links], when_absent)
     split = split_data(server.config)
     classes, ids_N, labels_N = split.labels.classes, split.labels.test.ids, split.labels.test.values
+    if tables:
+        return _predict_tables(server, tables, absent, when_absent, classes)
     if data is not None:
         samples = open_source(server.config).read_samples(data, split.parties[0].train, len(classes))
         use_samples(server, samples)
@@ -121,6 +143,45 @@ def predict_in_process(
         if absent:
             accuracies["with all parties"] = accuracy(predict(server, {}), labels_N)
     return Prediction(ids_N, labels_N, probabilities_NC, classes, accuracies)
+
+
+def _predict_tables(
+    server: HeadServer,
+    tables: Mapping[str, Path],
+    absent: Collection[str],
+    when_absent: WhenAbsent,
+    classes: tuple[str, ...],
+) -> Prediction:
+    """Predict new rows; a stand-in takes the place of an owner's embedding where it is away or has no row."""
+    names = [link.name for link in server.links]
+    for name in tables:
+        if name not in names:
+            raise ConfigError(f"--table: unknown party {name!r}{nearest(name, names)}")
+    away = [name for name in names if name not in tables or name in absent]
+    check_absent(away, names, when_absent)
+    samples = open_source(server.config).read_tables({name: tables[name] for name in names if name not in away})
+    if when_absent == "refuse":
+        check_complete(samples)
+    lacking = [name for name in names if name in away or not bool(samples.present[name].all())]
+    links = [link for link in server.links if link.name in lacking]
+    stand_ins = server.mean_embeddings(links) if when_absent == "mean" else zero_embeddings(server, lacking)
+    for party, part in zip(parties_of(server), samples.parts, strict=True):
+        if party.name not in away:
+            party.test = party.preparation.apply(part)
+    server.test_labels_N = unknown_labels(len(samples.whole))
+    predictions_NC = predict(server, stand_ins, samples.present)
+    return Prediction(samples.whole.ids, None, predictions_NC, classes, {}, samples.keys, samples.present)
+
+
+def check_complete(samples: NewSamples) -> None:
+    """Raise PeerLost where an owner has no row for some samples and nothing may stand for it."""
+    for name, held_N in samples.present.items():
+        if not bool(held_N.all()):
+            first = " ".join(samples.keys[1 + int(held_N.int().argmin())])
+            raise PeerLost(
+                f"{name} has no row for {int((~held_N).sum())} of {len(held_N)} keys (first {first}); "
+                "--when-absent zeros or mean would predict without"
+            )
 
 
 def use_samples(server: HeadServer, samples: NewSamples) -> None:

@@ -15,6 +15,7 @@ COMMANDS = {
     "sweep": "train many runs of one experiment, or search for the cheapest ratios",
     "report": "show a run or a sweep on one page",
     "predict": "predict with a trained split model",
+    "describe": "look at a table, and propose which columns to use",
     "export": "write a trained model as torch.export and ONNX files",
     "server": "serve a training to party processes",
     "party": "take part in a training",

@@ -17,6 +17,7 @@ import argparse
 import csv
 import io
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--insecure", action="store_true", help="with --serve: plaintext; only on loopback")
     parser.add_argument("--data", type=Path, metavar="FILE", help="samples to predict (default: the test set)")
     parser.add_argument(
+        "--table",
+        action="append",
+        default=[],
+        metavar="[PARTY=]FILE",
+        help="new rows of a party to predict, in one process; repeated for each, or one table that has all columns",
+    )
+    parser.add_argument(
         "--absent", action="append", default=[], metavar="PARTY", help="predict without it; may be repeated"
     )
     parser.add_argument(
@@ -54,6 +62,8 @@ def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Predict and write the table."""
     out = arguments.out or arguments.run / "predictions.csv"
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
+    if arguments.table and (arguments.processes or arguments.serve or arguments.data):
+        raise ValueError("--table: goes with none of --processes, --serve and --data")
     if arguments.processes:
         from parties.remote.together import predict_together
 
@@ -61,7 +71,9 @@ def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.serve is None:
         from parties.predict import predict_in_process
 
-        prediction = predict_in_process(arguments.run, arguments.data, absent, when_absent)
+        prediction = predict_in_process(
+            arguments.run, arguments.data, absent, when_absent, new_tables(arguments.run, arguments.table)
+        )
     else:
         from parties.remote.server.prediction import serve_predictions
         from vfl.config import load_config
@@ -77,6 +89,24 @@ def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
         )
     save(prediction, out, console)
     return DONE
+
+
+def new_tables(run: Path, given: Sequence[str]) -> dict[str, Path]:
+    """Return the tables by party; a file without one is everybody's. Raises ValueError for a party given twice."""
+    from parties.trained import load_run
+
+    if not given:
+        return {}
+    names = load_run(run).config.parties
+    tables: dict[str, Path] = {}
+    for text in given:
+        party, named, path = text.partition("=")
+        if not named and len(given) == 1:
+            return dict.fromkeys(names, Path(text))
+        if not named or party in tables:
+            raise ValueError(f"--table: {text!r}: write PARTY=FILE, once for each of {', '.join(names)}")
+        tables[party] = Path(path)
+    return tables
 
 
 def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:

@@ -17,7 +17,7 @@ FEATURE_MODELS: "Registry[FeatureModelFactory]" = Registry(
         "vgg16": "models.vgg:vgg16",
         "vgg11": "models.vgg:vgg11",
         "cnn": "models.cnn:SmallCNN",
-        "mlp": "models.mlp:FeatureMLP",
+        "mlp": "models.table:mlp",
     },
     "a callable that makes a torch.nn.Module of a models.features.ModelSpec",
 )
@@ -36,6 +36,8 @@ SOURCES: "Registry[SourceFactory]" = Registry(
         "image_folder": "vfl.data.sources.image_folder:image_folder",
         "leaf": "vfl.data.sources.leaf:leaf",
         "text": "vfl.data.sources.text:text",
+        "tables": "vfl.data.tables.source:Tables",
+        "breast_cancer": "vfl.data.tables.breast_cancer:BreastCancer",
     },
     "a callable that makes a vfl.data.source.Source of the `data` settings and a seed",
 )

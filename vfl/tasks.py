@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vfl.config import ExperimentConfig
-from vfl.config.experiment import ClassWeights
+from vfl.config.experiment import TABLE_KINDS, ClassWeights
 from vfl.metrics import (
     MANY_CLASS_METRICS,
     REGRESSION_METRICS,
@@ -143,11 +143,12 @@ def task_of(config: ExperimentConfig, classes: tuple[str, ...], train_labels_N: 
     if config.task == "regression":
         task: Task = _regression(train_labels_N, chosen or "rmse")
     else:
+        of_table = config.data.dataset.kind in TABLE_KINDS
         task = Classification(
             len(classes),
             _class_weights(config.training.class_weights, classes, train_labels_N),
             config.evaluation.threshold,
-            chosen or "accuracy",
+            chosen or ("auc" if of_table and len(classes) == 2 else "accuracy"),
         )
     if chosen is not None and chosen not in task.metric_names:
         raise ValueError(f"evaluation.metric: {chosen} is none of this task's: {', '.join(task.metric_names)}")

@@ -100,12 +100,27 @@ def dotted_settings(config: ExperimentConfig) -> dict[str, object]:
 def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: base refers back to itself")
-    values = read_yaml(path)
+    values = _with_owners_files(path, read_yaml(path))
     base = values.pop("base", None)
     if base is None:
         return values
     inherited = _read_with_base(find_config(Path(str(base)), path.parent), (*seen, path.resolve()))
     return _overlay(ExperimentConfig, inherited, values)
+
+
+def _with_owners_files(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Put what an owner's own YAML file holds in the place of its name in ``data.tables``, relative to ``path``."""
+    data = values.get("data")
+    tables = cast(dict[str, Any], data).get("tables") if isinstance(data, dict) else None
+    if not isinstance(tables, dict):
+        return values
+    read: dict[str, Any] = {}
+    for owner, table in cast(dict[str, Any], tables).items():
+        read[owner] = table
+        if isinstance(table, str):
+            own = read_yaml(path.parent / table)
+            read[owner] = own | ({"file": str((path.parent / table).parent / own["file"])} if "file" in own else {})
+    return values | {"data": cast(dict[str, Any], data) | {"tables": read}}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -4,17 +4,18 @@ It names the owners, splits the samples over them, checks what a file holds, pre
 samples to predict. Everything else sees `Samples` (tensors, a row per sample) and `Features` (kind and shape).
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from models.features import Features
 from vfl.checkpoint import State
 from vfl.components import SOURCES
 from vfl.config.experiment import DataConfig, ExperimentConfig
-from vfl.data.files import LabelData, PartyData, load_party_data
+from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data
 from vfl.data.samples import Dataset, Samples, check_finite
 
 
@@ -35,6 +36,10 @@ class NewSamples:
     """Ids and, where they are known, labels; features only where one holder has them all."""
     parts: tuple[Samples, ...]
     """In the parties' order; ids as in ``whole``."""
+    keys: tuple[Sequence[str], ...] = ()
+    """Of tables: the key columns' names, then every sample's key; empty where ids are all that names a sample."""
+    present: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Of tables: by owner that is not away, whether it has a row for each sample, bool [N]."""
 
 
 class Preparation(Protocol):
@@ -100,6 +105,8 @@ class Source:
         seed: of the experiment; decides which training samples are drawn.
     """
 
+    task: Literal["classification", "regression"] = "classification"
+    """Of the experiment: whether labels are classes or amounts."""
     tensors = 1
     """Number of a sample's tensors, `Samples.inputs`."""
 
@@ -138,6 +145,16 @@ class Source:
             raise ValueError("data.file: is missing; name the party's file, as scripts/split_data.py writes it")
         return load_party_data(self.data.file, party, self.check, self.tensors)
 
+    def held_labels(self) -> LabelData:
+        """Return what the server's own process holds. Raises ValueError, one line, for what cannot be used."""
+        if self.data.file is None:
+            raise ValueError("data.file: is missing; name the server's labels, as lvfl split-data writes them")
+        return load_label_data(self.data.file)
+
+    def read_tables(self, paths: Mapping[str, Path]) -> NewSamples:
+        """Read new rows to predict from tables by owner. Raises ValueError for a source without tables."""
+        raise ValueError(f"--table: {self.data.dataset.kind} has no tables; use --data")
+
     def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
         """Read samples to predict from a file of this source's own.
 
@@ -160,6 +177,7 @@ def open_source(config: ExperimentConfig) -> Source:
     source = SOURCES.make(kind, config.data, config.seed)
     if not isinstance(source, Source):
         raise ValueError(f"data source {kind!r}: gives {source!r}; it must be {SOURCES.contract}")
+    source.task = config.task
     return source
 
 

@@ -27,15 +27,15 @@ from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.offences import Offences
-from parties.remote.server.server_process import OWNER, ServerLabels, server_file, server_labels
+from parties.remote.server.server_process import OWNER, ServerLabels, server_labels
 from parties.remote.transport.security import last_word, load_identity
 from parties.trained import Trained, load_run
 from vfl.checkpoint import CheckpointStore, State
 from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.files import load_label_data
 from vfl.data.prediction_files import load_sample_labels, unknown_labels
 from vfl.data.samples import ids_digest
+from vfl.data.source import open_source
 from vfl.errors import PeerLost
 from vfl.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
@@ -217,7 +217,7 @@ def serve_predictions(
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; predict there, without --serve")
     tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
     check_absent(absent, config.parties, when_absent)
-    held = load_label_data(server_file(config))
+    held = open_source(config).held_labels()
     ids_N, labels_N = held.test.ids, held.test.values
     if data is not None:
         ids_N, labels_N = load_sample_labels(data, len(held.classes))

@@ -20,8 +20,9 @@ from parties.remote.transport.security import last_word, load_identity
 from parties.widths import ShowWidths
 from vfl.checkpoint import CheckpointStore
 from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
-from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.files import LabelData, load_label_data
+from vfl.config import ExperimentConfig
+from vfl.data.files import LabelData
+from vfl.data.source import open_source
 from vfl.errors import PeerLost
 from vfl.experiments.mode import Built
 from vfl.experiments.run import Outcome, train
@@ -254,14 +255,7 @@ def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecur
 
 def load_labels(config: ExperimentConfig) -> ServerLabels:
     """Read what the server holds. Raises ValueError for a file that cannot be used."""
-    return server_labels(config, load_label_data(server_file(config)))
-
-
-def server_file(config: ExperimentConfig) -> Path:
-    """Return the path of the server's labels. Raises ConfigError where none is named."""
-    if config.data.file is None:
-        raise ConfigError("data.file: is missing; name the server's labels, as scripts/split_data.py writes them")
-    return config.data.file
+    return server_labels(config, open_source(config).held_labels())
 
 
 def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:

@@ -5,6 +5,7 @@ Memory does not grow with the rows: of a column's values at most `MOST_VALUES` d
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -149,12 +150,12 @@ def propose_features(path: Path, left_out: Sequence[str]) -> tuple[dict[str, Col
     return kinds, lines
 
 
-def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary]) -> str:
-    """Return the settings that an owner edits: what stands in ``data.tables.OWNER``. JSON's strings are YAML's."""
+def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary], folder: Path) -> str:
+    """Return what an owner edits, for a file in ``folder``: its ``data.tables.OWNER``. JSON's strings are YAML's."""
     keys = [each.name for each in summaries if each.looks_like_key()]
     lines = [
         f"# {summaries[0].rows:,} rows; each column is a number, a category, or ignored",
-        f"file: {json.dumps(str(path), ensure_ascii=False)}",
+        f"file: {json.dumps(os.path.relpath(path, folder), ensure_ascii=False)}",
         f"key: {json.dumps(keys[0], ensure_ascii=False)}"
         if keys
         else "key:   # COLUMN or [COLUMNS] by which a row is known",

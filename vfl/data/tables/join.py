@@ -33,44 +33,55 @@ class Joined:
     """Text [N], of the label owner, sorted."""
     rows: Mapping[str, Rows]
     """By owner, the row of its table that belongs to each sample, int64 [N]."""
+    present: Mapping[str, npt.NDArray[np.bool_]]
+    """By owner, whether it has a row for each sample, bool [N]; where it has none ``rows`` holds any."""
     dropped: str
     """The line that counts what is left out; empty where nothing is."""
 
     def ids(self) -> Tensor:
-        """Return int64 [N], the first 63 bits of each key's BLAKE2b."""
-        hashes = (hashlib.blake2b(key.encode(), digest_size=8).digest() for key in self.keys.to_pylist())
-        return torch.tensor([int.from_bytes(each, "big") >> 1 for each in hashes], dtype=torch.int64)
+        """Return int64 [N], `text_hash` of each key."""
+        return torch.tensor([text_hash(key) for key in self.keys.to_pylist()], dtype=torch.int64)
 
 
-def join(tables: Mapping[str, Table], configs: Mapping[str, TableConfig], leader: str) -> Joined:
+def text_hash(text: str) -> int:
+    """Return the first 63 bits of the BLAKE2b of a text: the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def join(
+    tables: Mapping[str, Table], configs: Mapping[str, TableConfig], leader: str, *, keep_all: bool = False
+) -> Joined:
     """Join owners' tables on the rows of ``leader``, the owner of the labels (or the only one).
 
-    Raises TableError for doubled keys, or where no sample is left.
+    Samples that an owner lacks are dropped, or with ``keep_all`` only marked. Raises TableError for doubled keys, or
+    where no sample is left.
     """
     first = configs[leader]
     keys = tables[leader].keys[_key_of(first)]
     kept = _unique_rows(tables[leader], first)
     keys = keys.take(pa.array(kept))
     rows: dict[str, Rows] = {leader: kept}
-    present = np.ones(len(kept), bool)
-    for owner in tables.keys() - {leader}:
+    present = {leader: np.ones(len(kept), bool)}
+    for owner in [owner for owner in tables if owner != leader]:
         own = _unique_rows(tables[owner], configs[owner])
         known = tables[owner].keys[_key_of(configs[owner])].take(pa.array(own))
         wanted = tables[leader].keys[first.keys.get(owner, _key_of(first))].take(pa.array(kept))
         found = pc.index_in(wanted, value_set=known)
-        if found.null_count == len(found):
+        if found.null_count == len(found) and not keep_all:
             raise TableError(
                 f"{tables[owner].path}: no key of {leader} is in it: {_examples(wanted)} there, {_examples(known)} here"
             )
-        present &= np.asarray(found.is_valid())
+        present[owner] = np.asarray(found.is_valid())
         rows[owner] = own[np.asarray(pc.fill_null(found, 0))]
-    if not present.any():
+    everywhere = np.logical_and.reduce(list(present.values()))
+    if not everywhere.any() and not keep_all:
         raise TableError("data.tables: no key is in the tables of all owners")
     order = np.asarray(pc.array_sort_indices(keys)).astype(np.int64)
-    order = order[present[order]]
+    order = order if keep_all else order[everywhere[order]]
     joined = {owner: rows[owner][order] for owner in tables}
     unused = {owner: len(tables[owner].rows) - len(np.unique(joined[owner])) for owner in tables}
-    return Joined(keys.take(pa.array(order)), joined, _dropped(tables, unused, len(order)))
+    has_row = {owner: held[order] for owner, held in present.items()}
+    return Joined(keys.take(pa.array(order)), joined, has_row, _dropped(tables, unused, len(order)))
 
 
 def split_rows(joined: Joined, share: float, seed: int, test_keys: Column | None) -> tuple[Rows, Rows]:

@@ -4,137 +4,89 @@ Numbers are standardised; a missing one is the mean, and an indicator column say
 Categories become codes: 0 for values that are rare in the training rows or not in them, else 1 + a place among the
 known ones. All of it stays with the owner.
 
-Shapes: N rows, W = numbers + indicators + categories, in this order.
+Shapes: N rows, F numbers, K columns of categories, W = F + indicators.
 """
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# Signatures of torch and numpy are partly untyped.
 
-import warnings
-from collections.abc import Mapping
+from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vfl.config.fields import Section
-from vfl.data.tables.cells import TableError
-from vfl.data.tables.columns import Categories, ColumnKind, Numbers, Table
+from models.features import TableFeatures
+from vfl.checkpoint import State
+from vfl.data.samples import Samples
 
 MIN_COUNT = 5
 """Training rows with a category of its own embedding; rarer ones share one."""
-_NUMBER: ColumnKind = "number"
-_CATEGORY: ColumnKind = "category"
 MIN_STD = 1e-12
 """Of the mean's amount: a column that varies less is constant, and only centred."""
 
 
-class NumberFit(Section):
-    """How a column of numbers is prepared: (value - mean) / std."""
+class TablePreparation:
+    """Fitted to raw training rows: float64 [N, F], NaN where missing, and hashes of categories, int64 [N, K]."""
 
-    mean: float
-    std: float
-    indicator: bool
-    """Whether a column of 0 and 1 says where the number is missing."""
-
-
-class CategoryFit(Section):
-    """How a column of categories is prepared: code 1 + place in ``known``, 0 for all others."""
-
-    known: tuple[str | None, ...]
-    """Sorted; None is the missing value."""
-
-
-class Preparation(Section):
-    """All that was fitted on one owner's training rows. ``model_dump_json`` is its file."""
-
-    numbers: dict[str, NumberFit]
-    categories: dict[str, CategoryFit]
+    def __init__(self, train: Samples) -> None:
+        numbers_NF, (hashes_NK,) = train.features, train.more
+        # One column at a time, for memory.
+        fitted = [_mean_and_std(column_N) for column_N in numbers_NF.unbind(1)]
+        self.mean_F = torch.tensor([mean for mean, _ in fitted], dtype=torch.float64)
+        self.std_F = torch.tensor([std for _, std in fitted], dtype=torch.float64)
+        self.gaps = torch.tensor([bool(column_N.isnan().any()) for column_N in numbers_NF.unbind(1)], dtype=torch.bool)
+        self.known = [_frequent(column_N) for column_N in hashes_NK.unbind(1)]
+        """Sorted hashes of the categories that have embeddings of their own, by column."""
 
     @property
-    def width(self) -> int:
-        """Numbers and indicators together."""
-        return len(self.numbers) + sum(fit.indicator for fit in self.numbers.values())
+    def features(self) -> TableFeatures:
+        """Columns of a prepared row, and the codes of its categories."""
+        sizes = tuple(1 + len(known) for known in self.known)
+        return TableFeatures("table", (len(self.mean_F) + int(self.gaps.sum()) + len(sizes),), sizes)
 
-    @property
-    def category_sizes(self) -> tuple[int, ...]:
-        """Codes of each column of categories."""
-        return tuple(1 + len(fit.known) for fit in self.categories.values())
+    def apply(self, samples: Samples) -> Samples:
+        """Return float32 [N, W + K]: numbers, indicators, codes. Raises ValueError for other columns.
 
-    @property
-    def kinds(self) -> dict[str, ColumnKind]:
-        """The columns that are read."""
-        return {**dict.fromkeys(self.numbers, _NUMBER), **dict.fromkeys(self.categories, _CATEGORY)}
-
-    def column_names(self) -> list[str]:
-        """Return what each of the W prepared columns is."""
-        missing = [f"{name} is missing" for name, fit in self.numbers.items() if fit.indicator]
-        return [*self.numbers, *missing, *self.categories]
-
-    def apply(self, table: Table, rows: npt.NDArray[np.int64]) -> Tensor:
-        """Return some rows prepared, float32 [N, W], in the order given; codes are whole numbers.
-
-        Memory: 4 bytes per row and column of the result, and one column in float64.
+        Memory: 4 bytes per row and column, and one column in float64.
         """
-        prepared = np.empty((len(rows), self.width + len(self.categories)), np.float32)
-        indicator = len(self.numbers)
-        for place, (name, fit) in enumerate(self.numbers.items()):
-            column = table.columns[name]
-            assert isinstance(column, Numbers)
-            values = column.values[rows]
-            gaps = np.isnan(values)
-            prepared[:, place] = np.where(gaps, 0.0, (values - fit.mean) / fit.std)
-            if fit.indicator:
-                prepared[:, indicator] = gaps
-                indicator += 1
-        for place, (name, fit) in enumerate(self.categories.items(), start=self.width):
-            column = table.columns[name]
-            assert isinstance(column, Categories)
-            prepared[:, place] = _codes_of(column, fit)[column.codes[rows]]
-        return torch.from_numpy(prepared)  # pyright: ignore[reportUnknownMemberType]  # partly untyped
+        numbers_NF, (hashes_NK,) = samples.features, samples.more
+        if numbers_NF.shape[1] != len(self.mean_F) or hashes_NK.shape[1] != len(self.known):
+            raise ValueError(
+                f"table: expected {len(self.mean_F)} numbers and {len(self.known)} categories, got "
+                f"{numbers_NF.shape[1]} and {hashes_NK.shape[1]}"
+            )
+        prepared = torch.empty(len(samples), *self.features.shape)
+        for place, column_N in enumerate(numbers_NF.unbind(1)):
+            prepared[:, place] = ((column_N - self.mean_F[place]) / self.std_F[place]).nan_to_num(nan=0.0)
+        columns = [numbers_NF[:, place].isnan() for place in self.gaps.nonzero()[:, 0].tolist()]
+        columns += [_codes(hashes_N, known) for hashes_N, known in zip(hashes_NK.unbind(1), self.known, strict=True)]
+        for place, column_N in enumerate(columns, start=numbers_NF.shape[1]):
+            prepared[:, place] = column_N
+        return replace(samples, features=prepared, more=())
+
+    def state_dict(self) -> State:
+        """Return means, standard deviations, which numbers have an indicator, and the known categories' hashes."""
+        known = {f"known_{place}": hashes for place, hashes in enumerate(self.known)}
+        return {"mean_F": self.mean_F, "std_F": self.std_F, "gaps": self.gaps, **known}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take over what was fitted."""
+        self.mean_F, self.std_F, self.gaps = state["mean_F"], state["std_F"], state["gaps"]
+        self.known = [state[f"known_{place}"] for place in range(len(self.known))]
 
 
-def fit(table: Table, rows: npt.NDArray[np.int64]) -> Preparation:
-    """Fit the preparation of a table's columns on its training rows.
-
-    Raises TableError for a column without any value there; warns of constant ones.
-    """
-    numbers: dict[str, NumberFit] = {}
-    categories: dict[str, CategoryFit] = {}
-    for name, column in table.columns.items():
-        where = f"{table.path}: column {name!r}"
-        if isinstance(column, Numbers):
-            numbers[name] = _fit_numbers(where, column.values[rows])
-        else:
-            categories[name] = _fit_categories(where, column.take(rows))
-    if not (numbers or categories):
-        raise TableError(f"{table.path}: no column is left as a feature; name some under features")
-    return Preparation(numbers=numbers, categories=categories)
+def _mean_and_std(column_N: Tensor) -> tuple[float, float]:
+    present_N = column_N[~column_N.isnan()]
+    mean, std = float(present_N.mean()), float(present_N.std(correction=0))
+    return mean, std if std > MIN_STD * abs(mean) else 1.0
 
 
-def _fit_numbers(where: str, values: npt.NDArray[np.float64]) -> NumberFit:
-    present = values[~np.isnan(values)]
-    if len(present) == 0:
-        raise TableError(f"{where}: has no value in the training rows; make it ignore under features")
-    mean, std = float(present.mean()), float(present.std())
-    complete = len(present) == len(values)
-    if std <= MIN_STD * abs(mean):
-        std = 1.0
-        if complete:
-            warnings.warn(f"{where}: is constant ({mean:g}) in the training rows", stacklevel=3)
-    return NumberFit(mean=mean, std=std, indicator=not complete)
+def _frequent(hashes_N: Tensor) -> Tensor:
+    found: tuple[Tensor, Tensor] = hashes_N.unique(return_counts=True)
+    return found[0][found[1] >= MIN_COUNT]
 
 
-def _fit_categories(where: str, column: Categories) -> CategoryFit:
-    counts = np.bincount(column.codes + 1, minlength=len(column.names) + 1)
-    if counts[0] == len(column.codes):
-        raise TableError(f"{where}: has no value in the training rows; make it ignore under features")
-    if counts.max() == len(column.codes):
-        warnings.warn(f"{where}: is constant in the training rows", stacklevel=3)
-    frequent = [name for name, count in zip(column.names, counts[1:], strict=True) if count >= MIN_COUNT]
-    missing: list[str | None] = [None] if counts[0] >= MIN_COUNT else []
-    return CategoryFit(known=(*missing, *sorted(frequent)))
-
-
-def _codes_of(column: Categories, fit: CategoryFit) -> npt.NDArray[np.float32]:
-    """Return the code of each of a column's names; the last one is that of the missing value, which has place -1."""
-    codes: Mapping[str | None, int] = {name: place for place, name in enumerate(fit.known, start=1)}
-    return np.array([codes.get(name, 0) for name in (*column.names, None)], np.float32)
+def _codes(hashes_N: Tensor, known: Tensor) -> Tensor:
+    if len(known) == 0:
+        return torch.zeros(len(hashes_N))
+    place_N = torch.searchsorted(known, hashes_N).clamp(max=len(known) - 1)
+    return torch.where(known[place_N] == hashes_N, place_N + 1, 0)

@@ -1,0 +1,53 @@
+"""Look at a table before it is used: lvfl describe FILE [--out FILE.yaml].
+
+Shows type, missing share, different values and range of every column, warns of constant columns, keys and dates, and
+writes what an owner edits and names under data.tables (default: FILE's name with .yaml; it never leaves the owner).
+Exit codes: 0 done, 2 bad input (one line on stderr).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.table import Table
+
+from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, metavar="FILE", help="CSV, gzipped CSV or Parquet")
+    parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="where to; a file that is there is refused")
+    return parser.parse_args()
+
+
+def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
+    """Read, show, write."""
+    from vfl.atomic import write_atomically
+    from vfl.data.tables.describe import describe_table, proposed_yaml
+
+    out = arguments.out or arguments.file.with_suffix(".yaml")
+    if out.exists():
+        raise ValueError(f"--out: {out} exists already; name another file")
+    with console.status(f"reading {arguments.file}") as status:
+        summaries = describe_table(arguments.file, None, lambda rows: status.update(f"{rows:,} rows read"))
+    table = Table("column", "proposed", "missing", "values", "range", "")
+    for each in summaries:
+        kind, warning = each.proposal()
+        table.add_row(each.name, kind, f"{each.missing / each.rows:.1%}", each.distinct, each.range, warning)
+    console.print(table)
+    write_atomically(out, proposed_yaml(arguments.file, summaries, out.parent))
+    console.print(f"{summaries[0].rows:,} rows; edit {out}, and name it under data.tables")
+    return DONE
+
+
+def main() -> int:
+    """Run, and turn errors into one line and an exit code."""
+    arguments = parse_arguments()
+    console = ShowConsole()
+    return exit_code(lambda: run(arguments, console), warn=lambda line: print(line, file=sys.stderr))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

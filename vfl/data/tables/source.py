@@ -1,0 +1,214 @@
+"""Tables of several owners as a data source: the files' rows joined by key, split, and as every owner holds them.
+
+A raw sample has two tensors: its numbers, float64 [F] with NaN for what is missing, and its categories, int64 [K], a
+hash of each value. Names of columns and categories stay where the files are.
+
+Shapes: N samples, F numbers, K columns of categories.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# Signatures of torch and numpy are partly untyped.
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from vfl.config.experiment import DataConfig
+from vfl.data.files import LabelData, Labels, PartyData
+from vfl.data.samples import Samples
+from vfl.data.source import NewSamples, Source, Split
+from vfl.data.tables.cells import TableError
+from vfl.data.tables.columns import ColumnKind, Table, read_table
+from vfl.data.tables.config import TableConfig
+from vfl.data.tables.describe import propose_features
+from vfl.data.tables.join import Joined, Rows, join, key_cells, read_test_keys, split_rows
+from vfl.data.tables.labels import read_labels, refuse_copies
+from vfl.data.tables.preparation import TablePreparation
+from vfl.data.tables.rows import check_columns, raw_samples
+from vfl.random import generator
+
+
+class Tables(Source):
+    """`data.tables`: an owner per entry, in this order."""
+
+    tensors = 2
+
+    def __init__(self, data: DataConfig, seed: int) -> None:
+        super().__init__(data, seed)
+        self._kinds: dict[str, Mapping[str, ColumnKind]] = {}
+        if not data.tables:
+            raise ValueError("data.tables: is missing; name each owner's file and key")
+        owners = [owner for owner, table in data.tables.items() if table.label is not None]
+        if len(owners) > 1:
+            raise ValueError(f"data.tables: {', '.join(owners)} all name a label; leave it at one of them")
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The owners."""
+        return tuple(self.data.tables)
+
+    @cached_property
+    def leader(self) -> str:
+        """The owner of the labels. Raises ValueError where no table has one."""
+        for owner, table in self.data.tables.items():
+            if table.label is not None:
+                return owner
+        raise ValueError("data.tables: no owner names its label; give one of them label: COLUMN")
+
+    def split(self) -> Split:
+        """Join all tables on equal keys and split the samples; a line counts what is left out."""
+        tables = {owner: self._read(owner, self.parties) for owner in dict.fromkeys((self.leader, *self.parties))}
+        joined = join(tables, self.data.tables, self.leader)
+        if joined.dropped:
+            warnings.warn(joined.dropped, stacklevel=2)
+        train, test = self._split_rows(joined)
+        parts = {owner: self._part(owner, table, joined, train, test) for owner, table in tables.items()}
+        labels = self._labels(tables[self.leader], joined, train, test)
+        return Split(tuple(parts[owner] for owner in self.parties), labels)
+
+    def held_by(self, party: str) -> PartyData:
+        """Return what the party's own table holds, whose keys are then the samples; ``data.file`` goes before it."""
+        if self.data.file is not None:
+            return super().held_by(party)
+        table, joined = self._alone(party)
+        return self._part(party, table, joined, *self._split_rows(joined))
+
+    def held_labels(self) -> LabelData:
+        """Return the labels in the label owner's own table; ``data.file`` goes before it."""
+        if self.data.file is not None:
+            return super().held_labels()
+        table, joined = self._alone(self.leader)
+        return self._labels(table, joined, *self._split_rows(joined))
+
+    def prepare(self, train: Samples) -> TablePreparation:
+        """Fit means, standard deviations and known categories."""
+        return TablePreparation(train)
+
+    def check(self, samples: Samples) -> None:
+        """Refuse what are no raw rows."""
+        if samples.features.dtype != torch.float64 or samples.more[0].dtype != torch.int64:
+            raise ValueError("features: expected float64 numbers and int64 categories of a table")
+        if bool(samples.features.isinf().any()):
+            raise ValueError("features are infinite: leave such cells empty")
+
+    def read_tables(self, paths: Mapping[str, Path]) -> NewSamples:
+        """Read new rows to predict, a table for each owner that is not away; labels are not looked at.
+
+        Samples are the label owner's rows or, where it is away, those of the first owner in ``paths``, by key.
+        Raises TableError.
+        """
+        owners = [owner for owner in self.parties if owner in paths]
+        first = self.leader if self.leader in owners else owners[0]
+        tables = {owner: self._read(owner, owners, paths[owner]) for owner in dict.fromkeys((first, *owners))}
+        joined = join(tables, self.data.tables, first, keep_all=True)
+        ids = joined.ids()
+        away = Samples(ids, torch.empty(len(ids), 0, dtype=torch.float64), more=(ids.new_empty(len(ids), 0),))
+        parts = {o: raw_samples(tables[o], joined.rows[o], ids, *self.columns(o)) for o in owners}
+        key = self.data.tables[first].key or ()
+        return NewSamples(
+            away,
+            tuple(parts.get(owner, away) for owner in self.parties),
+            keys=(key, *key_cells(joined.keys)),
+            present={o: torch.from_numpy(joined.present[o]) for o in owners},
+        )
+
+    def features(self, owner: str) -> Mapping[str, ColumnKind]:
+        """Return what the owner's columns are: as given, or proposed from its table. Raises TableError."""
+        if owner not in self._kinds:
+            self._kinds[owner] = self._choose_features(owner)
+        return self._kinds[owner]
+
+    def _choose_features(self, owner: str) -> Mapping[str, ColumnKind]:
+        """Return what the owner's columns are: as given, or proposed from its table; a line for each doubtful one.
+
+        Raises TableError for the label among them.
+        """
+        config, path = self._config(owner)
+        kinds = config.features
+        if kinds is None:
+            foreign = [name for key in config.keys.values() for name in key]
+            label = [] if config.label is None else [config.label]
+            kinds, lines = propose_features(path, [*(config.key or ()), *foreign, *label])
+            for line in lines:
+                warnings.warn(line, stacklevel=2)
+        for table in self.data.tables.values():
+            if table.label is not None and kinds.get(table.label, "ignore") != "ignore":
+                what = f"column {table.label!r} is the label, or has its name"
+                raise TableError(f"{path}: {what}; make it ignore under data.tables.{owner}.features")
+        return kinds
+
+    def columns(self, owner: str) -> tuple[list[str], list[str]]:
+        """Return the names of an owner's numbers and categories, in the order of its raw samples."""
+        kinds = self.features(owner).items()
+        return [name for name, kind in kinds if kind == "number"], [name for name, kind in kinds if kind == "category"]
+
+    def _config(self, owner: str) -> tuple[TableConfig, Path]:
+        config = self.data.tables[owner]
+        if config.file is None or config.key is None:
+            raise ValueError(f"data.tables.{owner}.{'file' if config.file is None else 'key'}: is missing")
+        return config, config.file
+
+    def _read(self, owner: str, owners: Sequence[str], new: Path | None = None) -> Table:
+        """Read an owner's table with the keys of other ``owners``; of ``new`` rows without the label."""
+        config, path = self._config(owner)
+        kinds = dict(self.features(owner))
+        if new is None and config.label is not None:
+            kinds[config.label] = "number" if self.task == "regression" else "category"
+        foreign = [key for other, key in config.keys.items() if other in owners]
+        keys = dict.fromkeys((config.key or (), *foreign))
+        path = new or path
+        with Console(stderr=True).status(f"reading {path}") as status:  # on a terminal only
+            return read_table(path, kinds, list(keys), lambda rows: status.update(f"reading {path}: {rows:,} rows"))
+
+    def _alone(self, owner: str) -> tuple[Table, Joined]:
+        table = self._read(owner, (owner,))
+        return table, join({owner: table}, self.data.tables, owner)
+
+    def _part(self, owner: str, table: Table, joined: Joined, train: Rows, test: Rows) -> PartyData:
+        numbers, categories = self.columns(owner)
+        rows, ids = joined.rows[owner], joined.ids()
+        check_columns(table, rows[train], numbers, categories)
+        return PartyData(
+            owner,
+            raw_samples(table, rows[train], ids[train], numbers, categories),
+            raw_samples(table, rows[test], ids[test], numbers, categories),
+        )
+
+    def _labels(self, table: Table, joined: Joined, train: Rows, test: Rows) -> LabelData:
+        name = self.data.tables[self.leader].label
+        assert name is not None
+        rows, ids = joined.rows[self.leader], joined.ids()
+        values, classes = read_labels(table, name, rows)
+        refuse_copies(table, name, rows)
+        for split, part in (("training", train), ("test", test)):
+            if len(values[part].unique()) < 2:
+                where = f"{table.path}: label column {name!r}"
+                raise TableError(f"{where}: has one value only in the {split} samples; it needs two or more")
+        return LabelData(classes, Labels(ids[train], values[train]), Labels(ids[test], values[test]))
+
+    def _split_rows(self, joined: Joined) -> tuple[Rows, Rows]:
+        file, key = self.data.test_file, self.data.tables[self._key_owner].key
+        keys = None if file is None else read_test_keys(file, key or ())
+        train, test = split_rows(joined, self.data.test_share, self.seed, keys)
+        train = _drawn("data.train_samples", train, self.data.train_samples, self.seed)
+        return train, _drawn("data.test_samples", test, self.data.test_samples, 0)
+
+    @property
+    def _key_owner(self) -> str:
+        """Whose key names the samples: the label owner's or, in another owner's process, the first that is known."""
+        known = [owner for owner, table in self.data.tables.items() if table.key is not None]
+        return next((owner for owner in known if self.data.tables[owner].label is not None), known[0])
+
+
+def _drawn(field: str, rows: Rows, wanted: int | None, seed: int) -> Rows:
+    """Return ``wanted`` of some rows, ascending; None takes all."""
+    if wanted is None:
+        return rows
+    if wanted > len(rows):
+        raise ValueError(f"{field}: {wanted} asked for; choose from 1 to {len(rows)}, or leave it out for all")
+    order = torch.randperm(len(rows), generator=generator(seed, "table_subset", owner=field))[:wanted]
+    return np.sort(rows[order.numpy()])
