@@ -88,5 +88,5 @@ def _frequent(hashes_N: Tensor) -> Tensor:
 def _codes(hashes_N: Tensor, known: Tensor) -> Tensor:
     if len(known) == 0:
         return torch.zeros(len(hashes_N))
-    place_N = torch.searchsorted(known, hashes_N).clamp(max=len(known) - 1)
+    place_N = torch.searchsorted(known, hashes_N.contiguous()).clamp(max=len(known) - 1)
     return torch.where(known[place_N] == hashes_N, place_N + 1, 0)

@@ -1,0 +1,157 @@
+"""Bad tables: one line with file, column and row, before anything is trained."""
+
+import gzip
+import warnings
+
+import pytest
+
+from vfl.config import parse_config
+from vfl.data.source import open_source
+from vfl.data.tables.cells import TableError
+from vfl.data.tables.columns import ColumnKind, read_table
+from vfl.data.tables.describe import describe_table, propose_features
+
+HEAD = b"k,a,b\n"
+KINDS: dict[str, ColumnKind] = {"a": "number", "b": "category"}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (HEAD, "holds no row below its header"),
+        (b"1,2,3\n4,5,6\n", "has no column 'a'; it has 1, 2, 3; does the file have a header"),
+        (b"k,a\n1,2\n", "has no column 'b'; it has k, a"),
+        (b"k,a,a\n1,2,3\n", "the header names 'a' twice"),
+        (b"k,a,\n1,2,3\n", "column 3 has no name"),
+        (HEAD + b"1,2,x\n2,3,y,4\n", "row 3 has 4 cells instead of 3"),
+        (HEAD + b"1,2,x\n2,3\n", "row 3 has 2 cells instead of 3"),
+        (HEAD + b"1,2,x\nk,a,b\n", "column 'a', row 3: repeats the header"),
+        (HEAD + b"1,2,x\n2,inf,y\n", "column 'a', row 3: inf is infinite or too large"),
+        (HEAD + b"1,2,x\n2,-1e400,y\n", "column 'a', row 3: -inf is infinite or too large"),
+        (HEAD + b"1,1e31,x\n", "column 'a', row 2: 1e\\+31 is infinite or too large"),
+        (HEAD + b'1,"1,000",x\n', "column 'a', row 2: '1,000' is no number"),
+        (HEAD + b"1,2013-01-01,x\n", "column 'a', row 2: '2013-01-01' is no number"),
+        (HEAD + b"1,0x10,x\n", "column 'a', row 2: '0x10' is no number"),
+        (HEAD + b"1,2,x\n,3,y\n", "key column 'k', row 3: is missing"),
+        (HEAD + b"1,2,x\nNA,3,y\n", "key column 'k', row 3: is missing"),
+        (HEAD + b"1\x1f2,2,x\n", "key column 'k', row 2: holds a line end or control character"),
+        (HEAD + b'1,2,"x\n2,3,y\n', "column 'b', row 2: holds a line end; is a quote left open"),
+        (HEAD + b'"1,2,x\n2,3,y\n', "has 1 cells instead of 3"),
+        (HEAD + b"1,2,\xff\n", "column 'b', row 2: is not UTF-8 text"),
+        (HEAD + b"1,2,x\n2,\xe9,y\n", "column 'a', row 3: is not UTF-8 text"),
+        (b"k,a,\xe9\n1,2,3\n", "row 1, the header, is not UTF-8"),
+        ("k,a,b\n1,2,3\n".encode("utf-16"), "is UTF-16 text"),
+        ("k,a,b\n1,2,3\n".encode("utf-16-le"), "holds bytes that are no text"),
+        (b"PK\x03\x04rest", "is a ZIP or Excel file"),
+        (b"PAR1rest", "cannot be read"),
+        (gzip.compress(HEAD + b"1,2,x\n" * 1000)[:30], "cannot be read"),
+        (b"\x1f\x8bno gzip", "cannot be read"),
+        (b"\x00\x01\x02\xff", "holds bytes that are no text"),
+    ],
+)
+def test_a_file_that_is_no_table_is_one_line(tmp_path, content, line):
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(TableError, match=line) as error:
+        read_table(path, KINDS, [("k",)])
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
+    for path in (tmp_path / "none.csv", tmp_path):
+        with pytest.raises(TableError, match="cannot be read"):
+            read_table(path, KINDS, [("k",)])
+
+
+def owners(tmp_path, bank_rows, shop_rows, **changes):
+    """Split two owners' tables, rows of cells below a header."""
+    for name, rows in (("bank", bank_rows), ("shop", shop_rows)):
+        (tmp_path / f"{name}.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
+    tables = {
+        "bank": {"file": str(tmp_path / "bank.csv"), "key": "k", "label": "y"},
+        "shop": {"file": str(tmp_path / "shop.csv"), "key": "k"},
+    }
+    for owner, settings in changes.items():
+        tables[owner] |= settings
+    data = {"dataset": {"kind": "tables"}, "tables": tables, "test_share": 0.25}
+    return open_source(parse_config({"name": "x", "data": data})).split()
+
+
+BANK = [("k", "a", "y"), *((row, row % 7, "yes" if row % 3 else "no") for row in range(40))]
+SHOP = [("k", "b"), *((row, row * 0.5) for row in range(40))]
+
+
+def changed(rows, column, value):
+    return [rows[0], *((*row[:column], value(index), *row[column + 1 :]) for index, row in enumerate(rows[1:]))]
+
+
+@pytest.mark.parametrize(
+    ("bank", "shop", "changes", "line"),
+    [
+        (changed(BANK, 2, lambda _: "yes"), SHOP, {}, "label column 'y': has one value only in the training samples"),
+        (changed(BANK, 2, lambda i: "" if i == 5 else i % 2), SHOP, {}, "label column 'y', row 7: is missing"),
+        (changed(BANK, 1, lambda _: ""), SHOP, {"bank": {"features": {"a": "number"}}}, "'a': has no value in the tr"),
+        (changed(BANK, 1, lambda _: 3), SHOP, {}, "no column looks like a feature"),
+        (changed(BANK, 1, lambda i: BANK[1 + i][2]), SHOP, {}, "column 'a' is the label 'y' under another name"),
+        (BANK, SHOP, {"bank": {"features": {"y": "category"}}}, "column 'y' is the label, or has its"),
+        (BANK, [("k", "y"), *SHOP[1:]], {}, "shop.csv: column 'y' is the label, or has its name"),
+        (
+            BANK,
+            changed(SHOP, 0, lambda i: f"s{i}"),
+            {},
+            "'0', '1', '2' there, 's0', 's1', 's2' here",
+        ),
+        (BANK, changed(SHOP, 0, lambda i: f"{i}.0"), {}, "no key of bank is in it"),
+        (BANK, changed(SHOP, 0, lambda i: max(i, 3)), {}, "3 rows repeat a key: '3', '3', '3' in row 3, 4, 5; remove"),
+        (changed(BANK, 0, lambda i: i // 2), SHOP, {}, "20 rows repeat a key: '0', '1', '2' in row 3, 5, 7"),
+        (BANK, SHOP, {"shop": {"label": "b"}}, "bank, shop all name a label"),
+        (BANK, SHOP, {"bank": {"label": None}}, "no owner names its label"),
+        (BANK, SHOP, {"shop": {"key": None}}, "data.tables.shop.key: is missing"),
+        (BANK, SHOP, {"shop": {"features": {"b": "ignore"}}}, "no column is left as a feature"),
+    ],
+)
+def test_tables_that_cannot_be_learned_from_are_one_line(tmp_path, bank, shop, changes, line):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ValueError, match=line):
+            owners(tmp_path, bank, shop, **changes)
+
+
+def test_what_is_dropped_is_counted_in_one_line(tmp_path):
+    with pytest.warns(UserWarning, match="30 keys .*; dropped: 10 of 40 rows of bank, 5 of 35"):
+        split = owners(tmp_path, BANK, [*SHOP[:31], *((f"x{row}", 1) for row in range(5))])
+    assert len(split.labels.train.ids) + len(split.labels.test.ids) == 30
+
+
+def test_doubled_keys_may_count_by_their_first_row(tmp_path):
+    doubled = [*SHOP, (39, 1000.0)]
+    with pytest.warns(UserWarning, match="1 of 41 rows of shop"):
+        split = owners(tmp_path, BANK, doubled, shop={"duplicates": "first"})
+    assert max(float(part.features.max()) for part in (split.parties[1].train, split.parties[1].test)) == 39 * 0.5
+
+
+def test_a_look_at_a_table_proposes_what_its_columns_are(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [
+        (f"id{i}", i, i % 5, f"{i % 4}", "same", f"2020-01-{1 + i % 28:02}", f"text {i}", "" if i % 3 else "red", i / 3)
+        for i in range(40)
+    ]
+    names = ("id", "row", "count", "level", "flat", "day", "note", "colour", "share")
+    path.write_text("\n".join(",".join(map(str, row)) for row in (names, *rows)))
+    kinds, lines = propose_features(path, ["id"])
+    numbers = {"count": "number", "level": "number", "share": "number"}
+    ignored = {"row": "ignore", "flat": "ignore", "day": "ignore", "note": "ignore"}
+    assert kinds == {**numbers, **ignored, "colour": "category"}
+    assert [line.split("'")[1] for line in lines] == ["row", "flat", "day", "note"]
+    colour = {each.name: each for each in describe_table(path)}["colour"]
+    assert (colour.missing, colour.distinct, colour.range) == (26, "1", "red")
+
+
+def test_ten_thousand_categories_are_no_feature(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("k,c\n" + "".join(f"{row},c{row % 10_001}\n" for row in range(30_000)))
+    (summary,) = describe_table(path, ["c"])
+    assert (summary.proposal()[0], summary.distinct) == ("ignore", "over 10,000")

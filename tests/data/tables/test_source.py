@@ -1,0 +1,169 @@
+"""Tables as a source: who gets which row, what is fitted to which rows, the same bits for the same keys."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parties.local import build_in_process
+from parties.predict import predict
+from parties.trained import parties_of
+from vfl.config import parse_config
+from vfl.data.samples import Samples
+from vfl.data.source import open_source
+from vfl.data.tables.arrow import pa, pq
+from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
+from vfl.runtime import start_runtime
+
+FLIGHTS = 120
+
+
+def write(path, heading, rows, shuffled=0):
+    rows = random.Random(shuffled).sample(rows, len(rows)) if shuffled else rows
+    path.write_text("\n".join(",".join(map(str, row)) for row in (heading, *rows)))
+
+
+def experiment(folder, shuffled=0, **sections):
+    """An airline with labels, weather that many flights share, and a register of aircraft."""
+    draw = np.random.default_rng(0)
+    flights = []
+    for number in range(FLIGHTS):
+        wind, hour = draw.normal(), number % 30
+        late = wind + (hour > 15) > 0.5
+        flights.append((f"f{number:03}", f"h{hour}", f"t{number % 40}", wind, "AB"[number % 2], ["no", "yes"][late]))
+    write(folder / "airline.csv", ("flight", "hour", "tail", "wind", "carrier", "late"), flights, shuffled)
+    weather = [(f"h{hour}", hour, "" if hour % 5 == 0 else hour * 2) for hour in range(30)]
+    write(folder / "weather.csv", ("hour", "clock", "rain"), weather, shuffled + 1 if shuffled else 0)
+    register = [(f"t{tail}", tail, f"m{tail % 3}") for tail in range(35)]
+    write(folder / "register.csv", ("tail", "age", "model"), register, shuffled + 2 if shuffled else 0)
+    features = {"wind": "number", "carrier": "category"}
+    keys = {"weather": "hour", "register": "tail"}
+
+    def table(owner, key, **settings):
+        return {"file": str(folder / f"{owner}.csv"), "key": key, **settings}
+
+    tables = {
+        "airline": table("airline", "flight", label="late", features=features, keys=keys),
+        "weather": table("weather", "hour", features={"clock": "number", "rain": "number"}),
+        "register": table("register", ["tail"], features={"age": "number", "model": "category"}),
+    }
+    values = {
+        "name": "flights",
+        "threads": 1,
+        "data": {"dataset": {"kind": "tables"}, "tables": tables, "test_share": 0.2},
+        "models": {"feature": {"embedding_size": 4, "width": 0.05}, "head": {"hidden": [8]}},
+        "training": {"rounds": 2, "batch_size": 16, "optimizer": {"kind": "adamw", "learning_rate": 0.01}},
+    }
+    for name, section in sections.items():
+        values[name] = values.get(name, {}) | section if isinstance(section, dict) else section
+    return parse_config(values)
+
+
+@pytest.mark.filterwarnings("ignore:data.tables")
+def test_every_owner_gives_the_row_that_the_label_owners_keys_name(tmp_path):
+    split = open_source(experiment(tmp_path)).split()
+    airline, weather, register = split.parties
+    rows = [line.split(",") for line in (tmp_path / "airline.csv").read_text().splitlines()[1:]]
+    flights = {int(row[0][1:]): row for row in rows}
+    order = sorted(number for number in flights if number % 40 < 35)
+    assert len(airline.train) + len(airline.test) == len(order)
+    for own, hours, tails in (
+        (airline.train, weather.train, register.train),
+        (airline.test, weather.test, register.test),
+    ):
+        assert torch.equal(own.ids, hours.ids)
+        assert torch.equal(own.ids, tails.ids)
+        for wind, hour, tail in zip(own.features[:, 0], hours.features[:, 0], tails.features[:, 0], strict=True):
+            (flight,) = [each for each in flights.values() if float(each[3]) == float(wind)]
+            assert (f"h{int(hour)}", f"t{int(tail)}") == (flight[1], flight[2])
+    assert abs(len(airline.test) - 0.2 * len(order)) < 1
+
+
+@pytest.mark.filterwarnings("ignore:data.tables")
+def test_shuffled_copies_and_other_formats_train_the_same_bits(tmp_path):
+    digests = set()
+    for shuffled in (0, 5):
+        folder = tmp_path / str(shuffled)
+        folder.mkdir()
+        config = experiment(folder, shuffled)
+        if shuffled:  # Parquet has typed numbers
+            lines = [line.split(",") for line in (folder / "register.csv").read_text().splitlines()[1:]]
+            tails, ages, models = zip(*lines, strict=True)
+            table = pa.table({"tail": tails, "age": [int(age) for age in ages], "model": models})
+            pq.write_table(table, folder / "register.csv")
+        server = build_in_process(config, start_runtime(config))
+        for round_index in range(2):
+            server.train_round(round_index)
+        digests.add(server.summary()["model_digest"])
+    assert len(digests) == 1
+
+
+@pytest.mark.filterwarnings("ignore:data.tables")
+def test_a_process_with_its_own_table_holds_what_the_split_gives_it(tmp_path):
+    """Where all keys are equal: the join changes nothing, so every owner finds the same split alone."""
+    config = experiment(tmp_path)
+    airline = config.data.tables["airline"].model_copy(update={"keys": {}})
+    other = airline.model_copy(update={"label": None, "features": {"wind": "number"}})
+    data = config.data.model_copy(update={"tables": {"airline": airline, "other": other}})
+    source = open_source(config.model_copy(update={"data": data}))
+    split = source.split()
+    for whole in split.parties:
+        alone = source.held_by(whole.party)
+        for a, b in ((alone.train, whole.train), (alone.test, whole.test)):
+            assert torch.equal(a.ids, b.ids)
+            assert all(torch.equal(x, y) for x, y in zip(a.inputs, b.inputs, strict=True))
+    assert source.held_labels().ids_digests() == split.labels.ids_digests()
+    assert torch.equal(source.held_labels().test.values, split.labels.test.values)
+
+
+@pytest.mark.filterwarnings("ignore:data.tables")
+def test_new_rows_are_predicted_as_the_test_samples_were_and_absent_rows_by_the_stand_in(tmp_path):
+    config = experiment(tmp_path)
+    server = build_in_process(config, start_runtime(config))
+    server.train_round(0)
+    parties = parties_of(server)
+    paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties}
+    expected = predict(server, {})
+    new = open_source(config).read_tables(paths)
+    of_id = {int(identity): row for row, identity in enumerate(new.whole.ids)}
+    rows = torch.tensor([of_id[int(identity)] for identity in parties[0].test.ids])
+    for party, part in zip(parties, new.parts, strict=True):
+        party.test = party.preparation.apply(part)
+    server.test_labels_N = torch.zeros(len(new.whole), dtype=torch.int64)
+    zeros = {"register": torch.zeros(4)}
+    torch.testing.assert_close(predict(server, zeros, new.present)[rows], expected)
+    assert int((~new.present["register"]).sum()) == FLIGHTS - FLIGHTS // 40 * 35
+    without = predict(server, zeros)
+    lacking = ~new.present["register"]
+    assert torch.equal(predict(server, zeros, new.present)[lacking], without[lacking])
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=3, max_size=30),
+    st.lists(st.integers(-1, 3), min_size=3, max_size=30),
+)
+def test_what_is_prepared_depends_on_training_rows_alone(numbers, codes):
+    length = min(len(numbers), len(codes))
+    numbers, codes = numbers[:length], codes[:length]
+    present = [value for value in numbers if value is not None]
+    if not present:
+        return
+    values = torch.tensor([np.nan if value is None else value for value in numbers], dtype=torch.float64)[:, None]
+    samples = Samples(torch.arange(length), values, more=(torch.tensor(codes)[:, None],))
+    preparation = TablePreparation(samples)
+    found = preparation.apply(samples).features
+    mean, std = np.mean(present), np.std(present) if np.std(present) > 1e-12 * abs(np.mean(present)) else 1.0
+    gaps = len(present) < length
+    assert found.shape[1] == preparation.features.shape[0] == 2 + gaps
+    scaled = [0.0 if value is None else (value - mean) / std for value in numbers]
+    torch.testing.assert_close(found[:, 0], torch.tensor(scaled, dtype=torch.float32), atol=1e-4, rtol=1e-4)
+    if gaps:
+        assert found[:, 1].tolist() == [float(value is None) for value in numbers]
+    frequent = sorted({code for code in codes if codes.count(code) >= MIN_COUNT})
+    assert found[:, -1].tolist() == [1 + frequent.index(code) if code in frequent else 0 for code in codes]
+    restored = TablePreparation(Samples(torch.arange(1), torch.zeros(1, 1).double(), more=(torch.zeros(1, 1).long(),)))
+    restored.load_state_dict(preparation.state_dict())
+    assert torch.equal(restored.apply(samples).features, found)

@@ -1,0 +1,111 @@
+"""Split training of tables equals joint training of the same model, whatever is predicted and by which optimizer."""
+
+import copy
+
+import pytest
+import torch
+
+from parties.local import build_in_process
+from parties.trained import parties_of
+from vfl.config import parse_config
+from vfl.runtime import start_runtime
+from vfl.vertical.batches import batch_rows
+from vfl.vertical.joint import JointTrainer
+
+ROWS = 80
+
+
+def write_tables(folder):
+    draw = torch.Generator().manual_seed(1)
+    values = torch.randn(ROWS, 3, generator=draw)
+    kinds = torch.randint(0, 4, (ROWS, 2), generator=draw)
+    amount = values.sum(dim=1) * 100 + 20 * kinds[:, 0] + 1000
+    lines = {"bank": ["k,a,colour,label,amount"], "shop": ["k,b,c,shape"]}
+    for row in range(ROWS):
+        a, b, c = values[row].tolist()
+        lines["bank"].append(f"{row:02},{a},c{kinds[row, 0]},{int(amount[row] > 1000)},{amount[row]:.3f}")
+        lines["shop"].append(f"{row:02},{b},{'' if row % 9 == 0 else c},s{kinds[row, 1]}")
+    for owner, rows in lines.items():
+        (folder / f"{owner}.csv").write_text("\n".join(rows))
+
+
+def experiment(folder, task, optimizer, class_weights=None, labels="server"):
+    label = "label" if task == "classification" else "amount"
+    bank = {"label": label, "features": {"a": "number", "colour": "category"}}
+    shop = {"features": {"b": "number", "c": "number", "shape": "category"}}
+    tables = {
+        owner: {"file": str(folder / f"{owner}.csv"), "key": "k", **settings}
+        for owner, settings in {"bank": bank, "shop": shop}.items()
+    }
+    return parse_config(
+        {
+            "name": "tables",
+            "threads": 1,
+            "task": task,
+            "data": {"dataset": {"kind": "tables"}, "tables": tables},
+            "models": {"feature": {"embedding_size": 8, "width": 0.1}, "head": {"hidden": [8]}},
+            "training": {
+                "rounds": 5,
+                "batch_size": 32,
+                "labels": labels,
+                "class_weights": class_weights,
+                "optimizer": optimizer,
+            },
+        }
+    )
+
+
+SGD = {"learning_rate": 0.01, "momentum": 0.9, "weight_decay": 0.01}
+ADAM = {"kind": "adam", "learning_rate": 0.002, "weight_decay": 0.01}
+ADAMW = {"kind": "adamw", "learning_rate": 0.002, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("task", "optimizer", "class_weights", "labels"),
+    [
+        ("classification", SGD, None, "server"),
+        ("classification", ADAM, "balanced", "server"),
+        ("classification", ADAMW, {"1": 3.0}, "shared"),
+        ("regression", ADAMW, None, "server"),
+        ("regression", SGD, None, "shared"),
+    ],
+)
+def test_split_training_equals_joint_training(tmp_path, task, optimizer, class_weights, labels):
+    write_tables(tmp_path)
+    config = experiment(tmp_path, task, optimizer, class_weights, labels)
+    server = build_in_process(config, start_runtime(config))
+    parties = parties_of(server)
+    for party in parties:
+        party.model.train()
+    models = [copy.deepcopy(party.model) for party in parties]
+    head, task_of_server = copy.deepcopy(server.trainer.head), server.trainer.task
+    joint = JointTrainer(models, head, task_of_server, config.training.optimizer, server.trainer.runtime)
+    features = [party.train.features for party in parties]
+    for round_index in range(5):
+        server.train_round(round_index)
+        for rows_B in batch_rows(config.seed, round_index, 2, 64, 32):
+            joint.step(features, server.train_labels_N, rows_B)
+    trained = [party.model.state_dict() for party in parties]
+    for found, wanted in zip([*trained, server.trainer.head.state_dict()], [*models, head], strict=True):
+        for name, value in wanted.state_dict().items():
+            torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-4, msg=name)
+    assert parties[0].model.get_parameter("categories.weight").grad is not None
+
+
+def test_pruned_and_resumed_with_adam_gives_the_same_bits(tmp_path):
+    write_tables(tmp_path)
+    config = experiment(tmp_path, "classification", ADAM)
+    config = config.model_copy(
+        update={"lightweighting": config.lightweighting.model_copy(update={"alpha": {1: 0.3, 3: 0.5}, "beta": 0.4})}
+    )
+    runtime = start_runtime(config)
+    whole = build_in_process(config, runtime)
+    for round_index in range(2):
+        whole.train_round(round_index)
+    state = copy.deepcopy(whole.state_dict())
+    resumed = build_in_process(config, runtime)
+    resumed.load_state_dict(state)
+    for server, round_index in ((whole, 2), (whole, 3), (resumed, 2), (resumed, 3)):
+        server.train_round(round_index)
+    assert resumed.summary()["model_digest"] == whole.summary()["model_digest"]
+    assert {tag for tag in resumed.evaluate() if tag.endswith("/test")} >= {"auc/test", "ks/test", "accuracy/test"}
