@@ -68,7 +68,7 @@ class DataConfig(Section):
     partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
     tables: Annotated[dict[str, TableConfig], OWN] = Field(default={})
     """With kind tables: each owner's table, by the owner's name; the owners are the parties, in this order."""
-    test_share: Annotated[Fraction, SHARED] = 0.2
+    test_share: Annotated[Fraction, OWN] = 0.2
     """With kind tables: share of the samples that are the test, drawn by the seed."""
     test_file: Annotated[Path | None, OWN] = None
     """With kind tables: a table of the keys of the test samples, in place of test_share."""

@@ -9,6 +9,8 @@ Shapes: N rows, F numbers, K columns of categories, W = F + indicators.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Signatures of torch and numpy are partly untyped.
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -62,6 +64,25 @@ class TablePreparation:
         for place, column_N in enumerate(columns, start=numbers_NF.shape[1]):
             prepared[:, place] = column_N
         return replace(samples, features=prepared, more=())
+
+    def module(self) -> None:
+        """An exported model takes prepared rows: text has no place in it. `to_json` is this, as a file."""
+
+    def to_json(self, numbers: Sequence[str], categories: Sequence[str]) -> str:
+        """Return what was fitted, by the columns' names, in the order of the prepared row."""
+        fitted = zip(numbers, self.mean_F.tolist(), self.std_F.tolist(), self.gaps.tolist(), strict=True)
+        known = zip(categories, self.known, strict=True)
+        return json.dumps(
+            {
+                "numbers": [
+                    {"column": name, "mean": mean, "std": std, "indicator": gaps} for name, mean, std, gaps in fitted
+                ],
+                "categories": [{"column": name, "known": hashes.tolist()} for name, hashes in known],
+                "hash": "first 63 bits of BLAKE2b (8 bytes, big-endian) of the value's UTF-8 text; -1 where missing",
+                "code": "1 + place in known, 0 for all other values",
+            },
+            indent=2,
+        )
 
     def state_dict(self) -> State:
         """Return means, standard deviations, which numbers have an indicator, and the known categories' hashes."""
