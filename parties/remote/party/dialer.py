@@ -194,6 +194,8 @@ class Dialer:
         def receive(parcel: Parcel) -> None:
             if kind_of(parcel.envelope) == "refusal":
                 raise EnvelopeError(parcel.envelope.refusal.reason)
+            if kind_of(parcel.envelope) == "welcome":
+                raise EnvelopeError("welcome came again")
             self.inbox.put(Order(parcel, stream))
 
         welcome = _timing(first)

@@ -1,0 +1,265 @@
+"""What anybody who reaches the port can do, and who holds a certificate: nobody else notices."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import load_pem_x509_certificate
+
+from parties.remote.audit import LINES_A_MINUTE, Audit
+from parties.remote.joining import DataDigests, Expected
+from parties.remote.party.dialer import Dialer
+from parties.remote.party.inbox import MOST_WAITING, Inbox, Order, Over
+from parties.remote.server import hub as hub_module
+from parties.remote.server.hub import Hub
+from parties.remote.tls.certificates import Authority, Owner, key_pem, new_key, peer
+from parties.remote.tls.files import TlsFiles
+from parties.remote.tls.lists import Lists
+from parties.remote.together import free_port
+from parties.remote.transport import rpc
+from parties.remote.transport.rpc import error_text, is_end, open_channel, open_stream
+from vfl.config import NetworkConfig
+from vfl.config.network import TlsConfig
+from vfl.wire.envelope import Envelope, EnvelopeError, Hello, Restore, read_envelope
+from vfl.wire.parcel import Parcel
+
+NAMES = tuple(f"party_{number}" for number in range(1, 64))
+LIMIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority.create("attacked", 200, datetime.now(UTC))
+
+
+def made(authority: Authority, name: str) -> TlsFiles:
+    key = new_key()
+    certificate = authority.certify(Owner(name), key.public_key(), 100)
+    pems = [each.public_bytes(Encoding.PEM) for each in (authority.certificate, certificate)]
+    return TlsFiles(pems[0], pems[1], key_pem(key))
+
+
+@contextmanager
+def listening(authority: Authority, folder: Path, **tls: Path) -> Iterator[tuple[Hub, NetworkConfig]]:
+    address = f"127.0.0.1:{free_port()}"
+    network = NetworkConfig(listen=address, server=address, heartbeat_s=0.2, silence_s=10, tls=TlsConfig(**tls))
+    expected = {name: Expected(8, "{}", DataDigests("", "", "")) for name in NAMES}
+    with Hub("r", expected, network, made(authority, "server"), log=lambda line: None, folder=folder) as hub:
+        yield hub, network
+
+
+def hello(name: str = "party_1", **changes: Any) -> Envelope:
+    fields = {"party": name, "instance": "one", "embedding_width": 8, "agreement": "{}"}
+    return Envelope(version=1, hello=Hello(**fields | changes))
+
+
+@contextmanager
+def dialling(network: NetworkConfig, tls: TlsFiles, name: str = "party_1") -> Iterator[Dialer]:
+    with Dialer(lambda: hello(name), network, tls, log=lambda line: None) as dialer:
+        yield dialer
+
+
+def welcomed(dialer: Dialer) -> bool:
+    event = dialer.inbox.get(LIMIT_S)
+    return isinstance(event, Order) and event.parcel.envelope.HasField("welcome")
+
+
+async def first_answer(address: str, tls: TlsFiles, *messages: bytes) -> Envelope | str:
+    channel = open_channel(address, tls)
+    try:
+        call = open_stream(channel)
+        for message in messages:
+            await call.write(message)
+        data = await asyncio.wait_for(call.read(), LIMIT_S)
+        return "end" if is_end(data) else read_envelope(data)
+    except grpc.aio.AioRpcError as error:
+        return error_text(error)
+    finally:
+        await channel.close()
+
+
+def refused(answer: Envelope | str) -> str:
+    assert isinstance(answer, Envelope), answer
+    return answer.refusal.reason
+
+
+def test_63_parties_that_dial_at_once_all_get_in(authority: Authority, tmp_path: Path):
+    with listening(authority, tmp_path) as (hub, network), ExitStack() as stack:
+        dialers = [stack.enter_context(dialling(network, made(authority, name), name)) for name in NAMES]
+        assert all(welcomed(dialer) for dialer in dialers)
+        assert hub.joined().keys() == set(NAMES)
+
+
+def test_a_full_server_is_dialled_again(authority: Authority):
+    """A server of gRPC alone, which takes one stream at a time and answers all others RESOURCE_EXHAUSTED."""
+    address = f"127.0.0.1:{free_port()}"
+    network = NetworkConfig(server=address, heartbeat_s=0.2, silence_s=10)
+
+    async def fill() -> list[bool]:
+        async def serve(incoming: Any, context: Any) -> None:
+            await anext(incoming)
+            await busy.wait()
+            await context.write(
+                Envelope(version=1, run="r", welcome={"heartbeat_s": 1, "silence_s": 9}).SerializeToString()
+            )
+            await asyncio.sleep(LIMIT_S)
+
+        busy = asyncio.Event()
+        server = grpc.aio.server(maximum_concurrent_rpcs=1)
+        method = grpc.stream_stream_rpc_method_handler(serve)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("lvfl.Federation", {"Join": method}),))
+        server.add_insecure_port(address)
+        await server.start()
+        channel = open_channel(address, None)
+        first = open_stream(channel)
+        await first.write(b"here")
+        with Dialer(hello, network, None, log=said.append) as dialer:
+            await asyncio.to_thread(dialer.inbox.get, 1.5)
+            told = [line for line in said if "RESOURCE_EXHAUSTED" in line]
+            first.cancel()
+            busy.set()
+            joined = await asyncio.to_thread(welcomed, dialer)
+        await channel.close()
+        await server.stop(0)
+        return [bool(told), joined]
+
+    said: list[str] = []
+    assert asyncio.run(fill()) == [True, True], said
+
+
+def test_1100_silent_connections_take_no_descriptor_that_others_need(authority: Authority, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(hub_module, "MOST_CONNECTIONS", 200)
+    options = dict(rpc._SERVER_OPTIONS) | {"grpc.server_handshake_timeout_ms": 2000}
+    monkeypatch.setattr(rpc, "_SERVER_OPTIONS", [*options.items()])
+    with listening(authority, tmp_path) as (hub, network), dialling(network, made(authority, "party_1")) as dialer:
+        assert welcomed(dialer)
+        host, _, port = network.listen.rpartition(":")
+        with ExitStack() as stack:
+            for _ in range(1100):
+                stack.enter_context(socket.create_connection((host, int(port)), LIMIT_S))
+            before = hub.joined()["party_1"]
+            with dialling(network, made(authority, "party_2"), "party_2") as later:
+                assert welcomed(later), "as soon as the silent ones are hung up on"
+            assert hub.joined()["party_1"] is before, "whose stream lives on"
+
+
+def test_a_third_stream_and_a_stream_without_hello(authority: Authority, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(hub_module, "HELLO_LIMIT_S", 1.0)
+    tls = made(authority, "party_1")
+
+    async def silent(address: str, count: int) -> list[str]:
+        """Open streams that say nothing; gRPC opens one with its metadata."""
+        channels = [open_channel(address, tls) for _ in range(count)]
+        calls = [open_stream(channel) for channel in channels]
+        try:
+            read = [asyncio.wait_for(call.read(), LIMIT_S) for call in calls]
+            return sorted(refused(read_envelope(data)) for data in await asyncio.gather(*read))
+        finally:
+            for channel in channels:
+                await channel.close()
+
+    with listening(authority, tmp_path) as (hub, network):
+        answers = asyncio.run(silent(network.listen, 3))
+        assert answers == ["no hello within 1 s", "no hello within 1 s", "party_1 has 2 streams open already"]
+        assert hub.joined() == {}
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert {(line["event"], line["peer"], line["serial"]) for line in lines} == {
+        ("refused", "party_1", peer(tls.certificate).serial)
+    }
+    assert (tmp_path / "audit.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_denied_certificate_is_out_at_once_and_an_unlisted_key_never_in(authority: Authority, tmp_path: Path):
+    deny, allow = tmp_path / "deny", tmp_path / "allow"
+    good, bad, other = (made(authority, name) for name in ("party_1", "party_2", "party_3"))
+    deny.write_text("# none yet\n")
+    allow.write_text("".join(f"{peer(each.certificate).fingerprint}  # a party\n" for each in (good, bad)))
+    with (
+        listening(authority, tmp_path, deny=deny, allow=allow) as (hub, network),
+        dialling(network, good) as first,
+        dialling(network, bad, "party_2") as second,
+    ):
+        assert welcomed(first)
+        assert welcomed(second)
+        serial = load_pem_x509_certificate(bad.certificate).serial_number
+        deny.write_text(f"{serial:X}\n")
+        over = second.inbox.get(LIMIT_S)
+        assert isinstance(over, Over)
+        assert f"the certificate {serial:x} of 'party_2' is on the deny list" in str(over.error)
+        assert hub.joined().keys() == {"party_1"}
+        answer = asyncio.run(first_answer(network.listen, other, hello("party_3").SerializeToString()))
+        assert refused(answer) == "the key of 'party_3' is not on the allow list"
+
+
+def test_a_party_dials_no_server_that_it_has_denied(authority: Authority, tmp_path: Path):
+    with listening(authority, tmp_path) as (hub, network):
+        deny = tmp_path / "deny"
+        deny.write_text("")
+        lists = Lists(TlsConfig(deny=deny))
+        tls = made(authority, "party_1")
+        with Dialer(hello, network, tls, log=lambda line: None, lists=lists) as dialer:
+            assert welcomed(dialer)
+            deny.write_text(dialer.server.serial)
+            over = dialer.inbox.get(LIMIT_S)
+        assert isinstance(over, Over)
+        assert "of 'server' is on the deny list" in str(over.error)
+        assert hub.joined() == {}
+
+
+HELLOS = {
+    "a name with escapes": {"party": "party_1\x1b[2J"},
+    "a name without end": {"party": "p" * 10**6},
+    "an instance with line ends": {"instance": "a\nb"},
+    "a digest that is text": {"train_ids": "../../etc/passwd"},
+    "more rounds than can be": {"rounds": range(20_000)},
+    "settings nested without end": {"agreement": "[" * 10**6},
+    "settings of another kind": {"agreement": "1"},
+    "a setting of 1 MB": {"agreement": json.dumps({"x\x1b": "y" * 10**6})},
+    "a width of 2**32 - 1": {"embedding_width": 2**32 - 1},
+}
+
+
+@pytest.mark.parametrize("what", HELLOS)
+def test_a_hello_is_refused_in_one_short_line(authority: Authority, tmp_path: Path, what: str):
+    with listening(authority, tmp_path) as (hub, network):
+        data = hello(**HELLOS[what]).SerializeToString()
+        reason = refused(asyncio.run(first_answer(network.listen, made(authority, "party_1"), data)))
+        assert 0 < len(reason) <= 300
+        assert reason.isprintable()
+        assert hub.joined() == {}
+
+
+def test_no_more_waits_at_a_party_than_can_be_under_way():
+    inbox, stream = Inbox(), object()
+
+    def put(content: bytes = b"", **kind: Any) -> None:
+        inbox.put(Order(Parcel(Envelope(**kind), content), stream))  # pyright: ignore[reportArgumentType]
+
+    put(welcome={})
+    for sequence in (1, 2):
+        put(restore=Restore(round=1), sequence=sequence)
+    put(bytes(9), request=b"")
+    with pytest.raises(EnvelopeError, match="request came while 4 orders wait: more than can be under way"):
+        put(bytes(9), request=b"")
+    put(goodbye={})
+    with pytest.raises(EnvelopeError, match=f"save came while {MOST_WAITING} orders wait"):
+        put(save={})
+    put(restore=Restore(round=1), sequence=1)  # another session: what was ordered before is void
+    kinds = [event.parcel.envelope.WhichOneof("kind") for event in iter(lambda: inbox.get(0), None)]  # pyright: ignore
+    assert kinds == ["welcome", "restore"]
+
+
+def test_a_flood_of_refused_streams_writes_few_lines(authority: Authority, tmp_path: Path):
+    audit, caller = Audit(tmp_path), peer(made(authority, "party_1").certificate)
+    for _ in range(10 * LINES_A_MINUTE):
+        audit.note("refused", caller)
+    assert len((tmp_path / "audit.jsonl").read_text().splitlines()) == LINES_A_MINUTE
