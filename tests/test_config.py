@@ -452,3 +452,27 @@ def test_what_both_sides_agree_on_is_what_they_compute_with(digits: Path):
     replayed |= {"training.class_weights", "training.head_sync", "training.optimizer"}
     assert set(agreed_values(config, replayed=True)) == shared | replayed
     assert agreed_values(config, replayed=True)["models.head"] == {"hidden": list(config.models.head.hidden)}
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("device=gpu", "device: must be cpu, cuda, or one GPU as cuda:0 (got 'gpu')"),
+        ("lightweighting.alpha={0:0.2,4:0.4}", "without a value; write a blank after each colon: {0: 0.2, 4: 0.4}"),
+        (
+            "training.optimizer.learning_rate={0:0.2}",
+            "without a value; write a blank after each colon: {0: 0.2, 4: 0.4}",
+        ),
+        ("seed=" + "[" * 3000 + "]" * 3000, "seed: is nested too deeply to be a value"),
+    ],
+)
+def test_what_a_user_slips_on_is_explained(override: str, line: str):
+    with pytest.raises(ConfigError) as error:
+        load_config(Path("quickstart"), [override])
+    assert line in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+def test_a_file_nested_too_deeply_is_one_line(tmp_path: Path):
+    (tmp_path / "deep.yaml").write_text("name: " + "[" * 3000 + "]" * 3000)
+    assert refusal(tmp_path / "deep.yaml").endswith("deep.yaml: is nested too deeply to be a configuration")

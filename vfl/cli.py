@@ -1,6 +1,7 @@
 """What the scripts share: errors of one line, exit codes, and a console whose reader may go away."""
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
+from rich.table import Table
 
 from vfl.errors import ConfigError, PeerLost
 from vfl.torchrun import speaks
@@ -21,6 +23,8 @@ BAD_INPUT = 2
 LOST = 3
 INTERRUPTED = 130
 
+WIDEST = 1000
+"""Columns of the widest table."""
 SPEAKER_S = 10.0
 """Seconds that a worker leaves the one that speaks to come to the same error."""
 
@@ -47,12 +51,22 @@ class ShowConsole(Console):
     """A console for text as it is (no markup, one line stays one line); training goes on when its reader goes."""
 
     def __init__(self, **options: Any) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # a terminal without a letter shows another in its place
         super().__init__(soft_wrap=True, markup=False, emoji=False, highlight=False, **options)
 
     def on_broken_pipe(self) -> None:
         """Be quiet from now on: a closed ``| head`` must not end a training without its checkpoint."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table whole: a terminal that is narrower wraps its lines."""
+    before = console.width
+    console.width = max(before, console.measure(table, options=console.options.update(max_width=WIDEST)).maximum)
+    console.print(table)
+    console.width = before
 
 
 def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:

@@ -1,5 +1,6 @@
 """The command line of training: what lies in the run folder, what is said, and how it ends."""
 
+import io
 import json
 import runpy
 import shutil
@@ -247,6 +248,20 @@ def test_overrides_hold_and_warnings_are_shown(train: Train, tmp_path: Path):
     assert "warning: lightweighting.alpha: falls from 0.5 to 0.2 at round 1 (party_1)" in ended.out
     config = load_config(tmp_path / "run/config.yaml")
     assert (config.seed, config.training.rounds, config.lightweighting.alpha) == (9, 1, {0: 0.5, 1: 0.2})
+
+
+@pytest.mark.parametrize("mode", [[], ["mode=horizontal", "horizontal.clients=4", "horizontal.clients_per_round=2"]])
+def test_a_narrow_terminal_without_unicode_shows_all(train: Train, tmp_path: Path, monkeypatch, mode: list[str]):
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("NO_COLOR", "1")
+    written = io.BytesIO()
+    terminal = io.TextIOWrapper(written, encoding="ascii", write_through=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", terminal)
+        assert train(*QUICK, *mode, "--run-dir", tmp_path / "run").code == 0
+    shown = written.getvalue().decode("ascii")
+    assert ("MACs" if not mode else "clients") in shown
+    assert "\x1b" not in shown
 
 
 def test_early_stopping_ends_well_and_says_so(train: Train, tmp_path: Path):

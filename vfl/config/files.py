@@ -15,6 +15,12 @@ from vfl.errors import ConfigError
 from vfl.registry import did_you_mean, nearest
 from vfl.shipped import find_config
 
+FORMS = {
+    "device": "cpu, cuda, or one GPU as cuda:0",
+    "name": "of letters, digits, dots, dashes and underscores, as it names a folder",
+}
+"""What is said instead of a regular expression."""
+
 
 class _Loader(yaml.SafeLoader):
     """YAML in which no key stands twice: PyYAML would take the last and say nothing."""
@@ -129,6 +135,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = _load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: is nested too deeply to be a configuration") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2020-99-99
         raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(values, dict):
@@ -154,6 +162,8 @@ def _overlay(section: type[Section], under: dict[str, Any], over: dict[str, Any]
 def _parse_value(key: str, text: str) -> object:
     try:
         return _load(text)
+    except RecursionError:
+        raise ConfigError(f"{key}: is nested too deeply to be a value") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{key}: {text!r} is not a YAML value ({' '.join(str(error).split())})") from None
 
@@ -203,6 +213,8 @@ def _one_line(error: dict[str, Any]) -> str:
     message = " ".join(str(error["msg"]).removeprefix("Value error, ").split())
     if error["type"] == "extra_forbidden":
         return f"{field}: unknown key{nearest(str(location[-1]), _known_keys(location[:-1]))}"
+    if field in FORMS and error["type"] == "string_pattern_mismatch":
+        return f"{field}: must be {FORMS[field]} (got {error['input']!r})"
     if error["type"] == "missing":
         return f"{field}: is missing"
     if not field:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from vfl.callbacks import EarlyStop, JsonLines
 from vfl.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
-from vfl.cli import DONE, INTERRUPTED
+from vfl.cli import DONE, INTERRUPTED, print_table
 from vfl.config import ExperimentConfig
 from vfl.experiments.mode import MODES, Built, Stage
 from vfl.loop import Callback, TrainingLoop, stop_on_signal
@@ -126,5 +126,5 @@ def show_outcome(outcome: Outcome, config: ExperimentConfig, run_dir: Path, cons
         return INTERRUPTED
     if outcome.stop_reason:
         console.print(f"stopped early: {outcome.stop_reason}")
-    console.print(MODES.load(config.mode).table(outcome.summary))
+    print_table(console, MODES.load(config.mode).table(outcome.summary))
     return DONE

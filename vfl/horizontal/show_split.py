@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from torch import Tensor
 
+from vfl.cli import print_table
 from vfl.data.horizontal.partition import SamplePartition
 from vfl.data.horizontal.summary import class_counts, draw_split, split_table
 from vfl.loop import Callback, TrainingLoop
@@ -35,5 +36,5 @@ class ShowSplit(Callback):
         """Show the split of a run that begins; a resumed one has shown it."""
         if loop.next_round == 0:
             counts = class_counts(self.partition, self.labels, len(self.classes))
-            self.console.print(split_table(self.partition, counts, self.classes))
+            print_table(self.console, split_table(self.partition, counts, self.classes))
             draw_split(self.partition, counts, self.classes, self.path)

@@ -85,6 +85,7 @@ def parse_schedule(value: object) -> Schedule:
         items = cast(Mapping[object, object], value)
         if not items:
             raise ValueError("is an empty mapping; give a number or {round: value}")
+        _check_blanks(items)
         return {_round(key): _number(item) for key, item in items.items()}
     return _number(value)
 
@@ -108,12 +109,19 @@ def parse_party_schedule(value: object) -> PartySchedule:
     """Check a ratio schedule, for all parties or by party name. Raises ValueError with the fix."""
     if isinstance(value, Mapping):
         items = cast(Mapping[object, object], value)
+        _check_blanks(items)
         names = [key for key in items if isinstance(key, str) and not key.isdigit()]
         if names and len(names) < len(items):
             raise ValueError("mixes rounds and party names; use {party: {round: value}}")
         if names:
             return {str(name): parse_ratio_schedule(schedule) for name, schedule in items.items()}
     return parse_ratio_schedule(cast(object, value))
+
+
+def _check_blanks(items: Mapping[object, object]) -> None:
+    """Raise ValueError for a key without a value: YAML reads 0:0.2 as one number, of base 60."""
+    if None in items.values():
+        raise ValueError("names a round or party without a value; write a blank after each colon: {0: 0.2, 4: 0.4}")
 
 
 def _round(key: object) -> int:
