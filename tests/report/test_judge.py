@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vfl.config import parse_config
 from vfl.reports.judge import cheapest_within, noise, pareto_front, reached, sent_bytes, target_accuracy, train_macs
 from vfl.reports.runs import ReportedRun, Subject, Variant, load_subject
-from vfl.reports.tables import advice
+from vfl.reports.tables import advice, tables
 from vfl.reports.write import markdown
 
 
@@ -76,6 +76,15 @@ def test_a_difference_below_the_spread_of_seeds_is_said_to_be_noise():
     assert noise(spread, seeds("b", 1, 0.91, 0.95)).endswith("64 seeds would tell")
     assert noise(spread, spread).endswith("they are equal")
     assert noise(variant("c", 1, 0.5), spread) == "one seed cannot tell a difference from noise: train three"
+
+
+def test_there_is_no_advice_where_nothing_saves(sweep: Path):
+    subject = load_subject(sweep)
+    dense = next(each for each in subject.variants if each.runs[0].bytes_saved == each.runs[0].macs_saved == 0)
+    plain = Subject("s", sweep, (dense, replace(dense, label="other", settings={"x": 1})), ())
+    assert advice(plain) == ""
+    assert next(each.title for each in tables(plain)) == "Settings"
+    assert next(each.title for each in tables(subject)) == "What to choose"
 
 
 def test_the_advice_is_the_first_thing_said_and_names_the_command(sweep: Path):

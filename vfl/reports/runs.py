@@ -66,6 +66,11 @@ class Subject:
         """Whether its owners are clients with a simulated clock."""
         return self.runs[0].simulated
 
+    @property
+    def saves(self) -> bool:
+        """Whether several settings are compared of which one saves bytes or multiply-accumulates."""
+        return len(self.variants) > 1 and any(run.bytes_saved > 0 or run.macs_saved > 0 for run in self.runs)
+
     def values(self, key: str) -> list[Any]:
         """Return the values of a setting, numbers ascending, others as they come."""
         found: list[Any] = []

@@ -40,7 +40,7 @@ class TableData:
 
 def tables(subject: Subject) -> list[TableData]:
     """Return the tables that apply, those of the parties apart."""
-    choice = [choice_table(subject)] if len(subject.variants) > 1 else []
+    choice = [choice_table(subject)] if subject.saves else []
     errors = [] if subject.simulated else [errors_table(subject)]
     return [*choice, settings_table(subject), time_table(subject), *errors]
 
@@ -182,7 +182,7 @@ def advice(subject: Subject, points: float = 1.0) -> str:
     """Return in one sentence what to train: cheapest in bytes and MACs together, at most so many points lost."""
     reference, best = subject.reference, cheapest_within(subject, points, joint_cost(subject))
     run = subject.folder / "runs" / best.runs[0].name
-    if best is reference or not run.exists():
+    if best is reference or not subject.saves or not run.exists():
         return ""
     change = 100 * (best.accuracy - reference.accuracy)
     remark = noise(best, reference)
