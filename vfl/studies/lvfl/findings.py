@@ -1,140 +1,180 @@
-"""What the paper claims about its figures, checked on the numbers of each seed: stated whether it holds or not."""
+"""What the runs show of the paper's claims: paired differences between runs of one seed, with intervals over seeds.
 
+Runs of one seed share their rounds up to the first difference between them (a fork), so that a difference has no
+noise from before it. A claim is judged by the interval of its mean difference, never by one seed or an order of means.
+"""
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# scipy ships no stubs.
+
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from statistics import mean, median
+from statistics import mean, stdev
 
 from vfl.results import RunResult
+from vfl.run_folder import Row
 from vfl.studies.lvfl.plan import RATIOS, REFERENCE, Plan, scale_round
-from vfl.studies.lvfl.prunings import Pruning, prunings
+from vfl.studies.lvfl.prunings import prunings
 from vfl.studies.runs import StudyResult
 
-BySeed = Mapping[str, RunResult]
+BySeed = Mapping[str, StudyResult]
 """The finished results of one seed, by method."""
+Value = Callable[[BySeed], float]
+CONFIDENCE = 0.95
+AROUND = ("accuracy/test_before_pruning", "accuracy/test_after_pruning")
+INTRODUCTION = (
+    "A difference is one between runs of the same seed, which share all rounds before they first differ; it is given "
+    "as its mean over seeds ± the half width of a 95 % interval (Student's t; none for one seed), accuracies in "
+    "points. *Undecided*: the interval contains 0. The intervals are of single differences: of twenty that are 0, one "
+    "is expected to exclude it."
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference by seed."""
+
+    values: tuple[float, ...]
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the mean's 95 % interval; infinite for one seed."""
+        from scipy.stats import t  # half a second, and only reports need it
+
+        seeds = len(self.values)
+        if seeds < 2:
+            return math.inf
+        return float(t.ppf((1 + CONFIDENCE) / 2, seeds - 1)) * stdev(self.values) / math.sqrt(seeds)
+
+    def text(self, form: str = "{:+.1f}", unit: float = 100.0) -> str:
+        """Return mean and half width."""
+        shown = form.format(unit * mean(self.values))
+        return shown if math.isinf(self.half_width) else f"{shown} ± {form.format(unit * self.half_width)[1:]}"
+
+    def verdict(self, claimed: int) -> str:
+        """Say whether the interval lies on the side of 0 that is ``claimed`` (its sign)."""
+        if abs(mean(self.values)) <= self.half_width:
+            return "undecided"
+        return "as claimed" if mean(self.values) * claimed > 0 else "the opposite"
 
 
 def findings(plan: Plan, results: Sequence[StudyResult]) -> list[str]:
-    """Return Markdown lines: each claim, then what every seed shows of it."""
-    claims: dict[str, Callable[[Plan, BySeed], list[str]]] = {
-        "Every pruning lowers the test accuracy, which then recovers.": _prunings_lower,
-        "In Fig. 3a a larger α drops further and recovers later.": _larger_alpha,
-        "In Fig. 3b a smaller β converges faster (rounds at 10 to 40 % of the run).": _smaller_beta,
-        "β has a smaller effect than α.": _small_beta,
-    }
-    lines: list[str] = []
-    for claim, check in claims.items():
-        lines.append(f"**{claim}**")
-        for seed in plan.seeds:
-            by_method = {result.method: result for result in results if result.seed == seed}
-            lines += [f"- Seed {seed}: {line}" for line in check(plan, by_method) or ["not enough finished runs."]]
-        lines.append("")
-    return lines
+    """Return Markdown lines: every method against NL, then every claim of the paper with what was measured of it."""
+    seeds = [{result.method: result for result in results if result.seed == seed} for seed in plan.seeds]
+    rounds = plan.base.training.rounds
+    lines = [INTRODUCTION, "", f"Against NL, mean of the last {rounds - _last(rounds)} rounds:", ""]
+    lines += ["| method | accuracy | training loss | test loss |", "|---|--:|--:|--:|"]
+    for method in plan.methods:
+        if method != REFERENCE and (shown := _against_reference(seeds, method, rounds)):
+            lines.append(f"| {method} | {' | '.join(shown)} |")
+    lines += ["", "| claim of the paper | measured | difference | |", "|---|---|--:|---|"]
+    for claim, measured, value, methods, sign in _claims(plan, seeds):
+        found = _difference(seeds, methods, value)
+        if found is not None:
+            lines.append(f"| {claim} | {measured} | {found.text()} | {found.verdict(sign)} |")
+    return [*lines, ""]
 
 
-def usual_change(result: RunResult) -> float | None:
-    """Return the median of the absolute changes of accuracy from one round to the next; None for one round."""
-    changes = [abs(after - before) for before, after in pairwise(result.accuracies)]
-    return median(changes) if changes else None
+def _against_reference(seeds: Sequence[BySeed], method: str, rounds: int) -> list[str]:
+    shown: list[str] = []
+    for tag, form, unit in (
+        ("accuracy/test", "{:+.1f}", 100.0),
+        ("loss/train", "{:+.3f}", 1.0),
+        ("loss/test", "{:+.2f}", 1.0),
+    ):
+        found = _difference(seeds, (method, REFERENCE), _gap(method, REFERENCE, _last(rounds), rounds, tag))
+        if found is not None:
+            shown.append(found.text(form, unit))
+    return shown
 
 
-def points(share: float, *, sign: bool = False) -> str:
-    """Return a difference of accuracies in percentage points."""
-    return f"{100 * share:+.2f} points" if sign else f"{100 * share:.2f} points"
+Claim = tuple[str, str, Value, tuple[str, ...], int]
+"""What is claimed, what is measured of it and how, of which runs, and the sign that the claim gives it."""
 
 
-def _prunings_lower(plan: Plan, by_method: BySeed) -> list[str]:
-    found = [(method, pruning) for method, result in by_method.items() for pruning in prunings(result)]
-    if not found:
-        return []
-    dropped = [(method, pruning) for method, pruning in found if pruning.drop > 0]
-    rose = _places([item for item in found if item not in dropped])
-    lost = _places([item for item in dropped if item[1].recovery_rounds is None])
-    lines = [
-        f"the drop {_holds(not rose)}: accuracy was lower at the end of the round of {len(dropped)} of {len(found)} "
-        f"prunings{f' (not at: {rose})' if rose else ''}."
-    ]
-    if dropped:
-        lines.append(
-            f"the recovery {_holds(not lost)}{f' (not before the next pruning or the end: {lost})' if lost else ''}."
+def _claims(plan: Plan, seeds: Sequence[BySeed]) -> list[Claim]:
+    rounds = plan.base.training.rounds
+    claims = [claim for method in plan.methods for claim in _of_prunings(seeds, method, rounds)]
+    pruned = {method: start for method in plan.methods for start in _pruning_rounds(seeds, method)[:1]}
+    for less, more in pairwise(f"alpha{ratio:g}" for ratio in RATIOS):
+        if {less, more} <= pruned.keys():
+            start, both = pruned[more], (less, more)
+            claims += [
+                (
+                    "a larger α drops further",
+                    f"{more} - {less}, pruning's round",
+                    _gap(more, less, start, start + 1),
+                    both,
+                    -1,
+                ),
+                (
+                    "a larger α ends lower",
+                    f"{more} - {less}, last rounds",
+                    _gap(more, less, _last(rounds), rounds),
+                    both,
+                    -1,
+                ),
+            ]
+    start, stop = (scale_round(percent, 100, rounds) for percent in (10, 40))
+    for less, more in pairwise((REFERENCE, *(f"beta{ratio:g}" for ratio in RATIOS))):
+        measured = f"{more} - {less}, rounds {start} to {stop - 1}"
+        claims.append(("a smaller β converges faster", measured, _gap(more, less, start, stop), (less, more), -1))
+    for alpha, beta in (("PL", "ML"), *((f"alpha{ratio:g}", f"beta{ratio:g}") for ratio in RATIOS)):
+        if alpha in pruned:
+            measured = f"{beta} - {alpha}, rounds {pruned[alpha]} to {rounds - 1}"
+            claims.append(("β costs less than α", measured, _gap(beta, alpha, pruned[alpha], rounds), (alpha, beta), 1))
+    return claims
+
+
+def _of_prunings(seeds: Sequence[BySeed], method: str, rounds: int) -> list[Claim]:
+    """Return what is claimed of each pruning of a method."""
+    starts = _pruning_rounds(seeds, method)
+    claims: list[Claim] = []
+    for start, until in zip(starts, [*starts, rounds][1:], strict=True):
+        where, runs = f"{method}, round {start}", (method, REFERENCE)
+        if all(AROUND[0] in run[method].rows[start] for run in seeds if method in run):
+            value = _change(method, start, lambda row: row[AROUND[1]] - row[AROUND[0]])
+            claims.append(("a pruning lowers the accuracy", f"{where}, right after it, no step", value, (method,), -1))
+        fall = _change_beside(method, start - 1, start)
+        rise = _change_beside(method, start, until - 1)
+        claims.append(("a pruning lowers the accuracy", f"{where}: change over it, less NL's", fall, runs, -1))
+        claims.append(
+            ("... which then recovers", f"{where}: change from it to round {until - 1}, less NL's", rise, runs, 1)
         )
-    reference = by_method.get(REFERENCE)
-    usual = usual_change(reference) if reference else None
-    drops = [pruning.drop for _, pruning in found]
-    scale = f"drops of {points(min(drops))} to {points(max(drops))}"
-    scale += (
-        f"; NL without any pruning changes by {points(usual)} from round to round (median)."
-        if usual is not None
-        else "."
-    )
-    return [*lines, scale]
+    return claims
 
 
-def _larger_alpha(plan: Plan, by_method: BySeed) -> list[str]:
-    only = [_only_pruning(by_method.get(f"alpha{ratio:g}")) for ratio in RATIOS]
-    found = [pruning for pruning in only if pruning is not None]
-    if len(found) < len(RATIOS):
-        return []
-    drops = [pruning.drop for pruning in found]
-    never = sum(p.recovery_rounds is None for p in found)
-    waits = [p.until - p.round_index if p.recovery_rounds is None else p.recovery_rounds for p in found]
-    texts = ["not by the end" if p.recovery_rounds is None else f"{p.recovery_rounds}" for p in found]
-    ratios = ", ".join(f"{ratio:g}" for ratio in RATIOS)
-    later = _holds(_rises(waits)) if never < 2 else "cannot be told"
-    return [
-        f"further drop {_holds(_rises(drops))}: {', '.join(points(drop) for drop in drops)} at α = {ratios}.",
-        f"later recovery {later}: after {', '.join(texts)} rounds at α = {ratios}.",
-    ]
+def _pruning_rounds(seeds: Sequence[BySeed], method: str) -> list[int]:
+    """Return the rounds in which a method prunes: the same for every seed."""
+    results = [run[method] for run in seeds if method in run]
+    return [pruning.round_index for pruning in prunings(results[0])] if results else []
 
 
-def _smaller_beta(plan: Plan, by_method: BySeed) -> list[str]:
-    runs = [by_method.get(name) for name in (REFERENCE, *(f"beta{ratio:g}" for ratio in RATIOS))]
-    present = [run for run in runs if run is not None]
-    if len(present) < len(runs):
-        return []
-    start, stop = (scale_round(percent, 100, plan.base.training.rounds) for percent in (10, 40))
-    means = [mean(run.accuracies[start:stop]) for run in present]
-    values = ", ".join(f"{100 * mean:.2f} %" for mean in means)
-    holds = _rises([-mean for mean in means])
-    return [
-        f"{_holds(holds)}: mean accuracy of rounds {start} to {stop - 1} is {values} at β = 0, "
-        f"{', '.join(f'{ratio:g}' for ratio in RATIOS)}."
-    ]
+def _difference(seeds: Sequence[BySeed], methods: Sequence[str], value: Value) -> Difference | None:
+    """Return the difference over the seeds that have all runs; None where none has."""
+    values = tuple(value(run) for run in seeds if set(methods) <= run.keys())
+    return Difference(values) if values else None
 
 
-def _small_beta(plan: Plan, by_method: BySeed) -> list[str]:
-    reference = by_method.get(REFERENCE)
-    if reference is None:
-        return []
-    pairs = [("Fig. 2", "PL", "ML")] + [("Fig. 3", f"alpha{ratio:g}", f"beta{ratio:g}") for ratio in RATIOS]
-    lines: list[str] = []
-    for figure, alpha_method, beta_method in pairs:
-        alpha_run, beta_run = by_method.get(alpha_method), by_method.get(beta_method)
-        if alpha_run is None or beta_run is None or not prunings(alpha_run):
-            continue
-        start, stop = prunings(alpha_run)[0].round_index, plan.base.training.rounds
-        unchanged = mean(reference.accuracies[start:stop])
-        by_alpha = mean(alpha_run.accuracies[start:stop]) - unchanged
-        by_beta = mean(beta_run.accuracies[start:stop]) - unchanged
-        lines.append(
-            f"{figure}, {beta_method} against {alpha_method}: {_holds(abs(by_beta) < abs(by_alpha))}: mean accuracy "
-            f"of rounds {start} to {stop - 1} is {points(by_beta, sign=True)} from NL's by β, "
-            f"{points(by_alpha, sign=True)} by α."
-        )
-    return lines
+def _gap(one: str, other: str, start: int, stop: int, tag: str = "accuracy/test") -> Value:
+    """Measure how far the mean of one run is above that of another, in the rounds ``start`` to ``stop`` - 1."""
+    return lambda run: _mean(run[one], start, stop, tag) - _mean(run[other], start, stop, tag)
 
 
-def _places(found: Sequence[tuple[str, Pruning]]) -> str:
-    return ", ".join(f"{method} at round {pruning.round_index}" for method, pruning in found)
+def _change_beside(method: str, before: int, after: int) -> Value:
+    """Measure by how much more a run's accuracy rises from one round to another than NL's does."""
+    return lambda run: _gap(method, REFERENCE, after, after + 1)(run) - _gap(method, REFERENCE, before, before + 1)(run)
 
 
-def _only_pruning(result: RunResult | None) -> Pruning | None:
-    found = prunings(result) if result else []
-    return found[0] if len(found) == 1 else None
+def _change(method: str, round_index: int, change: Callable[[Row], float]) -> Value:
+    return lambda run: change(run[method].rows[round_index])
 
 
-def _rises(values: Sequence[float]) -> bool:
-    return all(before < after for before, after in pairwise(values))
+def _mean(result: RunResult, start: int, stop: int, tag: str) -> float:
+    return mean(row[tag] for row in result.rows[start:stop])
 
 
-def _holds(truth: bool) -> str:
-    return "holds" if truth else "does NOT hold"
+def _last(rounds: int) -> int:
+    """Return the first round of the last sixth of a run."""
+    return rounds - max(1, rounds // 6)
