@@ -58,7 +58,11 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
 
 def _export_all(server: HeadServer, folder: Path) -> dict[str, Any]:
     config, parties = server.config, parties_of(server)
-    split = open_source(config).split()
+    source = open_source(config)
+    split = source.split()
+    for party in parties:
+        if (text := source.preparation_text(party.name, party.preparation)) is not None:
+            write_atomically(folder / f"{party.name}.preparation.json", text + "\n")
     models = {
         party.name: _export_party(party, held.test, folder) for party, held in zip(parties, split.parties, strict=True)
     }

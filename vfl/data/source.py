@@ -135,6 +135,10 @@ class Source:
         """Fit to a holder's training samples. Raises ValueError for samples that cannot be used."""
         return AsItIs(Features(self.data.dataset.kind, tuple(train.features.shape[1:])))
 
+    def preparation_text(self, party: str, preparation: Preparation) -> str | None:
+        """Return what was fitted as JSON, for an export whose models take prepared samples; None for nothing to say."""
+        return None
+
     def check(self, samples: Samples) -> None:
         """Raise ValueError for raw samples, as a file holds them, that are not of this kind."""
         check_finite(samples)

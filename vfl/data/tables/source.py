@@ -20,7 +20,7 @@ from rich.console import Console
 from vfl.config.experiment import DataConfig
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
-from vfl.data.source import NewSamples, Source, Split
+from vfl.data.source import NewSamples, Preparation, Source, Split
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import ColumnKind, Table, read_table
 from vfl.data.tables.config import TableConfig
@@ -87,6 +87,11 @@ class Tables(Source):
     def prepare(self, train: Samples) -> TablePreparation:
         """Fit means, standard deviations and known categories."""
         return TablePreparation(train)
+
+    def preparation_text(self, party: str, preparation: Preparation) -> str | None:
+        """Return means, standard deviations and known categories by column."""
+        assert isinstance(preparation, TablePreparation)
+        return preparation.to_json(*self.columns(party))
 
     def check(self, samples: Samples) -> None:
         """Refuse what are no raw rows."""
