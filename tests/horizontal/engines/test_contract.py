@@ -161,7 +161,7 @@ def by_definition(world: World, task: LocalTask, optimizer: OptimizerConfig) -> 
     if task.full_gradient == "start":
         full_gradient_P = full_gradient(task.start_P)
     twin.load(task.start_P, task.statistics_Q)
-    settings = optimizer.model_dump(exclude={"learning_rate"})
+    settings = optimizer.model_dump(include={"momentum", "weight_decay", "nesterov"})
     sgd = torch.optim.SGD(twin.parameters, lr=task.learning_rate, **settings)
     losses, norms = [], []
     for rows_B in task.batches:
