@@ -85,12 +85,13 @@ def layout(metrics: Metrics, page: FrontPage) -> Layout:
     """
     tags = {title: tag for title, tag in page.tags.items() if tag in metrics or tag == "accuracy/test"}
     by_owner = {title: name for title, name in page.by_owner.items() if any(t.startswith(f"{name}/") for t in metrics)}
-    shown = {tag.partition("/")[0] for tag in page.tags.values()} | set(by_owner.values())
-    others = dict.fromkeys(tag.partition("/")[0] for tag in metrics)
+    others = dict.fromkeys(tag.partition("/")[0] for tag in metrics if tag not in tags.values())
     first: dict[str, list[str | list[str]]] = {title: ["Multiline", [f"^{tag}$"]] for title, tag in tags.items()}
     first |= {title: ["Multiline", [f"^{name}/"]] for title, name in by_owner.items()}
     rest: dict[str, list[str | list[str]]] = {
-        name: ["Multiline", [f"^{name}/"]] for name in others if name not in shown
+        name: ["Multiline", [f"^(?!({'|'.join(tags.values())})$){name}/"]]  # what the front page has is not shown twice
+        for name in others
+        if name not in by_owner.values()
     }
     return {f"1 {page.title}": first} | ({"2 every quantity": rest} if rest else {})
 
