@@ -61,9 +61,9 @@ Attack = Callable[..., tuple[Exception | None, str]]
 def attack(data: Path, ports: dict[str, int], tmp_path: Path) -> Attack:
     """Let a server lie to a real party; return how the party ended, and what it showed."""
 
-    def run(case: str, *, accept: bool = False, **network: Any) -> tuple[Exception | None, str]:
+    def run(case: str, *, accept: bool = False, alpha: float = 0.2, **network: Any) -> tuple[Exception | None, str]:
         shown = StringIO()
-        config = configuration(data, ports[case], network)
+        config = configuration(data, ports[case], alpha, network)
         console = Console(file=shown, width=1000)
         try:
             run_party(config, "party_1", tmp_path / "run", insecure=True, console=console, accept=accept)
@@ -74,10 +74,11 @@ def attack(data: Path, ports: dict[str, int], tmp_path: Path) -> Attack:
     return run
 
 
-def configuration(data: Path, port: int, network: dict[str, Any]) -> ExperimentConfig:
+def configuration(data: Path, port: int, alpha: float, network: dict[str, Any]) -> ExperimentConfig:
     own = {"server": f"127.0.0.1:{port}", "wait_s": 1} | network
     file = {"data": EXPERIMENT["data"] | {"file": str(data / party_file("party_1"))}}
-    return parse_config(EXPERIMENT | file | {"network": own})
+    ratios = {"lightweighting": {"alpha": alpha, "beta": 0.5}}
+    return parse_config(EXPERIMENT | file | ratios | {"network": own})
 
 
 def test_the_server_is_believed_as_long_as_it_is_honest(attack: Attack):
@@ -142,6 +143,13 @@ def test_a_bound_holds_whatever_is_accepted(attack: Attack, bound: str, tmp_path
         error, _ = attack("honest", accept=accept, consent=bounds)
         assert told in str(error)
     assert "refused" in (tmp_path / "run" / "audit.jsonl").read_text()
+
+
+def test_a_party_that_was_never_let_in_starts_again_with_a_file_that_is_mended(attack: Attack):
+    case = "welcome: stronger pruning"
+    assert "alpha {0: 0.9} (here {0: 0.2})" in str(attack(case)[0])
+    assert attack(case, alpha=0.9)[0] is None
+    assert "the configuration has changed: lightweighting.alpha" in str(attack(case)[0])
 
 
 def test_a_run_cannot_be_renamed(attack: Attack, tmp_path: Path):

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from parties.build import TrainingLabels, build_party, feature_config, training_labels
 from parties.feature_party import FeatureParty
+from parties.remote.audit import NAME as AUDIT
 from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, Terms, agreement, check_mode, labels_digest
 from parties.remote.party.consent import Consent, agree
@@ -73,6 +74,7 @@ def run_party(
         raise ConfigError(f"--party: data.partition knows {', '.join(config.parties)}, not {name!r}")
     tls = load_identity(name, config.network, "server", insecure=insecure)
     lists = Lists(config.network.tls)
+    _forget_attempt(run_dir)
     check_run(run_dir, config, resume=True)
     runtime = start_runtime(config)
     holding = load_holding(config, name, samples)
@@ -226,6 +228,13 @@ class Participation:
         if self.dialer.stream is not None:
             run = read_run_id(self.run_dir)
             self.dialer.stream.send(Envelope(version=PROTOCOL_VERSION, run=run, leaving=Leaving()))
+
+
+def _forget_attempt(run_dir: Path) -> None:
+    """Let a party that was never let in start again with a file that is mended: its folder holds nothing else."""
+    if run_dir.is_dir() and {path.name for path in run_dir.iterdir()} <= {"config.yaml", AUDIT}:
+        with only_process_in(run_dir):
+            (run_dir / "config.yaml").unlink(missing_ok=True)
 
 
 def _enter_run(run_dir: Path, run: str) -> None:
