@@ -36,7 +36,8 @@ class TableMLP(nn.Module):
         numbers = columns - len(category_sizes)
         self.numbers = numbers
         starts = torch.tensor([0, *category_sizes]).cumsum(0)
-        self.register_buffer("first_code", starts[:-1], persistent=False)
+        # Without columns of categories none: an empty constant, or a view of a larger one, cannot be exported.
+        self.register_buffer("first_code", starts[:-1].clone() if category_sizes else None, persistent=False)
         self.categories = nn.Embedding(int(starts[-1]), CATEGORY_SIZE) if category_sizes else None
         hidden = [scaled_width(base, spec.width) for base in FEATURE_MLP_HIDDEN]
         self.hidden = hidden_layers(numbers + CATEGORY_SIZE * len(category_sizes), hidden, spec.batch_norm)

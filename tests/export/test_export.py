@@ -13,7 +13,9 @@ import torch
 from rich.console import Console
 from shorthand import build_feature_model
 
+from models.features import ModelSpec, TableFeatures
 from models.small_map import SmallMapConv2d
+from models.table import TableMLP
 from parties.export import export_run
 from parties.predict import predict
 from parties.remote.party.worker import SECTION
@@ -180,3 +182,13 @@ def test_the_card_says_what_the_files_are(exported: tuple[Path, int]):
         for file, size in model["bytes"].items():
             assert (run_dir / "export" / file).stat().st_size == size
     assert "| party_2 | 1 x 32 x 16 | 0.4 |" in (run_dir / "export" / "card.md").read_text()
+
+
+@pytest.mark.parametrize("category_sizes", [(), (3, 5)])
+def test_a_model_of_tables_is_exported_with_and_without_categories(tmp_path, category_sizes):
+    torch.manual_seed(0)
+    columns = 4 + len(category_sizes)
+    model = TableMLP(ModelSpec(TableFeatures("table", (columns,), category_sizes), embedding_size=3, width=0.1)).eval()
+    rows = torch.cat([torch.randn(6, 4), *(torch.randint(0, size, (6, 1)).float() for size in category_sizes)], dim=1)
+    exported = export_model(model, (rows,), tmp_path, "owner")
+    assert max(exported.differences.values()) < 1e-5
