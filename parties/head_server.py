@@ -88,7 +88,7 @@ class HeadServer:
     def train_round(self, round_index: int) -> Metrics:
         """Assign the ratios, run the round's exchanges, collect the parties' reports."""
         costs_before = deepcopy(self.costs)
-        self._start_round(round_index)
+        self.start_round(round_index)
         metrics = self._test_pruning()
         batches = batch_rows(
             self.config.seed, round_index, self.steps, len(self.train_labels_N), self.config.training.batch_size
@@ -97,7 +97,7 @@ class HeadServer:
         for exchange, rows_B in enumerate(batches):
             losses.append(self.exchange(round_index, exchange, rows_B))
             self.on_exchange(exchange + 1, self.steps)
-        self._end_round(round_index)
+        self.end_round(round_index)
         metrics["loss/train"] = finite(float(torch.stack(losses).mean()), "the training loss")
         return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
 
@@ -254,7 +254,8 @@ class HeadServer:
     def _data_digest(self) -> str:
         return weights_digest({"train": self.train_labels_N, "test": self.test_labels_N})
 
-    def _start_round(self, round_index: int) -> None:
+    def start_round(self, round_index: int) -> None:
+        """Assign the round's ratios."""
         self._round_began_s = time.monotonic()
         self.trainer.start_round(round_index)
         parts, head_digest = self.protocol.start_round(self.trainer)
@@ -270,7 +271,8 @@ class HeadServer:
         for started in [self._send(link, request, _done) for link, request in requests]:
             started()
 
-    def _end_round(self, round_index: int) -> None:
+    def end_round(self, round_index: int) -> None:
+        """Collect the parties' reports."""
         replies = {
             link.name: self._send(link, Message(Kind.END_ROUND, round_index), partial(self._report, link))
             for link in self.links

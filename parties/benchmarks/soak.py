@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from parties.benchmarks.vertical import WARM_UP
 from parties.benchmarks.workbench import Federation
 from vfl.config import ExperimentConfig, parse_config
 
@@ -60,7 +61,7 @@ def soak(exchanges: int, megabytes: float, on_step: Callable[[int], None] = lamb
     if exchanges < SAMPLES:
         raise ValueError(f"--exchanges: {exchanges} is below {SAMPLES}, the number of looks")
     usages: list[Usage] = []
-    with Federation(soak_config(megabytes)) as federation:
+    with Federation(soak_config(megabytes, WARM_UP + exchanges)) as federation:
         federation.next_round()
         watched = {"server": os.getpid()} | {name: process.pid for name, process in federation.processes.items()}
         for done in range(1, exchanges + 1):
@@ -71,7 +72,7 @@ def soak(exchanges: int, megabytes: float, on_step: Callable[[int], None] = lamb
     return usages
 
 
-def soak_config(megabytes: float) -> ExperimentConfig:
+def soak_config(megabytes: float, exchanges: int) -> ExperimentConfig:
     """Return two parties with large embeddings and small models; every frame travels dense in float32."""
     width = max(1, round(megabytes * 1e6 / 4 / BATCH))
     return parse_config(
@@ -81,10 +82,10 @@ def soak_config(megabytes: float) -> ExperimentConfig:
             "data": {"partition": {"rows": 1, "columns": 2}},
             "models": {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": width}, "head": {"hidden": [16]}},
             "training": {
-                "steps_per_round": 1,
+                "steps_per_round": exchanges,
                 "batch_size": BATCH,
                 "labels": "server",
-                "optimizer": {"learning_rate": 1e-6, "momentum": 0.0},  # the same batch again and again
+                "optimizer": {"learning_rate": 1e-6, "momentum": 0.0},  # the same few samples again and again
             },
         }
     )

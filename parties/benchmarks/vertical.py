@@ -18,6 +18,7 @@ from torch import Tensor
 
 from models.features import Features
 from parties.build import TrainingLabels, build_head, build_head_server, build_party, model_spec
+from parties.head_server import HeadServer
 from parties.local import LocalLink
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.samples import Samples
@@ -67,7 +68,37 @@ class Bare:
         self.trainer.step(self.images, self.labels_N, next(self.rows))
 
 
-class Lightweight:
+class Stepped:
+    """A head server in the middle of a training: rounds whose exchanges are run, and timed, one at a time."""
+
+    config: ExperimentConfig
+    server: HeadServer
+    round_index = -1
+    rows: Sequence[Tensor] = ()
+    """Of the exchanges of the present round."""
+    done = 0
+
+    def next_round(self) -> None:
+        """End the present round and begin the next one, which assigns its beta; warm up."""
+        if self.rows:
+            for _ in self.rows[self.done :]:
+                self.exchange()
+            self.server.end_round(self.round_index)
+        self.round_index += 1
+        self.server.start_round(self.round_index)
+        training, samples = self.config.training, len(self.server.train_labels_N)
+        self.rows = batch_rows(self.config.seed, self.round_index, self.server.steps, samples, training.batch_size)
+        self.done = 0
+        for _ in range(WARM_UP):
+            self.exchange()
+
+    def exchange(self) -> None:
+        """Run the next exchange of the round."""
+        self.server.exchange(self.round_index, self.done, self.rows[self.done])
+        self.done += 1
+
+
+class Lightweight(Stepped):
     """Head server and parties in this process, on the same random data."""
 
     def __init__(self, config: ExperimentConfig) -> None:
@@ -84,26 +115,10 @@ class Lightweight:
             for name, part in zip(config.parties, parts, strict=True)
         ]
         self.server = build_head_server([LocalLink(party) for party in self.parties], labels, labels_N, config, runtime)
-        self.round_index = -1
-
-    def next_round(self) -> None:
-        """Run the next round as warm-up; it also assigns the round's beta."""
-        self.round_index += 1
-        self.server.train_round(self.round_index)
-        training = self.config.training
-        samples = len(self.server.train_labels_N)
-        rows = batch_rows(self.config.seed, self.round_index, WARM_UP, samples, training.batch_size)
-        # The round's exchanges, again and again: their batches are the ones that the parties still hold.
-        self.exchanges = cycle(enumerate(rows))
-
-    def exchange(self) -> None:
-        """Run one exchange."""
-        number, rows_B = next(self.exchanges)
-        self.server.exchange(self.round_index, number, rows_B)
 
     def embeddings(self) -> tuple[list[Tensor], Tensor]:
         """Return the parties' present embeddings of a batch, and its rows."""
-        _, rows_B = next(self.exchanges)
+        rows_B = self.rows[0]
         with torch.no_grad():
             embeddings = [
                 party.runtime.forward(party.model, *party.batch(party.train, rows_B)) for party in self.parties
@@ -148,7 +163,7 @@ def make_config(options: Options, layout: Layout, labels: str = "shared", **ligh
             "channels_last": layout.endswith("channels_last"),
             "models": {"feature": {"embedding_size": options.embedding_size, "width": options.width}},
             "training": {
-                "steps_per_round": WARM_UP,
+                "steps_per_round": options.pairs + 2 * WARM_UP,  # the round's own warm-up, and that of the pairs
                 "batch_size": options.batch_size,
                 "labels": labels,
                 "optimizer": {"learning_rate": 0.001},  # random labels must not diverge

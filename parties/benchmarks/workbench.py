@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from rich.console import Console
 
-from parties.benchmarks.vertical import CLASSES, random_data
+from parties.benchmarks.vertical import CLASSES, Stepped, random_data
 from parties.build import TrainingLabels, build_head_server, feature_config
 from parties.remote.joining import DataDigests, Expected, agreement, labels_digest
 from parties.remote.party.dialer import Dialer
@@ -34,7 +34,6 @@ from vfl.data.samples import Samples, ids_digest
 from vfl.runtime import start_runtime
 from vfl.studies.benchmarks.shaped_link import Shape, ShapedLink
 from vfl.tasks import Classification
-from vfl.vertical.batches import batch_rows
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of
 from vfl.wire.messages import Buffer
 
@@ -69,7 +68,7 @@ class Workplace:
         return Hub(RUN, expected, network, tls, log=lambda line: None)
 
 
-class Federation:
+class Federation(Stepped):
     """Four party processes and their head server, in the middle of a training; a context manager.
 
     Args:
@@ -81,7 +80,6 @@ class Federation:
         self.config = config
         self.shape = shape
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.round_index = -1
         self._at_end = ExitStack()
 
     def __enter__(self) -> Self:
@@ -113,22 +111,6 @@ class Federation:
     ) -> None:
         """End everything."""
         self._at_end.close()
-
-    def next_round(self) -> None:
-        """Run the next round; its exchanges can then be run again and again."""
-        self.round_index += 1
-        self.server.train_round(self.round_index)
-        self.rows = batch_rows(
-            self.config.seed,
-            self.round_index,
-            self.server.steps,
-            len(self.server.train_labels_N),
-            self.config.training.batch_size,
-        )
-
-    def exchange(self) -> None:
-        """Run an exchange of the present round."""
-        self.server.exchange(self.round_index, 0, self.rows[0])
 
     def _start_party(self, workplace: Workplace, name: str, undo: ExitStack) -> None:
         path = workplace.folder / f"{name}.yaml"

@@ -47,7 +47,7 @@ def test_every_cause_is_told_apart_and_the_training_does_not_notice(federate, in
     found = patient.examine()
     assert list(found) == ["config", "data", "keys", "folder", "connection", "joining"]
     assert all(check.good for check in found.values()), found
-    assert found["data"].text == "48 training and 40 test samples of 1 x 32 x 16 features, with labels"
+    assert found["data"].text == "48 training and 40 test samples of images [1, 32, 16], with labels"
     assert "'party_1', signed by 'federation'" in found["keys"].text
     assert "would let party_1 in" in found["joining"].text
 
@@ -133,7 +133,7 @@ def test_a_refused_party_ends_with_the_reason_instead_of_dialling_for_ever(feder
 def test_the_script_shows_every_check_and_says_by_its_code_who_must_act(checks, code, monkeypatch, capsys, tmp_path):
     (tmp_path / "party.yaml").write_text("name: small\n")
     script = runpy.run_path(str(SCRIPT))
-    monkeypatch.setitem(script["run"].__globals__, "examine", lambda *_args, **_how: iter(checks))
+    monkeypatch.setattr("parties.remote.doctor.examine", lambda *_args, **_how: iter(checks))
     monkeypatch.setattr(sys, "argv", ["doctor.py", str(tmp_path / "party.yaml"), "--party", "party_1"])
     assert script["run"](script["parse_arguments"](), Console(soft_wrap=True)) == code
     states = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]

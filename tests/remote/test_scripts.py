@@ -35,11 +35,11 @@ REFUSED = {
     ),
     "a server without labels": (
         "server.py --insecure",
-        "data.file: is missing; name the server's labels, as scripts/split_data.py writes them",
+        "data.file: is missing; name the server's labels, as lvfl split-data writes them",
     ),
     "a party without data": (
         "party.py --party party_1 --insecure",
-        "data.file: is missing; name the party's file, as scripts/split_data.py writes it",
+        "data.file: is missing; name the party's file, as lvfl split-data writes it",
     ),
     "horizontal processes": (
         "train.py --processes mode=horizontal",

@@ -400,6 +400,7 @@ def at_half_a_row(counter: Counter) -> None:
 def at_half_a_file(counter: Counter) -> None:
     import vfl.atomic
     import vfl.checkpoint
+    import vfl.tensor_file
 
     write = vfl.atomic.write_durably
 
@@ -411,7 +412,7 @@ def at_half_a_file(counter: Counter) -> None:
             os.kill(os.getpid(), signal.Signals[action])
         return written
 
-    vfl.atomic.write_durably = vfl.checkpoint.write_durably = write_half
+    vfl.atomic.write_durably = vfl.checkpoint.write_durably = vfl.tensor_file.write_durably = write_half
 
 
 def at_open(counter: Counter, folder: str, mode_then: str = "wb") -> None:

@@ -146,7 +146,7 @@ class Source:
     def held_by(self, party: str) -> PartyData:
         """Return what the party's own process holds. Raises ValueError, one line, for what cannot be used."""
         if self.data.file is None:
-            raise ValueError("data.file: is missing; name the party's file, as scripts/split_data.py writes it")
+            raise ValueError("data.file: is missing; name the party's file, as lvfl split-data writes it")
         return load_party_data(self.data.file, party, self.check, self.tensors)
 
     def held_labels(self) -> LabelData:
