@@ -59,12 +59,12 @@ def _scaled(*rates: float) -> dict[str, list[str]]:
     }
 
 
-def _tsfl(case: str, control: float, settings: Sequence[str] = ()) -> Study:
-    """Return a case of T-SFL; ``control`` is what DMS's weighted steps are over FedAvg's mean ones."""
+def _tsfl(case: str, control: float | None = None, settings: Sequence[str] = ()) -> Study:
+    """Return a case of T-SFL; ``control`` is DMS's ``dms/weighted_steps`` over FedAvg's mean steps, where measured."""
     complete = ["horizontal.work.kind=fixed", "horizontal.local_epochs=4"]
     methods = (
         _TSFL_METHODS
-        | _scaled(control)
+        | (_scaled(control) if control else {})
         | {
             "fedavg_waiting": ["horizontal.algorithm=fedavg", *complete],
             "fedasync": ["horizontal.algorithm=fedasync", *complete],
@@ -77,7 +77,7 @@ def _tsfl(case: str, control: float, settings: Sequence[str] = ()) -> Study:
         {name: [*overrides, *_TSFL_CASES[case], *settings] for name, overrides in methods.items()},
         (("dms", "fedavg"), ("dms", "fedprox"), ("dms", "fedasync_average"), ("fedavg", "fedasync_average")),
         "T-SFL/DMS, Tables II and III (MNIST)",
-        {"dms": f"fedavg_x{control:g}"},
+        {"dms": f"fedavg_x{control:g}"} if control else {},
     )
 
 
@@ -113,14 +113,14 @@ STUDIES: dict[str, Study] = {
         1.138,
         ["horizontal.partition={kind: iid, classes_per_client: null}", "horizontal.work.interval_s=1.0"],
     ),
-    "case2": _tsfl("case2", 1.5),
-    "case3": _tsfl("case3", 1.5),
+    "case2": _tsfl("case2"),
+    "case3": _tsfl("case3"),
     "selection": Study(
         "Client selection by threshold: T-SFL's Case 3, only clients that do more than two passes",
         "dms.yaml",
         {
             name: [*overrides, *_TSFL_CASES["case3"], "horizontal.selection.min_steps=65"]
-            for name, overrides in (_TSFL_METHODS | _scaled(1.2)).items()
+            for name, overrides in _TSFL_METHODS.items()
         },
         (
             *(("dms", other) for other in ("fedavg", "fedprox", "fedasync_average")),
@@ -128,7 +128,6 @@ STUDIES: dict[str, Study] = {
             ("fedavg", "fedasync_average"),
         ),
         "T-SFL/DMS, Table III (2-iteration)",
-        {"dms": "fedavg_x1.2"},
     ),
     "approximation": Study(
         "FedLGA's correction: tau_max, and the gradient that it is made of",
