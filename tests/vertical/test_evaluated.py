@@ -61,16 +61,21 @@ def test_statistics_equal_those_of_training_mode_on_the_sample_as_one_batch():
         assert torch.allclose(unbiased_C, variance_C, rtol=1e-3)
 
 
-def test_no_bit_of_training_depends_on_what_is_looked_at(build):
+def test_no_bit_of_training_depends_on_what_is_looked_at(build, monkeypatch: pytest.MonkeyPatch):
     summaries, states = [], []
     for statistics in ("estimated", "running", "both"):
         server: HeadServer = build(evaluation={"batch_statistics": statistics, "statistics_samples": 10}, **PRUNED)
         train(server, 3)
         summaries.append(server.summary())
         states.append({name: party.model.state_dict() for name, party in zip("1234", parties_of(server), strict=True)})
+    blind: HeadServer = build(**PRUNED)
+    monkeypatch.setattr(blind, "_test_pruning", dict)
+    for index in range(3):
+        blind.train_round(index)
+    summaries.append(blind.summary())
     same = ("model_digest", "uplink_bytes", "downlink_bytes", "train_macs", "unpruned_train_macs")
     assert len({tuple(summary[key] for key in same) for summary in summaries}) == 1
-    estimated, running, both = (summary["finished_model_digest"] for summary in summaries)
+    estimated, running, both = (summary["finished_model_digest"] for summary in summaries[:3])
     assert estimated == both != running == summaries[1]["model_digest"]
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
     assert summaries[1]["evaluation_macs"] < summaries[0]["evaluation_macs"] < summaries[2]["evaluation_macs"]
