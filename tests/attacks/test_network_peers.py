@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -143,13 +144,24 @@ def test_1100_silent_connections_take_no_descriptor_that_others_need(authority: 
     with listening(authority, tmp_path) as (hub, network), dialling(network, made(authority, "party_1")) as dialer:
         assert welcomed(dialer)
         host, _, port = network.listen.rpartition(":")
+        others = most_descriptors_in(0.0)
         with ExitStack() as stack:
             for _ in range(1100):
                 stack.enter_context(socket.create_connection((host, int(port)), LIMIT_S))
             before = hub.joined()["party_1"]
+            assert most_descriptors_in(1.0) < others + 1100 + 250
             with dialling(network, made(authority, "party_2"), "party_2") as later:
                 assert welcomed(later), "as soon as the silent ones are hung up on"
             assert hub.joined()["party_1"] is before, "whose stream lives on"
+
+
+def most_descriptors_in(seconds: float) -> int:
+    """Return how many descriptors this process has had open at once, the server's and the attacker's."""
+    until_s, most = time.monotonic() + seconds, 0
+    while not most or time.monotonic() < until_s:
+        most = max(most, len(list(Path("/proc/self/fd").iterdir())))
+        time.sleep(0.05)
+    return most
 
 
 def test_a_third_stream_and_a_stream_without_hello(authority: Authority, tmp_path: Path, monkeypatch):
