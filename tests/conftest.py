@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+import parties.remote.transport.rpc  # noqa: F401  # says no TLS below 1.3, before attackers start gRPC
 from parties.head_server import HeadServer
 from parties.local import build_in_process
 from vfl.config import ExperimentConfig, parse_config
