@@ -52,7 +52,8 @@ class ShowConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # a terminal without a letter shows another in its place
+            # A terminal without a letter shows another in its place. isinstance leaves the type of the buffer open.
+            sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportUnknownMemberType]
         super().__init__(soft_wrap=True, markup=False, emoji=False, highlight=False, **options)
 
     def on_broken_pipe(self) -> None:
