@@ -21,7 +21,7 @@ from pathlib import Path
 from parties.remote.tls import folders
 from parties.remote.tls.certificates import SERVER, Owner
 from parties.remote.tls.files import CA, CA_KEY, CERTIFICATE, KEY, REQUEST
-from vfl.cli import DONE, OneLineParser, exit_code
+from vfl.cli import DONE, OneLineParser, ShowConsole, command
 
 AUTHORITY_DAYS = 3650
 DAYS = 365
@@ -68,41 +68,42 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(arguments: argparse.Namespace) -> int:
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Do one subcommand and show what there is now."""
     match arguments.command:
         case "ca":
             folders.make_authority(arguments.keys, arguments.name, arguments.days, overwrite=arguments.overwrite)
-            _show(arguments.keys)
-            print(f"{arguments.keys / CA_KEY} admits anybody whom its reader likes: it stays on this machine")
+            _show(arguments.keys, console)
+            console.print(f"{arguments.keys / CA_KEY} admits anybody whom its reader likes: it stays on this machine")
         case "issue":
             owners = [Owner(name, tuple(arguments.hosts)) for name in arguments.names]
             for folder in folders.issue(arguments.keys, owners, arguments.days, overwrite=arguments.overwrite):
-                _show(folder)
-            print("next: give every owner its folder over a way that nobody else can read")
+                _show(folder, console)
+            console.print("next: give every owner its folder over a way that nobody else can read")
         case "request":
             owner = Owner(arguments.name, tuple(arguments.hosts))
             folders.request_certificate(arguments.folder, owner, overwrite=arguments.overwrite)
-            _show(arguments.folder / REQUEST)
-            print(
+            _show(arguments.folder / REQUEST, console)
+            console.print(
                 f"next: send {arguments.folder / REQUEST} to the authority and compare the fingerprint by another way"
             )
         case "sign":
             owner = Owner(arguments.name, tuple(arguments.hosts))
-            _show(arguments.request)
+            _show(arguments.request, console)
             folder = folders.sign_request(
                 arguments.keys, arguments.request, owner, arguments.days, overwrite=arguments.overwrite
             )
-            _show(folder / CERTIFICATE)
-            print(f"next: send {CERTIFICATE} and {CA} of {folder} back; they go beside the owner's {KEY}")
+            _show(folder / CERTIFICATE, console)
+            console.print(f"next: send {CERTIFICATE} and {CA} of {folder} back; they go beside the owner's {KEY}")
         case _:
             for path in arguments.paths:
-                _show(path)
+                _show(path, console)
     return DONE
 
 
-def _show(path: Path) -> None:
-    print(f"{path}:", *folders.describe(path), sep="\n  ")
+def _show(path: Path, console: ShowConsole) -> None:
+    console.print(f"{path}:", *folders.describe(path), sep="\n  ")
 
 
 def _add_hosts(command: argparse.ArgumentParser) -> None:
@@ -123,12 +124,6 @@ def _add_days(command: argparse.ArgumentParser, default: int) -> None:
 
 def _add_overwrite(command: argparse.ArgumentParser, help_text: str) -> None:
     command.add_argument("--overwrite", action="store_true", help=help_text)
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    return exit_code(lambda: run(arguments), warn=print)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
+from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -22,7 +22,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
+@command(parse_arguments, warn=to_stderr)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Read, show, write."""
     from vfl.atomic import write_atomically
     from vfl.data.tables.describe import describe_table, proposed_yaml
@@ -40,13 +41,6 @@ def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
     write_atomically(out, proposed_yaml(arguments.file, summaries, out.parent))
     console.print(f"{summaries[0].rows:,} rows; edit {out}, and name it under data.tables")
     return DONE
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    console = ShowConsole()
-    return exit_code(lambda: run(arguments, console), warn=lambda line: print(line, file=sys.stderr))
 
 
 if __name__ == "__main__":

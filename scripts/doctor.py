@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import BAD_INPUT, DONE, LOST, OneLineParser, ShowConsole, exit_code
+from vfl.cli import BAD_INPUT, DONE, LOST, OneLineParser, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -28,7 +28,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_intermixed_args()
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: Console) -> int:
     """Show every check as it is made."""
     from parties.remote.doctor import examine
     from vfl.config import load_config
@@ -42,13 +43,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         if not check.good and code != BAD_INPUT:
             code = LOST if check.may_pass else BAD_INPUT
     return code
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    console = ShowConsole()
-    return exit_code(lambda: run(arguments, console), warn=console.print)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.cli import DONE, OneLineParser, exit_code
+from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -21,7 +21,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(arguments: argparse.Namespace) -> int:
+@command(parse_arguments, warn=to_stderr)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Export and say where to."""
     from parties.export import export_run
     from vfl.export.model import check_tools
@@ -29,14 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_tools()
     folder = arguments.out or arguments.run / "export"
     card = export_run(arguments.run, folder)
-    print(f"{len(card['models'])} models, checked to {card['checked_to']:g}: {folder / 'card.md'}")
+    console.print(f"{len(card['models'])} models, checked to {card['checked_to']:g}: {folder / 'card.md'}")
     return DONE
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    return exit_code(lambda: run(arguments), warn=lambda line: print(line, file=sys.stderr))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, command, to_stderr, whole_numbers
 from vfl.config import ConfigError
 from vfl.shipped import shipped_folder
 from vfl.studies.flare.page import write_results
@@ -53,7 +53,8 @@ def planners(arguments: argparse.Namespace) -> list[Planner]:
     return [Planner(CONFIGS, arguments.data, seed, scale, tuple(arguments.overrides)) for seed in seeds]
 
 
-def run(arguments: argparse.Namespace) -> int:
+@command(parse_arguments, warn=to_stderr)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train what is missing and write the results."""
     plans = planners(arguments)
     figures = whole_numbers("--figures", arguments.figures)
@@ -76,12 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
     written = write_results(plans, runs, arguments.out, figures)
     print(f"{written} finished runs: {arguments.out / 'README.md'}")
     return DONE
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    return exit_code(lambda: run(arguments), warn=lambda line: print(line, file=sys.stderr))
 
 
 if __name__ == "__main__":

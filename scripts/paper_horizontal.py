@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, exit_code, whole_numbers
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, command, to_stderr, whole_numbers
 from vfl.shipped import shipped_folder
 from vfl.studies.horizontal.page import write_results
 from vfl.studies.horizontal.studies import STUDIES, make_runs
@@ -35,7 +35,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_intermixed_args()
 
 
-def run(arguments: argparse.Namespace) -> int:
+@command(parse_arguments, warn=to_stderr)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train what is missing and write the results."""
     seeds = whole_numbers("--seeds", arguments.seeds)
     methods = [name for name in arguments.methods.split(",") if name]
@@ -55,12 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
     written = write_results(runs, arguments.out, arguments.title)
     print(f"{written} finished runs: {arguments.out / 'README.md'}")
     return DONE
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    return exit_code(lambda: run(arguments), warn=lambda line: print(line, file=sys.stderr))
 
 
 if __name__ == "__main__":

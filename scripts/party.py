@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import OneLineParser, ShowConsole, exit_code
+from vfl.cli import OneLineParser, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -32,7 +32,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_intermixed_args()
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take part until the server says goodbye."""
     from parties.remote.party.party_process import run_party
     from vfl.config import load_config
@@ -49,14 +50,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         accept=arguments.accept,
     )
     console.print(goodbye.reason)
-    return goodbye.exit_code
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    console = ShowConsole()
-    return exit_code(lambda: run(arguments, console), warn=console.print)
+    return goodbye.command
 
 
 if __name__ == "__main__":

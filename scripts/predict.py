@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfl.atomic import write_atomically
-from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
+from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 if TYPE_CHECKING:
     from parties.predict import Prediction
@@ -58,7 +58,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
+@command(parse_arguments, warn=to_stderr)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Predict and write the table."""
     out = arguments.out or arguments.run / "predictions.csv"
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
@@ -117,13 +118,6 @@ def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:
     if prediction.accuracies:
         console.print(", ".join(f"{name} {value:.2%}" for name, value in prediction.accuracies.items()))
     console.print(f"{len(prediction.ids_N)} predictions: {path}")
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    console = ShowConsole()
-    return exit_code(lambda: run(arguments, console), warn=lambda line: print(line, file=sys.stderr))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.cli import DONE, OneLineParser, exit_code
+from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -19,21 +19,16 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(arguments: argparse.Namespace) -> int:
+@command(parse_arguments, warn=to_stderr)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Write the report."""
     from vfl.reports.runs import load_subject
     from vfl.reports.write import PAGE, write_report
 
     folder = arguments.out or arguments.folder / "report"
     names = write_report(load_subject(arguments.folder), folder)
-    print(f"{folder / PAGE}, and {len(names) - 1} files beside it")
+    console.print(f"{folder / PAGE}, and {len(names) - 1} files beside it")
     return DONE
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    return exit_code(lambda: run(arguments), warn=lambda line: print(line, file=sys.stderr))
 
 
 if __name__ == "__main__":

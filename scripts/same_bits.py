@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from vfl.atomic import write_atomically
-from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
+from vfl.cli import DONE, OneLineParser, command
 from vfl.config import ConfigError
 from vfl.studies.benchmarks.report import describe_machine
 
@@ -77,25 +77,19 @@ def digest_of(command: str, checkout: Path) -> str:
         return json.loads((run_dir / "summary.json").read_text())["model_digest"]
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: Console) -> int:
     """Train, show, and write or compare."""
     expected: dict[str, str] = json.loads(arguments.expect.read_text())["digests"] if arguments.expect else {}
     digests: dict[str, str] = {}
-    for name, command in RUNS.items():
-        digests[name] = digest_of(command, arguments.checkout)
+    for name, run in RUNS.items():
+        digests[name] = digest_of(run, arguments.checkout)
         verdict = "" if not expected else "same" if digests[name] == expected.get(name) else "DIFFERENT"
         console.print(f"{name:24} {digests[name][:16]}  {verdict}")
     if arguments.write:
         content: dict[str, Any] = {"machine": describe_machine(), "digests": digests}
         write_atomically(arguments.write, json.dumps(content, indent=1) + "\n")
     return DIFFERENT if expected and digests != expected else DONE
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    console = ShowConsole()
-    return exit_code(lambda: run(arguments, console), warn=console.print)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import OneLineParser, ShowConsole, exit_code
+from vfl.cli import OneLineParser, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -26,7 +26,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_intermixed_args()
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: Console) -> int:
     """Serve the experiment and show what it saved."""
     from parties.remote.server.server_process import run_server
     from vfl.config import load_config
@@ -39,13 +40,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     run_dir = find_run_dir(config, arguments.config, arguments.run_dir, resume=arguments.resume)
     outcome = run_server(config, run_dir, resume=arguments.resume, insecure=arguments.insecure, console=console)
     return show_outcome(outcome, config, run_dir, console)
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    console = ShowConsole()
-    return exit_code(lambda: run(arguments, console), warn=console.print)
 
 
 if __name__ == "__main__":

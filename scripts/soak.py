@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
+from vfl.cli import DONE, OneLineParser, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -28,7 +28,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: Console) -> int:
     """Soak, show and save."""
     from parties.benchmarks.soak import as_json, judge, soak
     from vfl.atomic import write_atomically
@@ -58,13 +59,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         }
         write_atomically(arguments.json, json.dumps(about | as_json(usages), indent=1) + "\n")
     return DONE
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    console = ShowConsole()
-    return exit_code(lambda: run(arguments, console), warn=console.print)
 
 
 if __name__ == "__main__":

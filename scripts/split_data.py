@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, exit_code
+from vfl.cli import DONE, OneLineParser, command
 from vfl.errors import ConfigError
 
 SECRET_BYTES = 32
@@ -56,7 +56,8 @@ def read_secret(path: Path | None) -> bytes:
     return secret
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: Console) -> int:
     """Load, split, write, and show who gets what."""
     from vfl.config import load_config
     from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, conceal, party_file, split_data, write_split
@@ -75,13 +76,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     console.print(f"ids of {len(split.labels.train.ids)} training samples: sha256 {digests['train']}")
     console.print(f"ids of {len(split.labels.test.ids)} test samples: sha256 {digests['test']}")
     return DONE
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    console = ShowConsole()
-    return exit_code(lambda: run(arguments, console), warn=console.print)
 
 
 if __name__ == "__main__":

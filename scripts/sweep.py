@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, exit_code
+from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -26,7 +26,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_intermixed_args()
 
 
-def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the sweep."""
     from vfl.config import ConfigError
     from vfl.experiments.sweep import foresee, train_sweep
@@ -47,13 +48,6 @@ def run(arguments: argparse.Namespace, console: ShowConsole) -> int:
         print(f"error: failed: {names(list(state.failures))}; see {folder / 'sweep.csv'}", file=sys.stderr)
         return BAD_INPUT
     return DONE
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    console = ShowConsole()
-    return exit_code(lambda: run(arguments, console), warn=console.print)
 
 
 if __name__ == "__main__":

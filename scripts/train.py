@@ -13,8 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import OneLineParser, ShowConsole, exit_code
-from vfl.torchrun import speaks
+from vfl.cli import OneLineParser, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -34,7 +33,8 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_intermixed_args()
 
 
-def run(arguments: argparse.Namespace, console: Console) -> int:
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: Console) -> int:
     """Build the experiment, train it and show what it saved."""
     from vfl.config import load_config
     from vfl.experiments.mode import MODES
@@ -58,13 +58,6 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     outcome = run_experiment(config, run_dir, resume=arguments.resume, console=console, workers=workers)
     workers.leave()
     return show_outcome(outcome, config, run_dir, console)
-
-
-def main() -> int:
-    """Run, and turn errors into one line and an exit code."""
-    arguments = parse_arguments()
-    console = ShowConsole(quiet=not speaks())
-    return exit_code(lambda: run(arguments, console), warn=console.print)
 
 
 if __name__ == "__main__":

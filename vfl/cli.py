@@ -70,6 +70,33 @@ def print_table(console: Console, table: Table) -> None:
     console.width = before
 
 
+def to_stderr(line: str) -> None:
+    """Show a warning beside, not within, what a command prints."""
+    print(line, file=sys.stderr)
+
+
+Command = Callable[[argparse.Namespace, ShowConsole], int]
+
+
+def command(
+    parse: Callable[[], argparse.Namespace], warn: Callable[[str], None] | None = None
+) -> Callable[[Command], Callable[[], int]]:
+    """Make a command's ``main`` of what it does with its arguments: errors become one line and an exit code.
+
+    Only the worker that speaks for all has a console that shows anything; it shows warnings unless ``warn`` does.
+    """
+
+    def door(run: Command) -> Callable[[], int]:
+        def main() -> int:
+            arguments = parse()
+            console = ShowConsole(quiet=not speaks())
+            return exit_code(lambda: run(arguments, console), warn or console.print)
+
+        return main
+
+    return door
+
+
 def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     """Run a script's work and return its exit code: every expected error becomes one line on stderr.
 
