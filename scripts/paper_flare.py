@@ -10,25 +10,22 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a ch
 
 import argparse
 import sys
-from pathlib import Path
 
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, command, to_stderr, whole_numbers
+from vfl.cli import ShowConsole, command, to_stderr, whole_numbers
 from vfl.config import ConfigError
 from vfl.shipped import shipped_folder
+from vfl.studies.command import run_study, study_parser
 from vfl.studies.flare.page import write_results
 from vfl.studies.flare.studies import DATA_SETS, FIGURES, Planner, Scale, make_runs
-from vfl.studies.runner import train_for_page
 
 CONFIGS = shipped_folder() / "horizontal"
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = study_parser(__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, for all runs")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
     parser.add_argument("--data", default="mnist", choices=list(DATA_SETS), help="(default: %(default)s)")
-    parser.add_argument("--seeds", default="0", help="as 0,1,2 (default: 0); a seed is finished before the next begins")
     parser.add_argument(
         "--figures", default="3,4,5,6,8", help="whose runs to train (default: %(default)s; those of the data set)"
     )
@@ -37,8 +34,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=300.0, help="simulated, of Figures 5, 6 and 8 (default: %(default)s)"
     )
-    parser.add_argument("--data-note", default="", help="what the results page says about the data")
-    parser.add_argument("--plots-only", action="store_true", help="train nothing")
     return parser.parse_intermixed_args()
 
 
@@ -63,20 +58,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     methods = [name for name in arguments.methods.split(",") if name]
     runs = [run for planner in plans for run in make_runs(planner, figures, methods)]
 
-    if not arguments.plots_only:
-        signal_name = train_for_page(
-            runs,
-            arguments.out,
-            ShowConsole(stderr=True, quiet=not sys.stderr.isatty()),
-            lambda line: print(line, flush=True),
-            command=["scripts/paper_flare.py", *sys.argv[1:]],
-            data_note=arguments.data_note,
-        )
-        if signal_name:
-            return INTERRUPTED
-    written = write_results(plans, runs, arguments.out, figures)
-    print(f"{written} finished runs: {arguments.out / 'README.md'}")
-    return DONE
+    return run_study(arguments, runs, lambda: write_results(plans, runs, arguments.out, figures), console)
 
 
 if __name__ == "__main__":

@@ -25,11 +25,13 @@ def test_the_interval_is_students_over_the_seeds_that_both_have():
 def test_nothing_is_decided_where_the_interval_holds_0(values, verdict):
     difference = paired(dict(enumerate(values)), dict.fromkeys(range(3), 0.0), scale=1)
     assert difference is not None
-    assert difference.verdict == verdict
+    assert difference.verdict() == verdict
+    opposite = {"holds": "REVERSED", "REVERSED": "holds"}
+    assert difference.verdict(-1) == opposite.get(verdict, verdict)
 
 
 def test_one_seed_decides_nothing_and_no_common_seed_is_no_difference():
     difference = paired({3: 0.5}, {3: 0.25})
     assert difference is not None
-    assert (difference.text(), difference.verdict) == ("+25.0", "one seed decides nothing")
+    assert (difference.text(), difference.verdict()) == ("+25.0", "one seed decides nothing")
     assert paired({1: 0.5}, {2: 0.5}) is None

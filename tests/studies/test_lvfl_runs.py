@@ -226,16 +226,15 @@ def test_the_script_trains_goes_on_draws_and_says_so(script: Call, tmp_path: Pat
     assert CheckpointStore(out / "runs" / "NL-seed0" / "checkpoints").rounds() == [4, 7]
     code, printed, errors = script(*command)
     assert (code, errors) == (0, "")
-    lines = printed.splitlines()
-    assert lines[0].startswith("4 runs; scaled from 5 to 10 rounds, rounded: α {4: 0.3, 6: 0.5}; β {2: 0.4};")
-    runs = [f"{n}/4 {method} seed 0" for n, method in enumerate(("NL", "beta0.2", "beta0.4", "beta0.6"), start=1)]
-    assert [line.split(":")[0] for line in lines[1:]] == [*runs, "done"]
+    runs = [f"{method}-seed0" for method in ("NL", "beta0.2", "beta0.4", "beta0.6")]
+    assert [line.split(":")[0] for line in printed.splitlines()] == ["4 runs", *runs, "4 finished runs"]
     written = {path.name for path in out.iterdir()}
-    assert written == {"README.md", "about.json", "config.yaml", "fig3b.png", "results.csv", "runs"}
+    assert written == {"README.md", "command.txt", "fig3b.png", "results.csv", "runs"}
     text = (out / "README.md").read_text()
-    assert "4 of 4 runs are finished." in text
-    assert script("--plots-only", "--out", str(out), "--data-note", "other note")[0] == 0
-    assert (out / "README.md").read_text() == text.replace("Data: small digits", "Data: other note")
+    assert "small digits" in text
+    assert "α {4: 0.3, 6: 0.5}; β {2: 0.4}; learning rate {0: 0.05, 6: 0.01};" in text
+    assert script(*command, "--plots-only")[0] == 0
+    assert (out / "README.md").read_text() == text
 
 
 @pytest.mark.parametrize(
@@ -247,7 +246,7 @@ def test_the_script_trains_goes_on_draws_and_says_so(script: Call, tmp_path: Pat
         (["--out", "x", "--rounds", "many"], "--rounds"),
         (["a.yaml", "b.yaml", "--out", "x"], "one configuration"),
         ([], "--out"),
-        (["--plots-only", "--out", "nothing-here"], "holds no results yet"),
+        (["--plots-only", "--out", "nothing-here"], "holds no finished run yet"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

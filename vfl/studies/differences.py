@@ -1,6 +1,6 @@
 """Whether one method is better than another: the difference of runs with the same seeds, and how sure it is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import mean, stdev
@@ -19,14 +19,16 @@ class Difference:
     """Infinite for one seed."""
     seeds: int
 
-    @property
-    def verdict(self) -> str:
-        """Return ``holds`` or ``reversed`` where the interval is on one side of 0, else why nothing is decided."""
+    def verdict(self, sign: int = 1) -> str:
+        """Return ``holds`` or ``REVERSED`` where the interval is on one side of 0, else why nothing is decided.
+
+        ``sign`` is that of the difference as it is claimed.
+        """
         if self.seeds == 1:
             return "one seed decides nothing"
         if abs(self.mean) <= self.half_width:
             return "undecided"
-        return "holds" if self.mean > 0 else "REVERSED"
+        return "holds" if self.mean * sign > 0 else "REVERSED"
 
     def text(self, digits: int = 1) -> str:
         """Return e.g. ``+1.8 ± 0.4``; of one seed the difference alone."""
@@ -34,13 +36,15 @@ class Difference:
         return f"{self.mean:+.{digits}f}{spread}"
 
 
-def paired(first: Mapping[int, float], second: Mapping[int, float], scale: float = 100.0) -> Difference | None:
-    """Return first minus second, times ``scale``, over the seeds that both have; None where there is none."""
-    differences = [scale * (first[seed] - second[seed]) for seed in sorted(first.keys() & second.keys())]
-    if not differences:
-        return None
+def over_seeds(differences: Sequence[float]) -> Difference | None:
+    """Return mean and interval of a difference, one value per seed; None for no seed."""
+    if len(differences) < 2:
+        return Difference(differences[0], inf, 1) if differences else None
     count = len(differences)
-    if count == 1:
-        return Difference(differences[0], inf, 1)
     quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
     return Difference(mean(differences), quantile * stdev(differences) / sqrt(count), count)
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float], scale: float = 100.0) -> Difference | None:
+    """Return first minus second, times ``scale``, over the seeds that both have; None where there is none."""
+    return over_seeds([scale * (first[seed] - second[seed]) for seed in sorted(first.keys() & second.keys())])

@@ -14,7 +14,6 @@ from vfl.studies.runs import StudyResult, StudyRun, load_results, results_csv
 
 Values = dict[str, dict[int, float]]
 """A number by method and seed; larger is better."""
-TAGS = (ACCURACY, "loss/test", "loss/train", CLOCK, "uplink_bytes/clients", "downlink_bytes/clients")
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,15 @@ def spread(values: Sequence[float | None]) -> Spread:
     there = [value for value in values if value is not None]
     deviation = stdev(there) if len(there) > 1 else 0.0
     return Spread(mean(there) if there else None, deviation, len(there), len(values))
+
+
+def cells(*tags: str) -> dict[str, Callable[[Row], str]]:
+    """Return columns of ``results.csv``: tags as they are, empty where a round has none."""
+    return {tag: lambda row, tag=tag: f"{row[tag]:.6g}" if tag in row else "" for tag in tags}
+
+
+CLIENTS = cells(ACCURACY, "loss/test", "loss/train", CLOCK, "uplink_bytes/clients", "downlink_bytes/clients")
+"""Columns of horizontal runs."""
 
 
 def percent(share: float) -> str:
@@ -70,7 +78,7 @@ def beats(
     if difference is None:
         return f"- {better} {verb} {worse}: not trained"
     seeds = f"{difference.seeds} seed{'s' if difference.seeds > 1 else ''}"
-    return f"- {better} {verb} {worse}: {difference.verdict} ({difference.text(digits)} {unit}, {seeds})"
+    return f"- {better} {verb} {worse}: {difference.verdict()} ({difference.text(digits)} {unit}, {seeds})"
 
 
 def matched(values: Values, method: str, controls: Mapping[str, str]) -> str:
@@ -81,7 +89,11 @@ def matched(values: Values, method: str, controls: Mapping[str, str]) -> str:
 
 
 def write_page(
-    runs: Sequence[StudyRun], folder: Path, title: str, sections: Callable[[list[StudyResult]], Sequence[str]]
+    runs: Sequence[StudyRun],
+    folder: Path,
+    title: str,
+    sections: Callable[[list[StudyResult]], Sequence[str]],
+    columns: Mapping[str, Callable[[Row], object]] = CLIENTS,
 ) -> int:
     """Write page and numbers of the runs that are finished, ``sections`` drawing its plots; return how many they are.
 
@@ -94,11 +106,6 @@ def write_page(
     about = f"```\n{note.read_text(encoding='utf-8').strip()}\n```\n\n" if note.exists() else ""
     about += f"{len(results)} of {len(runs)} runs are finished.\n\n" if len(results) < len(runs) else ""
     page = f"# {title}\n\n{about}" + "\n".join(filter(None, sections(results)))
-    columns = {tag: _cell(tag) for tag in TAGS}
     write_atomically(folder / "results.csv", results_csv(results, ("study", "method", "seed"), columns))
     write_atomically(folder / "README.md", page)
     return len(results)
-
-
-def _cell(tag: str) -> Callable[[Row], str]:
-    return lambda row: f"{row[tag]:.6g}" if tag in row else ""

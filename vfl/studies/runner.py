@@ -3,16 +3,12 @@
 A run that has a fork starts from the rounds that it shares with another (``forks.py``).
 """
 
-import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
-from vfl.atomic import write_atomically
 from vfl.errors import Diverged
 from vfl.experiments.run import run_experiment
 from vfl.run_folder import is_finished
@@ -53,37 +49,3 @@ def train_missing(
         if outcome.signal_name:
             return outcome.signal_name
     return None
-
-
-def train_for_page(
-    runs: Sequence[StudyRun],
-    out: Path,
-    console: Console,
-    tell: Callable[[str], None],
-    *,
-    command: Sequence[str],
-    data_note: str,
-) -> str | None:
-    """Train a study below ``out`` and note there, for its page of results, by which command; return as above.
-
-    ``tell`` shows a line for every run that ends, ``console`` what happens within one.
-    """
-    tell(f"{len(runs)} runs")
-
-    def show(run: StudyRun, result: StudyResult) -> None:
-        tell(f"{run.folder}: test accuracy {result.accuracy:.2%}, {result.summary['wall_time_s']:.0f} s")
-
-    diverged: list[str] = []
-
-    def show_diverged(run: StudyRun, error: Diverged) -> None:
-        diverged.append(f"diverged: {run.folder}: {error}")
-        tell(diverged[-1])
-
-    signal_name = train_missing(runs, out / "runs", console, show, show_diverged)
-    if signal_name:
-        tell(f"{signal_name}: the same command goes on")
-    else:
-        when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}"
-        note = [shlex.join(["python", *command]), when, data_note, *diverged, ""]
-        write_atomically(out / "command.txt", "\n".join(note))
-    return signal_name
