@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         accept=arguments.accept,
     )
     console.print(goodbye.reason)
-    return goodbye.command
+    return goodbye.exit_code
 
 
 if __name__ == "__main__":
