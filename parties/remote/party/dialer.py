@@ -2,20 +2,19 @@
 
 import asyncio
 import random
-import threading
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Self
 
 from parties.remote.audit import limited
+from parties.remote.machine import MACHINE, Machine
 from parties.remote.party.inbox import Inbox, Order
 from parties.remote.tls.certificates import SERVER, Peer, peer
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.lists import Lists
 from parties.remote.tls.looking import look
-from parties.remote.transport.rpc import Call, error_text, is_end, is_oversize, open_channel, open_stream
+from parties.remote.transport.rpc import Call, error_text, is_end, is_oversize
 from parties.remote.transport.stream import Ended, Stream
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost
@@ -45,6 +44,7 @@ class Dialer:
         explain: called after a connection failed, returns what is wrong with the certificates, or None where
             dialling again may help.
         lists: which servers are kept out.
+        machine: where its threads and streams are.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Dialer:
         log: Callable[[str], None],
         explain: Callable[[], str | None] = lambda: None,
         lists: Lists | None = None,
+        machine: Machine = MACHINE,
     ) -> None:
         self.hello = hello
         self.network = network
@@ -63,14 +64,15 @@ class Dialer:
         self.log = limited(log)
         self.explain = explain
         self.lists = lists
+        self.machine = machine
         self.server = Peer(SERVER)
         """As seen when it was dialled last."""
-        self.inbox = Inbox()
+        self.inbox = Inbox(machine)
         self.stream: Stream | None = None
         """The present one, if the server has let the party in."""
-        self._loop = asyncio.new_event_loop()
+        self._loop = machine.event_loop()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="dialer", daemon=True)
+        self._thread = machine.thread(self._run, "dialer")
 
     def __enter__(self) -> Self:
         """Begin to dial."""
@@ -106,15 +108,15 @@ class Dialer:
 
     async def _keep_dialling(self) -> None:
         """Return only by an error: what the server refused, or that it stayed away."""
-        connected_s = time.monotonic()
+        connected_s = self.machine.now_s()
         pause_s, told = FIRST_PAUSE_S, ""
         while True:
             joined, reason = await self._dial(connected_s)
             if self._closing:
                 return
             if joined:
-                connected_s, pause_s, told = time.monotonic(), FIRST_PAUSE_S, ""
-            if time.monotonic() - connected_s > self.network.wait_s:
+                connected_s, pause_s, told = self.machine.now_s(), FIRST_PAUSE_S, ""
+            if self.machine.now_s() - connected_s > self.network.wait_s:
                 raise PeerLost(
                     f"the server at {self.network.server} stayed away for network.wait_s = {self.network.wait_s:g} s "
                     f"({reason})"
@@ -136,7 +138,7 @@ class Dialer:
             except _NotNow as error:
                 return False, str(error)
             if kind_of(first) == "refusal":
-                if first.refusal.again and time.monotonic() - connected_s < 2 * self.network.silence_s:
+                if first.refusal.again and self.machine.now_s() - connected_s < 2 * self.network.silence_s:
                     return False, first.refusal.reason
                 raise ValueError(f"refused by the server: {first.refusal.reason}")
             if kind_of(first) != "welcome":
@@ -152,9 +154,10 @@ class Dialer:
         Raises _NotNow where dialling again may help, ValueError where it would not.
         """
         try:
-            channel = open_channel(self.network.server, await self._trusted(), use_proxy=self.network.use_proxy)
+            trusted, use_proxy = await self._trusted(), self.network.use_proxy
+            channel = self.machine.open_channel(self.network.server, trusted, use_proxy=use_proxy)
             undo.push_async_callback(channel.close)
-            call = open_stream(channel)
+            call = self.machine.open_stream(channel)
             return call, await asyncio.wait_for(say_hello(call, self.hello()), JOIN_LIMIT_S)
         except TimeoutError:
             raise _NotNow(f"no answer within {JOIN_LIMIT_S:g} s") from None

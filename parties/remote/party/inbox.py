@@ -1,9 +1,9 @@
 """What the server has ordered and the party has not begun: never more than the protocol can have under way."""
 
-import threading
 from collections import deque
 from dataclasses import dataclass
 
+from parties.remote.machine import MACHINE, Machine
 from parties.remote.transport.stream import Stream
 from vfl.wire.envelope import EnvelopeError, kind_of
 from vfl.wire.parcel import Parcel
@@ -30,10 +30,10 @@ class Over:
 class Inbox:
     """A queue from the dialler's thread to the party's."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine = MACHINE) -> None:
         self._waiting = deque[Order]()
         self._over: Over | None = None
-        self._changed = threading.Condition()
+        self._changed = machine.condition()
 
     def put(self, order: Order) -> None:
         """Add an order. Raises EnvelopeError for more than can be under way, or a second packed message."""

@@ -12,6 +12,7 @@ from parties.feature_party import FeatureParty
 from parties.remote.audit import NAME as AUDIT
 from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, Terms, agreement, check_mode, labels_digest
+from parties.remote.machine import MACHINE, Machine
 from parties.remote.party.consent import Consent, agree
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import Order, Over
@@ -61,6 +62,7 @@ def run_party(
     console: Console,
     samples: Path | None = None,
     accept: bool = False,
+    machine: Machine = MACHINE,
 ) -> Goodbye:
     """Take part in the training, or in a prediction, until it is over; return the server's last word.
 
@@ -100,7 +102,7 @@ def run_party(
         own = Terms.of(config, name, holding.evaluated)
         return agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
 
-    dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation, lists=lists)
+    dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation, lists=lists, machine=machine)
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     with only_process_in(run_dir), dialer:
         update_config(run_dir, config)

@@ -1,13 +1,12 @@
 """The server's end of one party's stream: orders go out in sequence, each with a future for its answer."""
 
 import re
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from parties.remote.machine import MACHINE, Machine
 from parties.remote.transport.stream import Stream
 from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Hello, check_run, kind_of, refusal
@@ -42,6 +41,7 @@ class PartyConnection:
         slow_s: seconds after which it is told to be slow.
         log: shows a line.
         on_leaving: called with the name of a party whose operator wants to stop it.
+        machine: where this is.
     """
 
     stream: Stream
@@ -55,6 +55,7 @@ class PartyConnection:
         slow_s: float,
         log: Callable[[str], None],
         on_leaving: Callable[[str], None],
+        machine: Machine = MACHINE,
     ) -> None:
         self.hello = hello
         self.name = hello.party
@@ -63,6 +64,7 @@ class PartyConnection:
         self.slow_s = slow_s
         self.log = log
         self.on_leaving = on_leaving
+        self.machine = machine
         self.rounds = set(hello.rounds)
         """Those that the party has on disk."""
         self.session = 0
@@ -71,7 +73,7 @@ class PartyConnection:
         self._void = deque[tuple[int, int]]()
         """Session and sequence of orders that a new session has voided: their answers may still come."""
         self._lost: PeerLost | None = None
-        self._lock = threading.Lock()
+        self._lock = machine.condition()
 
     def start_session(self, session: int) -> None:
         """Void everything that is under way: what follows belongs to a new session."""
@@ -101,7 +103,7 @@ class PartyConnection:
             order.session, order.sequence = self.session, self._sequence
             answer = ANSWERS[kind_of(order)]
             header = Envelope(sequence=self._sequence, round=order.round, exchange=order.exchange)
-            self._pending.append(_Pending(header, answer, future, time.monotonic()))
+            self._pending.append(_Pending(header, answer, future, self.machine.now_s()))
         self.stream.send(order, content)
         return future
 
@@ -142,7 +144,7 @@ class PartyConnection:
             oldest = self._pending[0] if self._pending else None
         if oldest is None:
             return
-        waited_s = time.monotonic() - oldest.sent_s
+        waited_s = self.machine.now_s() - oldest.sent_s
         where = f"{oldest.answer} of round {oldest.order.round + 1}, exchange {oldest.order.exchange + 1}"
         if waited_s > self.reply_limit_s:
             reason = f"{self.name} lives but gave no {where} within network.reply_limit_s = {self.reply_limit_s:g}"

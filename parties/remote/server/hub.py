@@ -2,21 +2,20 @@
 
 import asyncio
 import resource
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from parties.remote.audit import Audit, limited
 from parties.remote.joining import Expected, JoinRefused, check_hello, check_identity
+from parties.remote.machine import MACHINE, Machine
 from parties.remote.server.connection import PartyConnection
 from parties.remote.tls.certificates import Peer
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.lists import Lists
-from parties.remote.transport.rpc import Pipe, Server, error_text, is_end, make_server
+from parties.remote.transport.rpc import Pipe, Server, error_text, is_end
 from parties.remote.transport.stream import LAST_WORD_S, Ended, Stream
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
@@ -33,6 +32,8 @@ from vfl.wire.envelope import (
 )
 from vfl.wire.parcel import Parcel
 from vfl.wire.text import plain
+
+T = TypeVar("T")
 
 HELLO_LIMIT_S = 5.0
 """A stream that has not said hello by then is closed."""
@@ -59,6 +60,7 @@ class Hub:
         folder: of the run, for the audit log; None writes none.
         on_leaving: called, in the hub's thread, with the name of a party that wants to leave.
         on_joined: called, in the hub's thread, with the name of a party that is here.
+        machine: where its threads and streams are.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Hub:
         folder: Path | None = None,
         on_leaving: Callable[[str], None] = lambda name: None,
         on_joined: Callable[[str], None] = lambda name: None,
+        machine: Machine = MACHINE,
     ) -> None:
         self.run = run
         self.expected = expected
@@ -82,6 +85,7 @@ class Hub:
         """Shows what peers cause."""
         self.on_leaving = on_leaving
         self.on_joined = on_joined
+        self.machine = machine
         self.barred: dict[str, str] = {}
         """Why a party is not let in any more, by name."""
         self.lists = Lists(network.tls)
@@ -89,15 +93,15 @@ class Hub:
         self._streams = Counter[str]()
         """Open ones by the name in the certificate."""
         self._connections: dict[str, PartyConnection] = {}
-        self._changed = threading.Condition()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="hub", daemon=True)
+        self._changed = machine.condition()
+        self._loop = machine.event_loop()
+        self._thread = machine.thread(self._loop.run_forever, "hub")
 
     def __enter__(self) -> Self:
         """Listen. Raises ConfigError where the address cannot be bound."""
         self._thread.start()
         try:
-            self._server: Server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+            self._server = self._in_loop(self._listen())
         except BaseException:
             self._stop_thread()
             raise
@@ -107,7 +111,7 @@ class Hub:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop listening and free the port; whoever is still connected finds the connection ended."""
-        asyncio.run_coroutine_threadsafe(self._server.stop(0), self._loop).result()
+        self._in_loop(self._server.stop(0))
         self._stop_thread()
 
     def joined(self) -> dict[str, PartyConnection]:
@@ -117,14 +121,14 @@ class Hub:
 
     def wait_for(self, names: tuple[str, ...], limit_s: float) -> dict[str, PartyConnection]:
         """Return all of ``names``, connected. Raises PeerLost, naming the missing, after ``limit_s``."""
-        deadline_s = time.monotonic() + limit_s
+        deadline_s = self.machine.now_s() + limit_s
         told: list[str] = []
         with self._changed:
             while missing := [name for name in names if name not in self.joined()]:
                 if missing != told:
                     self.log(f"waiting for {', '.join(missing)}")
                     told = missing
-                left_s = deadline_s - time.monotonic()
+                left_s = deadline_s - self.machine.now_s()
                 if left_s <= 0:
                     raise PeerLost(f"{', '.join(missing)} did not join within network.wait_s = {limit_s:g} s")
                 self._changed.wait(min(left_s, 1.0))  # in pieces: a signal's handler runs in between
@@ -145,9 +149,12 @@ class Hub:
 
     async def _listen(self) -> Server:
         connections = _connection_limit(STREAMS_PER_OWNER * len(self.expected))
-        server = make_server(self.network.listen, self.tls, connections, self._serve)
+        server = self.machine.make_server(self.network.listen, self.tls, connections, self._serve)
         await server.start()
         return server
+
+    def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.machine.result(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def _stop_thread(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -232,6 +239,7 @@ class Hub:
             slow_s=self.network.silence_s,
             log=self.tell,
             on_leaving=self.on_leaving,
+            machine=self.machine,
         )
 
         def receive(parcel: Parcel) -> None:

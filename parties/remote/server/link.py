@@ -69,7 +69,7 @@ class RemoteLink:
 
     def _taken(self, answer: "Future[Parcel]", take: Callable[[Parcel], T]) -> T:
         """Wait for an answer and take it. Whatever goes wrong with it is the party's doing: it is lost by that."""
-        parcel = answer.result()
+        parcel = self.connection.machine.result(answer)
         try:
             return take(parcel)
         except PeerLost:

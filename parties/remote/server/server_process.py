@@ -11,6 +11,7 @@ from torch import Tensor
 from parties.build import TrainingLabels, build_head_server, feature_config, training_labels
 from parties.mode import VERTICAL
 from parties.remote.joining import DataDigests, Expected, Terms, agreement, check_mode, labels_digest
+from parties.remote.machine import MACHINE, Machine
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
@@ -212,7 +213,15 @@ class ServerProcess:
             raise PeerLost(f"{outcome.stop_reason}; network.on_party_loss is abort")
 
 
-def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecure: bool, console: Console) -> Outcome:
+def run_server(
+    config: ExperimentConfig,
+    run_dir: Path,
+    *,
+    resume: bool,
+    insecure: bool,
+    console: Console,
+    machine: Machine = MACHINE,
+) -> Outcome:
     """Serve the experiment in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
     Raises ValueError for data or a folder that cannot be used, PeerLost where a party stays away.
@@ -248,6 +257,7 @@ def run_server(config: ExperimentConfig, run_dir: Path, *, resume: bool, insecur
             folder=run_dir,
             on_leaving=process.breaks.leave,
             on_joined=process.joined,
+            machine=machine,
         ) as hub:
             console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
             return process.serve(hub, console)

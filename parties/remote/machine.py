@@ -1,0 +1,57 @@
+"""What the threads of a process wait by: time, locks, event loops, streams to other processes.
+
+Whatever waits for another thread, for a time or for the network goes through here, and nowhere else. So a simulation
+can stand in the machine's place, in which threads take turns and time is a number (``tests/faults``).
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from parties.remote.tls.files import TlsFiles
+from parties.remote.transport import rpc
+from parties.remote.transport.rpc import Call, Channel, Serve, Server
+
+T = TypeVar("T")
+
+
+class Machine:
+    """The one that this process runs on."""
+
+    def now_s(self) -> float:
+        """Return seconds since some moment."""
+        return time.monotonic()
+
+    def condition(self) -> threading.Condition:
+        """Return a lock, by which threads can also wait for each other."""
+        return threading.Condition()
+
+    def thread(self, run: Callable[[], object], name: str) -> threading.Thread:
+        """Return a thread, to be started, that does not keep the process alive."""
+        return threading.Thread(target=run, name=name, daemon=True)
+
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """Return an event loop, to be run in one of the threads."""
+        return asyncio.new_event_loop()
+
+    def result(self, future: "Future[T]") -> T:
+        """Wait for what another thread computes, and return it or raise its error."""
+        return future.result()
+
+    def make_server(self, address: str, tls: TlsFiles | None, connections: int, serve: Serve) -> Server:
+        """See ``rpc.make_server``."""
+        return rpc.make_server(address, tls, connections, serve)
+
+    def open_channel(self, address: str, tls: TlsFiles | None, *, use_proxy: bool) -> Channel:
+        """See ``rpc.open_channel``."""
+        return rpc.open_channel(address, tls, use_proxy=use_proxy)
+
+    def open_stream(self, channel: Channel) -> Call:
+        """See ``rpc.open_stream``."""
+        return rpc.open_stream(channel)
+
+
+MACHINE = Machine()
