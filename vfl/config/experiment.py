@@ -68,6 +68,8 @@ class DataConfig(Section):
     partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
     tables: Annotated[dict[str, TableConfig], OWN] = Field(default={})
     """With kind tables: each owner's table, by the owner's name; the owners are the parties, in this order."""
+    join: Annotated[Literal["inner", "left"], OWN] = "inner"
+    """With kind tables: the samples are the label owner's rows that all owners have, or all of them."""
     test_share: Annotated[Fraction, OWN] = 0.2
     """With kind tables: share of the samples that are the test, drawn by the seed."""
     test_file: Annotated[Path | None, OWN] = None

@@ -34,3 +34,5 @@ class TableConfig(Section):
     may repeat."""
     duplicates: Literal["refuse", "first"] = "refuse"
     """What becomes of rows whose key stands in an earlier one: the table is refused, or they are left out."""
+    match: Path | None = None
+    """What ``lvfl align`` writes and training reads: which row stands for which sample; null joins keys in the open."""

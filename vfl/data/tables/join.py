@@ -2,6 +2,7 @@
 
 Samples are in the order of the label owner's keys (byte by byte), so that the order of the rows in a file has no
 effect. A sample's id is a hash of its key: processes that hold the same keys have the same ids in the same order.
+Tables matched in private (``match.py``) have the match's order and ids.
 """
 
 import hashlib
@@ -27,20 +28,18 @@ SHOWN = 3
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """The samples that all owners have."""
+    """The samples, in the order that all owners have in common."""
 
-    keys: Column
-    """Text [N], of the label owner, sorted."""
+    ids: Tensor
+    """int64 [N]"""
     rows: Mapping[str, Rows]
-    """By owner, the row of its table that belongs to each sample, int64 [N]."""
-    present: Mapping[str, npt.NDArray[np.bool_]]
-    """By owner, whether it has a row for each sample, bool [N]; where it has none ``rows`` holds any."""
-    dropped: str
+    """By owner, the row of its table that belongs to each sample, int64 [N]; -1 where it has none."""
+    keys: Column | None = None
+    """Text [N], of the label owner; None where they were matched in private."""
+    test: int | None = None
+    """With so many test samples at the end; None where these are still to be chosen."""
+    dropped: str = ""
     """The line that counts what is left out; empty where nothing is."""
-
-    def ids(self) -> Tensor:
-        """Return int64 [N], `text_hash` of each key."""
-        return torch.tensor([text_hash(key) for key in self.keys.to_pylist()], dtype=torch.int64)
 
 
 def text_hash(text: str) -> int:
@@ -53,48 +52,49 @@ def join(
 ) -> Joined:
     """Join owners' tables on the rows of ``leader``, the owner of the labels (or the only one).
 
-    Samples that an owner lacks are dropped, or with ``keep_all`` only marked. Raises TableError for doubled keys, or
-    where no sample is left.
+    Samples that an owner lacks are dropped, or with ``keep_all`` kept. Raises TableError for doubled keys, or where no
+    sample is left.
     """
     first = configs[leader]
-    keys = tables[leader].keys[_key_of(first)]
-    kept = _unique_rows(tables[leader], first)
-    keys = keys.take(pa.array(kept))
+    kept = unique_rows(tables[leader], first)
+    keys = tables[leader].keys[key_of(first)].take(pa.array(kept))
     rows: dict[str, Rows] = {leader: kept}
-    present = {leader: np.ones(len(kept), bool)}
     for owner in [owner for owner in tables if owner != leader]:
-        own = _unique_rows(tables[owner], configs[owner])
-        known = tables[owner].keys[_key_of(configs[owner])].take(pa.array(own))
-        wanted = tables[leader].keys[first.keys.get(owner, _key_of(first))].take(pa.array(kept))
+        own = unique_rows(tables[owner], configs[owner])
+        known = tables[owner].keys[key_of(configs[owner])].take(pa.array(own))
+        wanted = tables[leader].keys[first.keys.get(owner, key_of(first))].take(pa.array(kept))
         found = pc.index_in(wanted, value_set=known)
         if found.null_count == len(found) and not keep_all:
             raise TableError(
                 f"{tables[owner].path}: no key of {leader} is in it: {_examples(wanted)} there, {_examples(known)} here"
             )
-        present[owner] = np.asarray(found.is_valid())
-        rows[owner] = own[np.asarray(pc.fill_null(found, 0))]
-    everywhere = np.logical_and.reduce(list(present.values()))
+        rows[owner] = np.append(own, -1)[np.asarray(pc.fill_null(found, -1))]
+    everywhere = np.logical_and.reduce([rows[owner] >= 0 for owner in tables])
     if not everywhere.any() and not keep_all:
         raise TableError("data.tables: no key is in the tables of all owners")
     order = np.asarray(pc.array_sort_indices(keys)).astype(np.int64)
     order = order if keep_all else order[everywhere[order]]
     joined = {owner: rows[owner][order] for owner in tables}
-    unused = {owner: len(tables[owner].rows) - len(np.unique(joined[owner])) for owner in tables}
-    has_row = {owner: held[order] for owner, held in present.items()}
-    return Joined(keys.take(pa.array(order)), joined, has_row, _dropped(tables, unused, len(order)))
+    keys = keys.take(pa.array(order))
+    ids = torch.tensor([text_hash(key) for key in keys.to_pylist()], dtype=torch.int64)
+    return Joined(ids, joined, keys, dropped=_dropped(tables, joined))
 
 
 def split_rows(joined: Joined, share: float, seed: int, test_keys: Column | None) -> tuple[Rows, Rows]:
-    """Return the samples of training and test, ascending: those of ``test_keys``, else a seeded draw of ``share``.
+    """Return the samples of training and test, ascending.
 
-    Raises TableError where one of both has none.
+    Test samples are those that a match has put at the end, else those of ``test_keys``, else a seeded draw of
+    ``share``. Raises TableError where one of both has none.
     """
-    count = len(joined.keys)
+    count = len(joined.ids)
     is_test = np.zeros(count, bool)
-    if test_keys is None:
+    if joined.test is not None:
+        is_test[count - joined.test :] = True
+    elif test_keys is None:
         size = min(max(1, round(share * count)), count - 1)
         is_test[torch.randperm(count, generator=generator(seed, "table_split"))[:size].numpy()] = True
     else:
+        assert joined.keys is not None
         is_test = np.asarray(pc.is_in(joined.keys, value_set=test_keys))
     train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     if len(train) == 0 or len(test) == 0:
@@ -118,21 +118,22 @@ def key_cells(keys: Column) -> list[list[str]]:
     return [key.split(KEY_SEPARATOR) for key in keys.to_pylist()]
 
 
-def _key_of(config: TableConfig) -> tuple[str, ...]:
+def key_of(config: TableConfig) -> tuple[str, ...]:
+    """Return the columns of an owner's own key."""
     assert config.key is not None
     return config.key
 
 
-def _unique_rows(table: Table, config: TableConfig) -> Rows:
-    """Return the rows of the first time that each key comes, ascending."""
-    codes = np.asarray(table.keys[_key_of(config)].dictionary_encode().indices)
+def unique_rows(table: Table, config: TableConfig) -> Rows:
+    """Return the rows of the first time that each key comes, ascending. Raises TableError where none may come again."""
+    codes = np.asarray(table.keys[key_of(config)].dictionary_encode().indices)
     _, first = np.unique(codes, return_index=True)
     if len(first) < len(codes) and config.duplicates == "refuse":
         doubled = np.setdiff1d(np.arange(len(codes)), first)[:SHOWN]
-        which = _examples(table.keys[_key_of(config)].take(pa.array(doubled)))
+        which = _examples(table.keys[key_of(config)].take(pa.array(doubled)))
         where = ", ".join(str(table.rows[row]) for row in doubled)
         raise TableError(
-            f"{table.path}: column {', '.join(_key_of(config))}: {len(codes) - len(first)} rows repeat a key: {which} "
+            f"{table.path}: column {', '.join(key_of(config))}: {len(codes) - len(first)} rows repeat a key: {which} "
             f"in row {where}; remove them, or set duplicates: first"
         )
     return np.sort(first)
@@ -142,8 +143,14 @@ def _examples(keys: Column) -> str:
     return ", ".join(repr(" ".join(cells)) for cells in key_cells(keys.slice(0, SHOWN)))
 
 
-def _dropped(tables: Mapping[str, Table], unused: Mapping[str, int], kept: int) -> str:
-    if not any(unused.values()):
-        return ""
+def _dropped(tables: Mapping[str, Table], rows: Mapping[str, Rows]) -> str:
+    unused = {owner: len(tables[owner].rows) - len(np.unique(held[held >= 0])) for owner, held in rows.items()}
+    lacking = {owner: int((held < 0).sum()) for owner, held in rows.items()}
+    samples = len(next(iter(rows.values())))
     parts = [f"{unused[owner]} of {len(table.rows)} rows of {owner}" for owner, table in tables.items()]
-    return f"data.tables: {kept} keys are in the tables of all owners; dropped: {', '.join(parts)}"
+    if any(lacking.values()):
+        without = ", ".join(f"{count} at {owner}" for owner, count in lacking.items() if count)
+        return f"data.tables: {samples} samples, without a row: {without}; dropped: {', '.join(parts)}"
+    if any(unused.values()):
+        return f"data.tables: {samples} keys are in the tables of all owners; dropped: {', '.join(parts)}"
+    return ""

@@ -21,12 +21,14 @@ from vfl.config.experiment import DataConfig
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, Preparation, Source, Split
+from vfl.data.tables.arrow import Column
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import ColumnKind, Table, read_table
 from vfl.data.tables.config import TableConfig
 from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Joined, Rows, join, key_cells, read_test_keys, split_rows
 from vfl.data.tables.labels import read_labels, refuse_copies
+from vfl.data.tables.match import matched
 from vfl.data.tables.preparation import TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples
 from vfl.random import generator
@@ -62,7 +64,7 @@ class Tables(Source):
     def split(self) -> Split:
         """Join all tables on equal keys and split the samples; a line counts what is left out."""
         tables = {owner: self._read(owner, self.parties) for owner in dict.fromkeys((self.leader, *self.parties))}
-        joined = join(tables, self.data.tables, self.leader)
+        joined = self._join(tables)
         if joined.dropped:
             warnings.warn(joined.dropped, stacklevel=2)
         train, test = self._split_rows(joined)
@@ -110,15 +112,16 @@ class Tables(Source):
         first = self.leader if self.leader in owners else owners[0]
         tables = {owner: self._read(owner, owners, paths[owner]) for owner in dict.fromkeys((first, *owners))}
         joined = join(tables, self.data.tables, first, keep_all=True)
-        ids = joined.ids()
+        ids = joined.ids
         away = Samples(ids, torch.empty(len(ids), 0, dtype=torch.float64), more=(ids.new_empty(len(ids), 0),))
         parts = {o: raw_samples(tables[o], joined.rows[o], ids, *self.columns(o)) for o in owners}
         key = self.data.tables[first].key or ()
+        assert joined.keys is not None
         return NewSamples(
             away,
             tuple(parts.get(owner, away) for owner in self.parties),
             keys=(key, *key_cells(joined.keys)),
-            present={o: torch.from_numpy(joined.present[o]) for o in owners},
+            present={o: torch.from_numpy(joined.rows[o] >= 0) for o in owners},
         )
 
     def features(self, owner: str) -> Mapping[str, ColumnKind]:
@@ -170,12 +173,25 @@ class Tables(Source):
             return read_table(path, kinds, list(keys), lambda rows: status.update(f"reading {path}: {rows:,} rows"))
 
     def _alone(self, owner: str) -> tuple[Table, Joined]:
-        table = self._read(owner, (owner,))
-        return table, join({owner: table}, self.data.tables, owner)
+        table = self._read(owner, (owner,) if self.data.tables[owner].match is None else self.parties)
+        return table, self._join({owner: table})
+
+    def _join(self, tables: Mapping[str, Table]) -> Joined:
+        """Return what the owners' matches say, or join their keys in the open."""
+        matches = {owner: path for owner in tables if (path := self.data.tables[owner].match) is not None}
+        if len(matches) == len(tables):
+            return matched(tables, matches, self.data.join)
+        if matches:
+            without = [owner for owner in tables if owner not in matches]
+            raise ValueError(f"data.tables.{without[0]}.match: is missing; name it for all owners, or for none")
+        leader = self.leader if self.leader in tables else next(iter(tables))
+        return join(tables, self.data.tables, leader, keep_all=self.data.join == "left")
 
     def _part(self, owner: str, table: Table, joined: Joined, train: Rows, test: Rows) -> PartyData:
         numbers, categories = self.columns(owner)
-        rows, ids = joined.rows[owner], joined.ids()
+        rows, ids = joined.rows[owner], joined.ids
+        if (rows < 0).any():
+            raise TableError(f"{table.path}: {int((rows < 0).sum())} samples have no row here; use data.join=inner")
         check_columns(table, rows[train], numbers, categories)
         return PartyData(
             owner,
@@ -186,7 +202,7 @@ class Tables(Source):
     def _labels(self, table: Table, joined: Joined, train: Rows, test: Rows) -> LabelData:
         name = self.data.tables[self.leader].label
         assert name is not None
-        rows, ids = joined.rows[self.leader], joined.ids()
+        rows, ids = joined.rows[self.leader], joined.ids
         values, classes = read_labels(table, name, rows)
         refuse_copies(table, name, rows)
         for split, part in (("training", train), ("test", test)):
@@ -196,11 +212,17 @@ class Tables(Source):
         return LabelData(classes, Labels(ids[train], values[train]), Labels(ids[test], values[test]))
 
     def _split_rows(self, joined: Joined) -> tuple[Rows, Rows]:
-        file, key = self.data.test_file, self.data.tables[self._key_owner].key
-        keys = None if file is None else read_test_keys(file, key or ())
+        keys = None if self.data.test_file is None or joined.test is not None else self._test_keys(joined)
         train, test = split_rows(joined, self.data.test_share, self.seed, keys)
         train = _drawn("data.train_samples", train, self.data.train_samples, self.seed)
         return train, _drawn("data.test_samples", test, self.data.test_samples, 0)
+
+    def _test_keys(self, joined: Joined) -> Column:
+        file, key = self.data.test_file, self.data.tables[self._key_owner].key
+        assert file is not None
+        if joined.keys is None:
+            raise ValueError("data.test_file: the owners' match was made without it; run lvfl align again")
+        return read_test_keys(file, key or ())
 
     @property
     def _key_owner(self) -> str:
