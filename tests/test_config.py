@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vfl.agreement import agreed_values, marked_fields
 from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config, parse_config
-from vfl.config.agreement import agreed_values, marked_fields
 from vfl.config.files import read_yaml
 
 FOLDER = Path(__file__).parents[1] / "configs"

@@ -7,6 +7,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,26 @@ def test_imports_go_down_only():
         if name.split(".")[0] in FORBIDDEN[path.relative_to(ROOT).parts[0]]
     ]
     assert upward == []
+
+
+def needs(path: Path) -> Iterator[str]:
+    """Dotted names of our modules that importing a file imports before it: also the packages that these lie in."""
+    names = {".".join(each.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): each for each in SOURCES}
+    own = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            found = {module, *(f"{module}.{alias.name}" for alias in node.names)}
+            parts = module.split(".")
+            found |= {".".join(parts[:count]) for count in range(1, len(parts))}
+            yield from (name for name in found & names.keys() if name != own and not own.startswith(f"{name}."))
+
+
+def test_every_module_can_be_imported_first():
+    graph = {
+        ".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): set(needs(p)) for p in SOURCES
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError, with the modules of a cycle
 
 
 def test_models_import_torch_and_the_standard_library_only():

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vfl.config import ExperimentConfig
-from vfl.config.experiment import TABLE_KINDS, ClassWeights
+from vfl.config.experiment import ClassWeights
+from vfl.data.config import TABLE_KINDS
 from vfl.metrics import (
     MANY_CLASS_METRICS,
     REGRESSION_METRICS,

@@ -10,11 +10,11 @@ import torch
 from pydantic import AfterValidator, Field, PlainValidator
 
 from parties.build import TrainingLabels, feature_config
+from vfl.agreement import agreed_values
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.config.agreement import agreed_values
-from vfl.config.fields import AsItIs, Positive, Section
 from vfl.digest import weights_digest
 from vfl.lightweighting.schedule import Schedule, parse_ratio_schedule, schedule_of
+from vfl.settings import AsItIs, Positive, Section
 from vfl.wire.envelope import Envelope, EnvelopeError, Hello, kind_of
 from vfl.wire.text import plain
 

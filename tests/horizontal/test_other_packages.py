@@ -14,7 +14,7 @@ SOURCE = '''
 
 import torch
 
-from vfl.config.fields import AboveZero
+from vfl.settings import AboveZero
 from vfl.config.horizontal import AlgorithmConfig
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm
 

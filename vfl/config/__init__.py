@@ -3,8 +3,9 @@
 A user's mistake becomes one line of ``ConfigError`` that names the field and the fix.
 """
 
-from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
+from vfl.config.experiment import ExperimentConfig
 from vfl.config.files import changed_keys, dotted_settings, dump_config, load_config, parse_config
+from vfl.config.models import FeatureModelConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.errors import ConfigError

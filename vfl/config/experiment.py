@@ -1,138 +1,32 @@
 """The typed experiment: what a run is. Every section is frozen and refuses unknown keys."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from vfl.components import COMPRESSORS, FEATURE_MODELS, SOURCES
-from vfl.config.agreement import OWN, REPLAYED, SHARED
-from vfl.config.fields import (
-    AboveZero,
-    Fraction,
-    Number,
-    Positive,
-    Probability,
-    RatioSchedule,
-    Section,
-    ignored_settings,
-    name_in,
-    strict_int,
-)
+from vfl.agreement import OWN, REPLAYED, SHARED
+from vfl.components import SOURCES
 from vfl.config.horizontal import HorizontalConfig
+from vfl.config.models import ModelsConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
-from vfl.data.tables.config import TableConfig
+from vfl.data.config import TABLE_KINDS, DataConfig
+from vfl.lightweighting.config import LightweightingConfig
 from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
 from vfl.registry import nearest
+from vfl.settings import (
+    AboveZero,
+    Positive,
+    Probability,
+    Section,
+    ignored_settings,
+    strict_int,
+)
+from vfl.wire.config import WireConfig
 
 STATISTICS_SAMPLES = 256
 """On the quickstart and from its second round on, 128 to 1024 rows give the same test accuracy within 3 points."""
-
-
-TABLE_KINDS = ("tables", "breast_cancer")
-"""Sources of tables: with other defaults than images."""
-
-
-class DatasetConfig(Section):
-    """Where the samples come from."""
-
-    kind: Annotated[str, name_in(SOURCES)] = "digits"
-    """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
-    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only); or a source of
-    an installed package (docs/extending.md)."""
-    root: Path | None = None
-    """Folder of the data, of text the file; not used by digits."""
-    image_size: Positive | None = None
-    """Side in pixels to which images are resized; null keeps what is there (digits: 32)."""
-    options: dict[str, Any] = Field(default={})
-    """Settings of a source of another package, which checks them."""
-
-
-class PartitionConfig(Section):
-    """How images are split: a grid of blocks, one party each, in row-major order."""
-
-    rows: Positive = 2
-    columns: Positive = 2
-
-
-class DataConfig(Section):
-    """The samples, and which of their features each party holds."""
-
-    dataset: Annotated[DatasetConfig, OWN] = DatasetConfig()
-    train_samples: Annotated[Positive | None, OWN] = None
-    """Seeded random subset of the training split; null takes all."""
-    test_samples: Annotated[Positive | None, OWN] = None
-    """Subset of the test split, the same for every seed; null takes all."""
-    partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
-    tables: Annotated[dict[str, TableConfig], OWN] = Field(default={})
-    """With kind tables: each owner's table, by the owner's name; the owners are the parties, in this order."""
-    join: Annotated[Literal["inner", "left"], OWN] = "inner"
-    """With kind tables: the samples are the label owner's rows that all owners have, or all of them."""
-    test_share: Annotated[Fraction, OWN] = 0.2
-    """With kind tables: share of the samples that are the test, drawn by the seed."""
-    test_file: Annotated[Path | None, OWN] = None
-    """With kind tables: a table of the keys of the test samples, in place of test_share."""
-    file: Annotated[Path | None, OWN] = None
-    """What a process of its own holds, as ``scripts/split_data.py`` wrote it: a party's features, the server's labels.
-    Training in one process loads the data set instead."""
-    labels_file: Annotated[Path | None, OWN] = None
-    """A party's copy of the training labels; only with training.labels shared, in a process of its own."""
-
-
-class FeatureModelConfig(Section):
-    """A party's feature model."""
-
-    kind: Annotated[str, name_in(FEATURE_MODELS)] = "vgg16"
-    """vgg16, vgg11, cnn, mlp, or a model of an installed package (docs/extending.md)."""
-    embedding_size: Positive = 128
-    """Width d_k of the embedding; never pruned."""
-    width: Annotated[Number, Field(gt=0)] = 1.0
-    """Multiplier of the layers' widths."""
-    batch_norm: bool = True
-    options: dict[str, Any] = Field(default={})
-    """Settings of a model of another package, which checks them."""
-
-
-ClassifierKind = Literal[
-    "logistic",
-    "mlp",
-    "lenet",
-    "cnn_tsfl",
-    "cnn_six_layer",
-    "cnn_mcmahan",
-    "vgg11",
-    "vgg11_bn",
-    "resnet18",
-    "resnet18_gn",
-    "char_lstm",
-]
-
-
-class HeadConfig(Section):
-    """The head model: a multilayer perceptron over the concatenated embeddings."""
-
-    hidden: tuple[Positive, ...] = (256, 128)
-    """Widths of the hidden layers; two of them make the paper's 3-layer head, [] a linear classifier."""
-
-
-class ClassifierConfig(Section):
-    """The whole model of horizontal learning."""
-
-    kind: ClassifierKind = "mlp"
-    """mlp: one hidden layer of 400; the others are named after their papers or layers (docs/horizontal.md)."""
-
-
-class ModelsConfig(Section):
-    """The split model of vertical learning, the whole one of horizontal learning."""
-
-    feature: Annotated[FeatureModelConfig, OWN] = FeatureModelConfig()
-    """Feature model of every party that ``parties`` does not name."""
-    parties: Annotated[dict[str, FeatureModelConfig], OWN] = Field(default={})
-    """Feature models of single parties."""
-    head: Annotated[HeadConfig, REPLAYED] = HeadConfig()
-    classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()
 
 
 ClassWeights = Literal["balanced"] | dict[str, AboveZero]
@@ -159,39 +53,6 @@ class TrainingConfig(Section):
     class_weights: Annotated[ClassWeights | None, REPLAYED] = None
     """Weight of a class's samples in the loss, by its name (1 where none is given); balanced: N / (classes x samples of
     the class). null weighs all samples alike."""
-
-
-class PruningConfig(Section):
-    """How filters are chosen."""
-
-    importance: Literal["filter", "group"] = "filter"
-    """filter: L1 norm of the filter's own weights (Li et al. 2016); group: of all weights that go with it."""
-    round_to: Positive | None = None
-    """Kept widths become multiples of this, but no layer wider than it was (8 or 16 suit the CPU's vectors); null keeps
-    exact widths."""
-
-
-class LightweightingConfig(Section):
-    """What each party is spared: a number, {round: value}, or {party: either}."""
-
-    alpha: Annotated[RatioSchedule, OWN] = 0.0
-    """Removed share of the filters of every prunable layer, relative to the original width."""
-    beta: Annotated[RatioSchedule, OWN] = 0.0
-    """Share of the embedding's entries that is not sent."""
-    error_feedback: Annotated[bool, SHARED] = False
-    """EF21: both ends keep an estimate per sample and only sparsified differences travel."""
-    pruning: Annotated[PruningConfig, OWN] = PruningConfig()
-
-
-class WireConfig(Section):
-    """How tensors travel."""
-
-    values: Annotated[Literal["float32", "float16", "bfloat16"], SHARED] = "float32"
-    compressor: Annotated[str, name_in(COMPRESSORS), SHARED] = "magnitude"
-    """How embeddings become frames. magnitude: lightweighting.beta's small entries are left out; or a compressor of an
-    installed package (docs/extending.md)."""
-    options: Annotated[dict[str, Any], SHARED] = Field(default={})
-    """Settings of a compressor of another package, which checks them."""
 
 
 class EvaluationConfig(Section):

@@ -9,10 +9,11 @@ from typing import Any, TypeGuard, cast
 import yaml
 from pydantic import ValidationError
 
-from vfl.config.experiment import ExperimentConfig, FeatureModelConfig
-from vfl.config.fields import Section
+from vfl.config.experiment import ExperimentConfig
+from vfl.config.models import FeatureModelConfig
 from vfl.errors import ConfigError
 from vfl.registry import did_you_mean, nearest
+from vfl.settings import Section
 from vfl.shipped import find_config
 
 FORMS = {

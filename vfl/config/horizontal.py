@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import Field, create_model, model_validator
 
 from vfl.components import ALGORITHMS
-from vfl.config.fields import (
+from vfl.config.optimizer import OptimizerConfig
+from vfl.horizontal.wireless.settings import WirelessConfig
+from vfl.settings import (
     AboveZero,
     Fraction,
     NotNegative,
@@ -19,8 +21,6 @@ from vfl.config.fields import (
     Section,
     name_in,
 )
-from vfl.config.optimizer import OptimizerConfig
-from vfl.horizontal.wireless.settings import WirelessConfig
 
 
 class SamplePartitionConfig(Section):

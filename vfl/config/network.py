@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from vfl.config.fields import Fraction, Number, Positive, Section, strict_int
+from vfl.settings import Fraction, Number, Positive, Section, strict_int
 
 Address = Annotated[str, Field(pattern=r"^\[?[A-Za-z0-9_.:-]+\]?:[0-9]{1,5}$")]
 Seconds = Annotated[Number, Field(gt=0)]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vfl.config.fields import Fraction, Number, RateSchedule, Section
+from vfl.settings import Fraction, Number, RateSchedule, Section
 
 
 class OptimizerConfig(Section):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from vfl.config.experiment import ExperimentConfig
-from vfl.config.fields import Section
+from vfl.settings import Section
 
 HEAD = """# Configuration
 

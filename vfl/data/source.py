@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from models.features import Features
 from vfl.checkpoint import State
 from vfl.components import SOURCES
-from vfl.config.experiment import DataConfig, ExperimentConfig
+from vfl.config.experiment import ExperimentConfig
+from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data
 from vfl.data.samples import Dataset, Samples, check_finite
 

@@ -23,9 +23,9 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from vfl.config import ConfigError, ExperimentConfig, parse_config
-from vfl.config.fields import Fraction, Number, Positive, Section
 from vfl.config.files import lay_over, parse_overrides, read_settings, read_yaml
 from vfl.registry import nearest
+from vfl.settings import Fraction, Number, Positive, Section
 from vfl.shipped import find_config
 
 Settings = Mapping[str, Any]

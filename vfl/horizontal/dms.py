@@ -14,7 +14,6 @@ from pydantic import Field
 from torch import Tensor
 
 from vfl.config import OptimizerConfig
-from vfl.config.fields import AboveZero, NotNegative, Number
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.algorithm import (
     Aggregate,
@@ -30,6 +29,7 @@ from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.dms_weights import Bounds, Kept, corollary1_weights, limited, theorem3_weights
 from vfl.horizontal.local import LocalResult, LocalTask
 from vfl.random import generator
+from vfl.settings import AboveZero, NotNegative, Number
 
 GRADIENT_STATISTICS = "gradient_statistics"
 """What a client sends beside its change where G or sigma is estimated: two numbers."""

@@ -10,11 +10,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from vfl.config.fields import AboveZero, NotNegative, Number
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, without_server_rate
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
+from vfl.settings import AboveZero, NotNegative, Number
 
 
 class FedAsyncConfig(AlgorithmConfig):

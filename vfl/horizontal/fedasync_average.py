@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from vfl.config.fields import Fraction
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal, without_server_rate
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, equal_mean
+from vfl.settings import Fraction
 
 
 class FedAsyncAverageConfig(AlgorithmConfig):

@@ -10,7 +10,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from vfl.config.fields import AboveZero
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal, without_server_rate
 from vfl.horizontal.algorithm import (
     Aggregate,
@@ -23,6 +22,7 @@ from vfl.horizontal.algorithm import (
 )
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalResult, LocalTask
+from vfl.settings import AboveZero
 
 
 class FedDynConfig(AlgorithmConfig):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from vfl.config import OptimizerConfig
-from vfl.config.fields import NotNegative
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal
 from vfl.horizontal.algorithm import (
     Aggregate,
@@ -28,6 +27,7 @@ from vfl.horizontal.algorithm import (
 )
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalResult, LocalTask
+from vfl.settings import NotNegative
 
 LARGE_CORRECTION = 10.0
 """Norm of a correction, over that of the change it corrects, above which a run warns."""

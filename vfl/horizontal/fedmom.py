@@ -12,9 +12,9 @@ from torch import Tensor
 
 from vfl.checkpoint import CheckpointStore
 from vfl.config import ConfigError
-from vfl.config.fields import AboveZero, Fraction
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, without_server_rate
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Federation, Report, Vectors, combine
+from vfl.settings import AboveZero, Fraction
 
 
 class FedMomConfig(AlgorithmConfig):

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vfl.config import OptimizerConfig
-from vfl.config.fields import NotNegative
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, combine
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
+from vfl.settings import NotNegative
 
 
 class FedNovaConfig(AlgorithmConfig):

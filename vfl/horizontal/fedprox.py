@@ -7,11 +7,11 @@ that they received, whatever number of steps each manages.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vfl.config.fields import NotNegative
 from vfl.config.horizontal import AlgorithmConfig
 from vfl.horizontal.algorithm import FederatedAlgorithm, Vectors
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
+from vfl.settings import NotNegative
 
 
 class FedProxConfig(AlgorithmConfig):

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from vfl.config.experiment import PruningConfig
+from vfl.lightweighting.config import PruningConfig
 from vfl.lightweighting.history import PruningState
 from vfl.lightweighting.pruning import StructuredPruner
 from vfl.lightweighting.shrink import Optimizer

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from vfl.checkpoint import State
 from vfl.components import COMPRESSORS
-from vfl.config.experiment import WireConfig
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.wire.codec import BLOCK, CodecError, ValueType, decode_view, encode, frame_info
+from vfl.wire.config import WireConfig
 from vfl.wire.messages import Buffer
 
 

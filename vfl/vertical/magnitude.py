@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from vfl.config.experiment import WireConfig
 from vfl.lightweighting.sparsify import sparsify
 from vfl.vertical.embeddings import decode_as, encode_as
 from vfl.wire.codec import ValueType
+from vfl.wire.config import WireConfig
 from vfl.wire.messages import Buffer
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from models.features import Features
 from vfl.checkpoint import State
-from vfl.config.experiment import DataConfig
+from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, check_finite
 from vfl.data.source import NewSamples, Preparation, Split

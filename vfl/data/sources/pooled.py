@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vfl.config.experiment import DataConfig
+from vfl.data.config import DataConfig
 from vfl.data.samples import Dataset, Samples
 from vfl.data.source import Source
 from vfl.data.sources.pools import Loader, one_line

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from vfl.config.experiment import DataConfig
+from vfl.data.config import DataConfig
 from vfl.data.tables.arrow import pa
 from vfl.data.tables.columns import Categories, ColumnKind, Numbers, Table
 from vfl.data.tables.config import TableConfig

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from vfl.config.fields import Section
 from vfl.data.tables.columns import ColumnKind
+from vfl.settings import Section
 
 
 def _as_columns(value: object) -> object:

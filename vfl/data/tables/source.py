@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from vfl.config.experiment import DataConfig
+from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, Preparation, Source, Split

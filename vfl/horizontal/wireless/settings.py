@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from vfl.config.fields import AboveZero, Section
+from vfl.settings import AboveZero, Section
 
 
 class WirelessConfig(Section):

@@ -1,0 +1,63 @@
+"""Settings of the models: ``models``."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from vfl.agreement import OWN, REPLAYED
+from vfl.components import FEATURE_MODELS
+from vfl.settings import Number, Positive, Section, name_in
+
+
+class FeatureModelConfig(Section):
+    """A party's feature model."""
+
+    kind: Annotated[str, name_in(FEATURE_MODELS)] = "vgg16"
+    """vgg16, vgg11, cnn, mlp, or a model of an installed package (docs/extending.md)."""
+    embedding_size: Positive = 128
+    """Width d_k of the embedding; never pruned."""
+    width: Annotated[Number, Field(gt=0)] = 1.0
+    """Multiplier of the layers' widths."""
+    batch_norm: bool = True
+    options: dict[str, Any] = Field(default={})
+    """Settings of a model of another package, which checks them."""
+
+
+ClassifierKind = Literal[
+    "logistic",
+    "mlp",
+    "lenet",
+    "cnn_tsfl",
+    "cnn_six_layer",
+    "cnn_mcmahan",
+    "vgg11",
+    "vgg11_bn",
+    "resnet18",
+    "resnet18_gn",
+    "char_lstm",
+]
+
+
+class HeadConfig(Section):
+    """The head model: a multilayer perceptron over the concatenated embeddings."""
+
+    hidden: tuple[Positive, ...] = (256, 128)
+    """Widths of the hidden layers; two of them make the paper's 3-layer head, [] a linear classifier."""
+
+
+class ClassifierConfig(Section):
+    """The whole model of horizontal learning."""
+
+    kind: ClassifierKind = "mlp"
+    """mlp: one hidden layer of 400; the others are named after their papers or layers (docs/horizontal.md)."""
+
+
+class ModelsConfig(Section):
+    """The split model of vertical learning, the whole one of horizontal learning."""
+
+    feature: Annotated[FeatureModelConfig, OWN] = FeatureModelConfig()
+    """Feature model of every party that ``parties`` does not name."""
+    parties: Annotated[dict[str, FeatureModelConfig], OWN] = Field(default={})
+    """Feature models of single parties."""
+    head: Annotated[HeadConfig, REPLAYED] = HeadConfig()
+    classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()

@@ -1,0 +1,60 @@
+"""Settings of the data: ``data``."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from vfl.agreement import OWN, SHARED
+from vfl.components import SOURCES
+from vfl.data.tables.config import TableConfig
+from vfl.settings import Fraction, Positive, Section, name_in
+
+TABLE_KINDS = ("tables", "breast_cancer")
+"""Sources of tables: with other defaults than images."""
+
+
+class DatasetConfig(Section):
+    """Where the samples come from."""
+
+    kind: Annotated[str, name_in(SOURCES)] = "digits"
+    """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
+    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only); or a source of
+    an installed package (docs/extending.md)."""
+    root: Path | None = None
+    """Folder of the data, of text the file; not used by digits."""
+    image_size: Positive | None = None
+    """Side in pixels to which images are resized; null keeps what is there (digits: 32)."""
+    options: dict[str, Any] = Field(default={})
+    """Settings of a source of another package, which checks them."""
+
+
+class PartitionConfig(Section):
+    """How images are split: a grid of blocks, one party each, in row-major order."""
+
+    rows: Positive = 2
+    columns: Positive = 2
+
+
+class DataConfig(Section):
+    """The samples, and which of their features each party holds."""
+
+    dataset: Annotated[DatasetConfig, OWN] = DatasetConfig()
+    train_samples: Annotated[Positive | None, OWN] = None
+    """Seeded random subset of the training split; null takes all."""
+    test_samples: Annotated[Positive | None, OWN] = None
+    """Subset of the test split, the same for every seed; null takes all."""
+    partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
+    tables: Annotated[dict[str, TableConfig], OWN] = Field(default={})
+    """With kind tables: each owner's table, by the owner's name; the owners are the parties, in this order."""
+    join: Annotated[Literal["inner", "left"], OWN] = "inner"
+    """With kind tables: the samples are the label owner's rows that all owners have, or all of them."""
+    test_share: Annotated[Fraction, OWN] = 0.2
+    """With kind tables: share of the samples that are the test, drawn by the seed."""
+    test_file: Annotated[Path | None, OWN] = None
+    """With kind tables: a table of the keys of the test samples, in place of test_share."""
+    file: Annotated[Path | None, OWN] = None
+    """What a process of its own holds, as ``scripts/split_data.py`` wrote it: a party's features, the server's labels.
+    Training in one process loads the data set instead."""
+    labels_file: Annotated[Path | None, OWN] = None
+    """A party's copy of the training labels; only with training.labels shared, in a process of its own."""
