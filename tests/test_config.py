@@ -427,7 +427,7 @@ def test_an_experiment_cannot_be_changed(digits: Path):
 
 def test_every_field_says_whether_both_sides_must_agree_on_it():
     unsaid = [name for name, mark in marked_fields(ExperimentConfig) if mark is None]
-    assert unsaid == [], "mark it SHARED, REPLAYED or OWN (vfl/config/agreement.py)"
+    assert unsaid == [], "mark it SHARED, REPLAYED or OWN (vfl/agreement.py)"
 
 
 def test_what_both_sides_agree_on_is_what_they_compute_with(digits: Path):
