@@ -119,8 +119,10 @@ def columns() -> dict[str, Callable[[Row], object]]:
     """Return the columns of ``results.csv``: ratios are means over the parties, costs are sums."""
     shared = cells(ACCURACY, "loss/train", "loss/test", "savings/compute", "savings/communication")
     summed = ("macs_per_sample", "uplink_bytes", "downlink_bytes", "train_time_s")
-    over = {name: partial(_over_parties, name=name, combine=mean) for name in ("alpha", "beta")}
-    return {**shared, **over} | {name: partial(_over_parties, name=name, combine=sum) for name in summed}
+    over: dict[str, Callable[[Row], object]] = {
+        name: partial(_over_parties, name=name, combine=mean) for name in ("alpha", "beta")
+    }
+    return over | shared | {name: partial(_over_parties, name=name, combine=sum) for name in summed}
 
 
 def _over_parties(row: Row, name: str, combine: Callable[[list[float]], float]) -> float:
