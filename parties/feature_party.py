@@ -3,9 +3,10 @@
 Shapes: B batch, D embedding width.
 """
 
+import copy
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -31,7 +32,7 @@ from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import EmbeddingSender, encode_as
 from vfl.vertical.evaluated import EvaluatedModels
 from vfl.vertical.labels import PartyProtocol
-from vfl.wire.control import Description, Report, RoundStart, SampleRange, fixed_seconds
+from vfl.wire.control import AskedRatios, Description, Prices, Report, RoundStart, SampleRange, fixed_seconds
 from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 
 R = TypeVar("R")
@@ -138,7 +139,10 @@ class FeatureParty:
                 return (Part(PartKind.EMBEDDING, self.mean_embedding()),)
             case Kind.DESCRIBE:
                 return (self.describe().part(),)
-            case Kind.EMBEDDING | Kind.REPORT | Kind.EVALUATION | Kind.DONE | Kind.DESCRIPTION:
+            case Kind.PRICES:
+                asked = AskedRatios.from_json(message.only(PartKind.CONTROL))
+                return (self.prices(asked.alphas).part(),)
+            case Kind.EMBEDDING | Kind.REPORT | Kind.EVALUATION | Kind.DONE | Kind.DESCRIPTION | Kind.PRICED:
                 raise MessageError(f"{self.name} cannot answer {message.kind.name}")
 
     @cached_property
@@ -281,6 +285,18 @@ class FeatureParty:
             widths=self.pruner.widths(),
             original_widths=self.pruner.original_widths,
         )
+
+    def prices(self, alphas: Sequence[float]) -> Prices:
+        """Return what the model would cost at each of some ascending ratios, by pruning a copy of it."""
+        model, pruner = copy.deepcopy((self.model, self.pruner))
+        macs: list[int] = []
+        parameters: list[int] = []
+        for alpha in alphas:
+            if pruner.original_widths:
+                pruner.prune_to(alpha)
+            macs.append(count_macs(model, *self.example))
+            parameters.append(count_parameters(model))
+        return Prices(macs_per_sample=tuple(macs), parameters=tuple(parameters))
 
     def batch(self, samples: Samples, rows_B: Tensor) -> tuple[Tensor, ...]:
         """Return what the model is called with for some rows."""

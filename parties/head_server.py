@@ -17,6 +17,7 @@ from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.costs import EVALUATION, Direction, PartyCosts, round_metrics, total_costs
 from vfl.digest import check_same_data, combined_digest, weights_digest
+from vfl.lightweighting.forecast import Curve, Forecast, Work
 from vfl.lightweighting.schedule import Assign, Ratios, scheduled
 from vfl.loop import Metrics, finite
 from vfl.vertical.batches import batch_rows, steps_in_round
@@ -24,9 +25,10 @@ from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import ServerProtocol
 from vfl.vertical.link import PartyLink
-from vfl.vertical.reports import RoundWork, check_report
+from vfl.vertical.prices import build_forecast, scheduled_alphas
+from vfl.vertical.reports import check_report
 from vfl.wire.codec import ValueType, dense_frame_size
-from vfl.wire.control import Description, EvaluatedModel, Report, RoundStart, SampleRange
+from vfl.wire.control import AskedRatios, Description, EvaluatedModel, Prices, Report, RoundStart, SampleRange
 from vfl.wire.messages import MEASURING, Buffer, Kind, Message, PartKind, check_reply
 
 T = TypeVar("T")
@@ -79,7 +81,7 @@ class HeadServer:
         self.costs = {link.name: PartyCosts() for link in links}
         self.reports: dict[str, Report] = {}
         self.assigned: dict[str, RoundStart] = {}
-        self.work = RoundWork(self.steps, config.training.batch_size, config.training.local_iterations)
+        self.work = Work(self.steps, config.training.batch_size, config.training.local_iterations)
         self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
         self.tested: Metrics | None = None
@@ -210,6 +212,14 @@ class HeadServer:
         """Return, by party, the digest of its weights and the widths of its prunable layers, now and as built."""
         described = {link.name: self._send(link, Message(Kind.DESCRIBE), _description) for link in self.links}
         return {name: reply() for name, reply in described.items()}
+
+    def forecast(self) -> Forecast:
+        """Return what exchanges will cost at any ratios; the parties are asked about their models."""
+        alphas = scheduled_alphas(self.config.lightweighting.alpha)
+        message = Message(Kind.PRICES, parts=(AskedRatios(alphas=alphas).part(),))
+        asked = {link.name: self._send(link, message, partial(_curve, alphas)) for link in self.links}
+        curves = {name: reply() for name, reply in asked.items()}
+        return build_forecast(self.config, self.work, curves, self.receivers, self.trainer)
 
     def state_dict(self) -> dict[str, State]:
         """Return the server's state, and what the links keep of their parties."""
@@ -356,6 +366,10 @@ def _done(reply: Message) -> None:
 
 def _description(reply: Message) -> Description:
     return Description.from_json(reply.only(PartKind.CONTROL))
+
+
+def _curve(alphas: Sequence[float], reply: Message) -> Curve:
+    return Prices.from_json(reply.only(PartKind.CONTROL)).curve(alphas)
 
 
 def _decode(receiver: EmbeddingReceiver, rows: int, values: ValueType, reply: Message) -> Tensor:

@@ -49,10 +49,17 @@ class LocalLink:
 def build_in_process(
     config: ExperimentConfig, runtime: Runtime, on_exchange: Callable[[int, int], None] = lambda done, total: None
 ) -> HeadServer:
-    """Load the data, split it, and build the head server with all its parties.
+    """Load the data, split it, and build the head server of all its parties.
 
     Raises ValueError for data that is not there or does not fit.
     """
+    return build_parties(config, runtime, on_exchange)[0]
+
+
+def build_parties(
+    config: ExperimentConfig, runtime: Runtime, on_exchange: Callable[[int, int], None] = lambda done, total: None
+) -> tuple[HeadServer, list[FeatureParty]]:
+    """Build as ``build_in_process``, and return the parties as well."""
     source = open_source(config)
     split = source.split()
     prepared = {data.party: prepare_party(source, data) for data in split.parties}
@@ -60,6 +67,5 @@ def build_in_process(
     labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime) for name, data in prepared.items()]
-    return build_head_server(
-        [LocalLink(party) for party in parties], labels, split.labels.test.values, config, runtime, on_exchange
-    )
+    links = [LocalLink(party) for party in parties]
+    return build_head_server(links, labels, split.labels.test.values, config, runtime, on_exchange), parties

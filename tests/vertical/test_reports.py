@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from vfl.vertical.reports import RoundWork, check_report
+from vfl.lightweighting.forecast import Work
+from vfl.vertical.reports import check_report
 from vfl.wire.control import Report, RoundStart
 from vfl.wire.messages import MessageError
 
-WORK = RoundWork(exchanges=3, batch_size=4, local_iterations=2)
+WORK = Work(exchanges=3, batch_size=4, local_iterations=2)
 DENSE, PRUNED = 1000, 300
 ASSIGNED = RoundStart(alpha=0.5, beta=0.3)
 

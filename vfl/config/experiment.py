@@ -12,6 +12,7 @@ from vfl.config.models import ModelsConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.data.config import TABLE_KINDS, DataConfig
+from vfl.devices import SimulationConfig
 from vfl.lightweighting.config import LightweightingConfig
 from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
 from vfl.registry import nearest
@@ -114,6 +115,7 @@ class ExperimentConfig(Section):
     models: ModelsConfig = ModelsConfig()
     training: TrainingConfig = TrainingConfig()
     lightweighting: LightweightingConfig = LightweightingConfig()
+    simulation: Annotated[SimulationConfig, OWN] = SimulationConfig()
     horizontal: Annotated[HorizontalConfig, OWN] = Field(default=HorizontalConfig(), validate_default=True)
     wire: WireConfig = WireConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -160,6 +162,7 @@ class ExperimentConfig(Section):
             "lightweighting.alpha": named_parties(self.lightweighting.alpha) or {},
             "lightweighting.beta": named_parties(self.lightweighting.beta) or {},
             "models.parties": self.models.parties,
+            "simulation.parties": self.simulation.parties,
         }
         for field, names in named.items():
             for name in names:
@@ -197,6 +200,8 @@ class ExperimentConfig(Section):
         """Return one line for every setting that is ignored or only partly followed."""
         if self.mode == "horizontal":
             lines = ignored_settings(self.horizontal, "horizontal") + self._unstacked() + self._late_rates()
+            if self.simulation.given:
+                lines.append("simulation: ignored, horizontal learning has horizontal.devices")
             if self.evaluation.batch_statistics != "estimated":
                 lines.append("evaluation.batch_statistics: ignored, horizontal learning has the server's statistics")
             return lines

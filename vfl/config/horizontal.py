@@ -10,6 +10,7 @@ from pydantic import Field, create_model, model_validator
 
 from vfl.components import ALGORITHMS
 from vfl.config.optimizer import OptimizerConfig
+from vfl.devices import LinkConfig
 from vfl.horizontal.wireless.settings import WirelessConfig
 from vfl.settings import (
     AboveZero,
@@ -80,7 +81,7 @@ class SpeedConfig(Section):
         return dict.fromkeys(others, f"horizontal.devices.speed.kind is {self.kind}")
 
 
-class DevicesConfig(Section):
+class DevicesConfig(LinkConfig):
     """What the simulated devices are like."""
 
     speed: SpeedConfig = SpeedConfig()
@@ -88,11 +89,6 @@ class DevicesConfig(Section):
     """Chance that a client can be chosen in a round."""
     dropout: Fraction = 0.0
     """Chance that a chosen client's result never arrives."""
-    latency_s: NotNegative = 0.0
-    """Simulated seconds added to every client's round."""
-    uplink_bytes_per_s: AboveZero | None = None
-    """null: transfers take no simulated time."""
-    downlink_bytes_per_s: AboveZero | None = None
 
 
 class WorkConfig(Section):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vfl.amounts import exact
 from vfl.config import ConfigError
-from vfl.config.horizontal import DevicesConfig, HorizontalConfig, SpeedConfig
+from vfl.config.horizontal import HorizontalConfig, SpeedConfig
 from vfl.horizontal.local import client_name, steps_per_epoch
 from vfl.random import generator
 
@@ -122,7 +122,7 @@ class Devices:
         self.steps_per_epoch_N = torch.ones_like(pass_N) if full_batch else pass_N
         self.overhead_N = pass_N - 1 if full_batch else pass_N * extra_passes
         """Steps that would take as long as what a client does beside its steps, int64 [N]."""
-        self.transfer_s = _transfer_seconds(config.devices, *transfer_bytes)
+        self.transfer_bytes = transfer_bytes
         self._check_that_somebody_works()
 
     def plan(self, round_index: int) -> RoundPlan:
@@ -140,7 +140,7 @@ class Devices:
             steps_N,
             steps_N.double() / self.steps_per_epoch_N,
             asked_N.double() / self.steps_per_epoch_N,
-            compute_N + self.transfer_s,
+            compute_N + self._transfer_s(round_index),
             self.samples_N,
         )
 
@@ -150,6 +150,11 @@ class Devices:
         redrawn = speed.redrawn or speed.kind == "case3"
         draw = generator(self.seed, "device_speed", round_index if redrawn else 0)
         return _draw_speeds(speed, len(self.samples_N), draw)
+
+    def _transfer_s(self, round_index: int) -> float:
+        """Return the simulated seconds of a client's transfers."""
+        link, (down, up) = self.config.devices, self.transfer_bytes
+        return link.latency_s + link.downlink_s(round_index, down) + link.uplink_s(round_index, up)
 
     @property
     def _fixed_time(self) -> bool:
@@ -218,9 +223,3 @@ def _draw_speeds(speed: SpeedConfig, clients: int, draw: torch.Generator) -> Ten
 
 def _whole_steps(speeds_N: Tensor) -> Tensor:
     return speeds_N.floor().clamp(min=1)
-
-
-def _transfer_seconds(devices: DevicesConfig, downlink_bytes: int, uplink_bytes: int) -> float:
-    down = downlink_bytes / devices.downlink_bytes_per_s if devices.downlink_bytes_per_s else 0.0
-    up = uplink_bytes / devices.uplink_bytes_per_s if devices.uplink_bytes_per_s else 0.0
-    return devices.latency_s + down + up

@@ -1,7 +1,6 @@
 """What a party may report of a round, from what it was assigned and what it reported before."""
 
-from dataclasses import dataclass
-
+from vfl.lightweighting.forecast import Work
 from vfl.wire.control import Report, RoundStart
 from vfl.wire.messages import MessageError
 
@@ -11,21 +10,7 @@ LEAST_KEPT = 2 / 3
 """Of the (1 - alpha) * width channels that a layer should keep; what rounding to whole ones leaves at least."""
 
 
-@dataclass(frozen=True)
-class RoundWork:
-    """What every party computes in a round: E local iterations at each of the exchanges."""
-
-    exchanges: int
-    batch_size: int
-    local_iterations: int
-
-    @property
-    def forwards(self) -> int:
-        """Samples times passes through the feature model, a backward one counted as two."""
-        return self.exchanges * self.batch_size * self.local_iterations * 3
-
-
-def check_report(report: Report, assigned: RoundStart, before: Report | None, work: RoundWork, wall_s: float) -> None:
+def check_report(report: Report, assigned: RoundStart, before: Report | None, work: Work, wall_s: float) -> None:
     """Raise MessageError, naming the key, for a report that cannot be true.
 
     ``before`` is the party's last one, ``wall_s`` the round's seconds by the server's clock. Multiply-accumulates are
@@ -47,7 +32,7 @@ def check_report(report: Report, assigned: RoundStart, before: Report | None, wo
     _check(report.elapsed_s <= CLOCKS * wall_s, f"train_time_s {report.train_time_s} of a round of {wall_s:.3g} s")
 
 
-def _is_spent(report: Report, unpruned: int, work: RoundWork) -> bool:
+def _is_spent(report: Report, unpruned: int, work: Work) -> bool:
     """Whether the passes add up; a pruned party has made one more forward pass, before it was pruned."""
     extra, rest = divmod(report.train_macs - work.forwards * report.macs_per_sample, work.batch_size)
     return rest == 0 and (extra == 0 or report.macs_per_sample <= extra <= unpruned)

@@ -5,14 +5,18 @@ this round of this experiment is checked by who asked for it (``parties/expected
 """
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from vfl.lightweighting.forecast import Curve
 from vfl.wire.messages import Buffer, MessageError, Part, control
 
 MAX_LAYERS = 256
 """Prunable layers that a party may describe: they are drawn."""
+MAX_RATIOS = 256
+"""Ratios that may be asked about at once."""
 _SHOWN = 60
 """Characters of a peer's own text in an error."""
 
@@ -110,6 +114,27 @@ class Description(Control):
         if any(self.widths[name] > width for name, width in self.original_widths.items()):
             raise ValueError("widths: above original_widths")
         return self
+
+
+class AskedRatios(Control):
+    """PRICES: ratios alpha, ascending."""
+
+    alphas: Annotated[tuple[Ratio, ...], Field(max_length=MAX_RATIOS)]
+
+
+class Prices(Control):
+    """PRICED: what the party's model would cost at each of the ratios, none of which un-prunes it."""
+
+    macs_per_sample: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
+    parameters: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
+
+    def curve(self, alphas: Sequence[float]) -> Curve:
+        """Return the costs by the ratios that were asked for. Raises MessageError for other than one each."""
+        if not len(alphas) == len(self.macs_per_sample) == len(self.parameters):
+            raise MessageError(f"Prices: {len(self.macs_per_sample)} of {len(alphas)} ratios")
+        if sorted(self.macs_per_sample, reverse=True) != [*self.macs_per_sample]:
+            raise MessageError("Prices: 'macs_per_sample': rise with alpha")
+        return Curve(*(dict(zip(alphas, each, strict=True)) for each in (self.macs_per_sample, self.parameters)))
 
 
 def fixed_seconds(seconds: float) -> Seconds:

@@ -55,6 +55,9 @@ class Kind(IntEnum):
     DESCRIPTION = 11
     MEAN = 12
     """Asks for the mean of the embeddings of all training samples; answered by an EVALUATION of one row."""
+    PRICES = 13
+    """Asks what the party's model would cost at some ratios alpha."""
+    PRICED = 14
 
 
 class PartKind(IntEnum):
@@ -74,9 +77,12 @@ REPLIES: Mapping[Kind, Kind] = {
     Kind.EVALUATE: Kind.EVALUATION,
     Kind.MEAN: Kind.EVALUATION,
     Kind.DESCRIBE: Kind.DESCRIPTION,
+    Kind.PRICES: Kind.PRICED,
 }
 """What answers what."""
-MEASURING = frozenset({Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION})
+MEASURING = frozenset(
+    {Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION, Kind.PRICES, Kind.PRICED}
+)
 """Messages that look at the model and do not train it."""
 PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.START_ROUND: (PartKind.CONTROL, PartKind.HEAD),
@@ -91,6 +97,8 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.DONE: (),
     Kind.DESCRIPTION: (PartKind.CONTROL,),
     Kind.MEAN: (),
+    Kind.PRICES: (PartKind.CONTROL,),
+    Kind.PRICED: (PartKind.CONTROL,),
 }
 """The kinds of part that a message may have; a reply has one of each."""
 

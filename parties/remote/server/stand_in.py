@@ -20,7 +20,7 @@ from vfl.config import ExperimentConfig
 from vfl.errors import PeerLost
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import decode_finite, encode_as
-from vfl.wire.control import Description, Report, SampleRange, fixed_seconds
+from vfl.wire.control import AskedRatios, Description, Prices, Report, SampleRange, fixed_seconds
 from vfl.wire.messages import REPLIES, Buffer, Kind, Message, Part, PartKind
 
 T = TypeVar("T")
@@ -90,7 +90,12 @@ class StandIn:
                 parts = (described.part(),)
             case Kind.START_ROUND | Kind.UPDATE:
                 pass
-            case Kind.MEAN | Kind.EMBEDDING | Kind.REPORT | Kind.EVALUATION | Kind.DONE | Kind.DESCRIPTION:
+            case Kind.PRICES:  # nothing can be spared a party that is away
+                free = (0,) * len(AskedRatios.from_json(request.only(PartKind.CONTROL)).alphas)
+                parts = (Prices(macs_per_sample=free, parameters=free).part(),)
+            case (
+                Kind.MEAN | Kind.EMBEDDING | Kind.REPORT | Kind.EVALUATION | Kind.DONE | Kind.DESCRIPTION | Kind.PRICED
+            ):
                 raise AssertionError(f"nothing stands in for an answer to {request.kind.name}")
         return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 

@@ -1,0 +1,105 @@
+"""What alpha and beta would cost and save each party, before anything is trained."""
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from parties.feature_party import FeatureParty
+from parties.head_server import HeadServer
+from vfl.amounts import amount
+from vfl.costs import savings
+from vfl.devices import DeviceConfig
+from vfl.lightweighting.forecast import ALPHAS, Cost, Forecast
+from vfl.lightweighting.schedule import Ratios, scheduled
+
+TIMED_PASSES = 3
+"""Passes by which this machine's speed is measured, the fastest of them."""
+HEADINGS = ("alpha = beta", "MACs", "saved", "params", "computing", "sent up", "come down", "saved", "under way")
+
+
+def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator[Table]:
+    """Yield a table for each group of parties that cost the same, then the run's total with its own schedule.
+
+    Seconds are those of ``simulation``; of a party without a speed there, of this machine, measured with the first one.
+    """
+    forecast = server.forecast()
+    rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    measured = cache(measured_macs_per_s)
+    for party in parties:
+        device = server.config.simulation.of(party.name)
+        if device.macs_per_s is None:
+            device = device.model_copy(update={"macs_per_s": measured(parties[0])})
+        rows.setdefault(tuple(_rows(forecast, party.name, device)), []).append(party.name)
+    for lines, names in rows.items():
+        table = Table(title=f"{', '.join(names)}: an exchange", box=SIMPLE_HEAD, pad_edge=False)
+        for heading in HEADINGS:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for line in lines:
+            table.add_row(*line)
+        yield table
+    yield _total(server, forecast)
+
+
+def planned_rounds(server: HeadServer, forecast: Forecast) -> Iterator[dict[str, Cost]]:
+    """Yield what each round will cost every party with the configuration's own ratios."""
+    ratios = server.config.lightweighting
+    assign = scheduled(ratios.alpha, ratios.beta, forecast.curves)
+    before = dict.fromkeys(forecast.curves, Ratios())
+    for round_index in range(server.config.training.rounds):
+        now = {
+            name: Ratios(max(wanted.alpha, before[name].alpha), wanted.beta)  # nothing is un-pruned
+            for name, wanted in assign(round_index).items()
+        }
+        yield forecast.round(now, before)
+        before = now
+
+
+def measured_macs_per_s(party: FeatureParty) -> float:
+    """Return the multiply-accumulates per second of training a party's model on this machine; moves no weight."""
+    rows_B = torch.arange(min(party.config.training.batch_size, len(party.train)))
+    inputs = party.batch(party.train, rows_B)
+    fastest_s = float("inf")
+    for _ in range(TIMED_PASSES):
+        started_s = time.perf_counter()
+        party.runtime.forward(party.model, *inputs).sum().backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
+        party.runtime.synchronize()
+        fastest_s = min(fastest_s, time.perf_counter() - started_s)
+    return 3 * len(rows_B) * party.macs / fastest_s
+
+
+def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple[str, ...]]:
+    """Yield a row per ratio; the other parties have the same."""
+    costs = {ratio: forecast.exchange(dict.fromkeys(forecast.curves, Ratios(ratio, ratio)))[name] for ratio in ALPHAS}
+    dense = costs[0.0]
+    for ratio, cost in costs.items():
+        under_way_s = device.latency_s + device.uplink_s(0, cost.uplink_bytes)
+        under_way_s += device.downlink_s(0, cost.downlink_bytes)
+        sent, dense_sent = cost.uplink_bytes + cost.downlink_bytes, dense.uplink_bytes + dense.downlink_bytes
+        yield (
+            f"{ratio:g}",
+            amount(forecast.curves[name].macs[ratio]),
+            f"{savings(cost.macs, dense.macs):.0%}",
+            amount(forecast.curves[name].parameters[ratio]),
+            f"{device.compute_s(0, cost.macs):.3g} s",
+            f"{amount(cost.uplink_bytes)}B",
+            f"{amount(cost.downlink_bytes)}B",
+            f"{savings(sent, dense_sent):.0%}",
+            f"{under_way_s:.3g} s" if under_way_s else "-",
+        )
+
+
+def _total(server: HeadServer, forecast: Forecast) -> Table:
+    """Return the whole run's costs with its own ratios: a row per party."""
+    rounds = [*planned_rounds(server, forecast)]
+    title = f"the whole run as configured: {len(rounds)} rounds of {server.steps} exchanges"
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("party", "MACs", "sent up", "come down"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name in forecast.curves:
+        macs, down, up = (sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True))
+        table.add_row(name, amount(macs), f"{amount(up)}B", f"{amount(down)}B")
+    return table

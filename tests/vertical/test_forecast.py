@@ -1,0 +1,74 @@
+"""Costs are known before they are spent: what is forecast equals what is then counted."""
+
+import copy
+
+import pytest
+
+from parties.plan import planned_rounds
+from vfl.costs import PartyCosts
+from vfl.lightweighting.forecast import ALPHAS
+from vfl.lightweighting.schedule import Ratios
+from vfl.wire.control import Prices
+from vfl.wire.messages import MessageError
+
+FORECAST_KINDS = ("embedding", "gradient", "head")
+
+
+def payload(costs: PartyCosts, direction: str) -> int:
+    by_kind = costs.uplink_bytes if direction == "up" else costs.downlink_bytes
+    return sum(by_kind.get(kind, 0) for kind in FORECAST_KINDS)
+
+
+@pytest.mark.parametrize(
+    ("labels", "head_sync", "iterations"),
+    [("shared", "replay", 2), ("shared", "broadcast", 1), ("server", "replay", 2)],
+)
+def test_every_rounds_costs_are_those_that_were_forecast(build, labels: str, head_sync: str, iterations: int):
+    server = build(
+        models={
+            "feature": {"kind": "vgg11", "width": 0.1, "embedding_size": 32},
+            "parties": {"party_2": {"kind": "cnn", "width": 0.5, "embedding_size": 24}},
+            "head": {"hidden": [16]},
+        },
+        training={"rounds": 4, "labels": labels, "head_sync": head_sync, "local_iterations": iterations},
+        lightweighting={
+            "alpha": {"party_1": {1: 0.35, 2: 0.2}, "party_2": {0: 0.5}, "party_3": {2: 0.01}},
+            "beta": {"party_1": {1: 0.25, 3: 0.8}, "party_2": 0.5},
+        },
+    )
+    for round_index, forecast in enumerate(planned_rounds(server, server.forecast())):
+        before = copy.deepcopy(server.costs)
+        server.train_round(round_index)
+        for name, now in server.costs.items():
+            then = before[name]
+            assert now.train_macs - then.train_macs == forecast[name].macs
+            sent = payload(now, "up") - payload(then, "up"), payload(now, "down") - payload(then, "down")
+            # With beta up to 0.5 the frames are dense or have a bitmap; beyond, positions are coded by where they are.
+            margin = 0.0 if round_index < 3 else 0.03
+            assert sent == pytest.approx((forecast[name].uplink_bytes, forecast[name].downlink_bytes), rel=margin)
+
+
+def test_a_pruned_model_is_never_forecast_wider_than_it_is(build):
+    server = build(lightweighting={"alpha": 0.5})
+    dense = server.forecast().curves["party_1"]
+    server.train_round(0)
+    pruned = server.forecast().curves["party_1"]
+    assert [pruned.macs[alpha] for alpha in ALPHAS if alpha <= 0.5] == [dense.macs[0.5]] * 6
+    assert [pruned.parameters[alpha] for alpha in ALPHAS if alpha >= 0.5] == [
+        dense.parameters[alpha] for alpha in ALPHAS if alpha >= 0.5
+    ]
+
+
+def test_asking_for_prices_changes_no_bit(build):
+    asked, silent = build(), build()
+    asked.forecast()
+    for server in (asked, silent):
+        server.train_round(0)
+    assert asked.summary()["model_digest"] == silent.summary()["model_digest"]
+    assert asked.forecast().exchange(dict.fromkeys(asked.costs, Ratios(0.5, 0.5)))["party_1"].macs > 0
+
+
+@pytest.mark.parametrize(("macs", "parameters"), [((5, 4), (1, 1, 1)), ((5, 6, 4), (1, 1, 1)), ((5, 4, 3), (1, 1))])
+def test_prices_that_cannot_be_true_are_refused(macs, parameters):
+    with pytest.raises(MessageError, match="Prices"):
+        Prices(macs_per_sample=macs, parameters=parameters).curve((0.0, 0.1, 0.2))

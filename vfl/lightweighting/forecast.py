@@ -1,0 +1,93 @@
+"""What alpha and beta will cost, before it is spent: every party's multiply-accumulates and bytes.
+
+Exact but for one thing: how far the codec shortens the positions of a sparse frame depends on where the entries lie.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from vfl.lightweighting.schedule import Ratios
+
+ALPHAS = tuple(tenths / 10 for tenths in range(10))
+"""Ratios alpha that are looked at: a rise by one of them is worth a pruning event."""
+BETAS = tuple(twentieths / 20 for twentieths in range(20))
+
+
+class Cost(NamedTuple):
+    """What something costs a party; bytes without those of control parts, which are few and of fixed size."""
+
+    macs: int = 0
+    downlink_bytes: int = 0
+    uplink_bytes: int = 0
+
+
+class Curve(NamedTuple):
+    """What a party's model costs, by alpha."""
+
+    macs: Mapping[float, int]
+    """Multiply-accumulates of one sample's forward pass."""
+    parameters: Mapping[float, int]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every party computes in a round: E local iterations at each of the exchanges."""
+
+    exchanges: int
+    batch_size: int
+    local_iterations: int
+
+    @property
+    def passes(self) -> int:
+        """Samples times passes through the feature model in one exchange, a backward one counted as two."""
+        return self.batch_size * self.local_iterations * 3
+
+    @property
+    def forwards(self) -> int:
+        """The same of a round."""
+        return self.exchanges * self.passes
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The costs of all parties."""
+
+    work: Work
+    curves: Mapping[str, Curve]
+    frame_bytes: Callable[[str, float], int]
+    """Of a party's embedding at a ratio beta."""
+    answer_bytes: Callable[[str], int]
+    """Of what an exchange brings a party beside others' embeddings: its gradient, or the head where it is broadcast."""
+    forwarded: bool
+    """Whether the others' embeddings come down to a party."""
+    head_bytes: int
+    """Of the head, where it comes down once a round."""
+
+    def exchange(self, ratios: Mapping[str, Ratios]) -> dict[str, Cost]:
+        """Return what an exchange costs every party when all have these ratios."""
+        sent = {name: self.frame_bytes(name, ratios[name].beta) for name in self.curves}
+        others = sum(sent.values()) if self.forwarded else 0
+        return {
+            name: Cost(
+                self.work.passes * curve.macs[ratios[name].alpha],
+                self.answer_bytes(name) + (others - sent[name] if self.forwarded else 0),
+                sent[name],
+            )
+            for name, curve in self.curves.items()
+        }
+
+    def round(self, ratios: Mapping[str, Ratios], before: Mapping[str, Ratios]) -> dict[str, Cost]:
+        """Return what a round costs every party, after one of ratios ``before``: a pruning repeats a forward pass."""
+        return {
+            name: Cost(
+                self.work.exchanges * cost.macs + self._repeated(name, ratios[name].alpha, before[name].alpha),
+                self.work.exchanges * cost.downlink_bytes + self.head_bytes,
+                self.work.exchanges * cost.uplink_bytes,
+            )
+            for name, cost in self.exchange(ratios).items()
+        }
+
+    def _repeated(self, name: str, alpha: float, before: float) -> int:
+        macs = self.curves[name].macs
+        return self.work.batch_size * macs[before] if macs[alpha] != macs[before] else 0

@@ -1,0 +1,58 @@
+"""What the exchanges of an experiment will cost: the codec is asked with a probe, the parties about their models.
+
+Shapes: B batch, D embedding width.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from vfl.config import ExperimentConfig
+from vfl.lightweighting.forecast import ALPHAS, Curve, Forecast, Work
+from vfl.lightweighting.schedule import PartySchedule, named_parties
+from vfl.vertical.embeddings import EmbeddingReceiver, encode_as
+from vfl.vertical.head import HeadTrainer
+from vfl.wire.messages import Part, PartKind
+
+
+def build_forecast(
+    config: ExperimentConfig,
+    work: Work,
+    curves: Mapping[str, Curve],
+    receivers: Sequence[EmbeddingReceiver],
+    trainer: HeadTrainer,
+) -> Forecast:
+    """Return the costs of all parties, of whose models ``curves`` tell."""
+    receiver_of = {receiver.sender: receiver for receiver in receivers}
+    shared = config.training.labels == "shared"
+    head_bytes = sum(part.size for part in trainer.parts()) if shared else 0
+    broadcast = config.training.head_sync == "broadcast"
+
+    @cache
+    def frame_bytes(name: str, beta: float) -> int:
+        receiver = receiver_of[name]
+        frame = receiver.compressor.compress(_probe(work.batch_size, receiver.width), beta)
+        return Part(PartKind.EMBEDDING, frame).size
+
+    @cache
+    def answer_bytes(name: str) -> int:
+        if shared:
+            return head_bytes if broadcast else 0
+        gradient_BD = _probe(work.batch_size, receiver_of[name].width)
+        return Part(PartKind.GRADIENT, encode_as(config.wire.values, gradient_BD, "a probe")).size
+
+    return Forecast(work, curves, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
+
+
+def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:
+    """Return the ratios to ask the parties about, ascending: the grid, and what the configuration has."""
+    schedules = (named_parties(alpha) or {"": alpha}).values()
+    own = (each.values() if isinstance(each, dict) else (each,) for each in schedules)
+    return tuple(sorted({*ALPHAS, *(float(value) for values in own for value in values)}))  # pyright: ignore[reportArgumentType]  # not by party, so numbers
+
+
+def _probe(batch_size: int, width: int) -> Tensor:
+    """Return an embedding [B, D] as any other: sizes of frames depend on no value, but on how many are zero."""
+    return torch.randn(batch_size, width, generator=torch.Generator().manual_seed(0))
