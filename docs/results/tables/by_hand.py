@@ -61,31 +61,35 @@ def prepared(numbers: np.ndarray, codes: np.ndarray, train: np.ndarray) -> tuple
     return torch.tensor(rows, dtype=torch.float32), rows.shape[1] - codes.shape[1], (codes.max(0) + 1).tolist()
 
 
-def train_joint(parts: list[tuple[torch.Tensor, int, list[int]]], late: torch.Tensor, train: torch.Tensor) -> nn.Module:
-    """Return a joint model after a pass over the training flights for each of RATES."""
-    models = nn.ModuleList(Part(numbers, sizes) for _, numbers, sizes in parts)
-    head = nn.Sequential(nn.Linear(8 * len(parts), 16), nn.ReLU(), nn.Linear(16, 2))
-    joint = nn.ModuleList([models, head])
+class Joint(nn.Module):
+    """All owners' parts and the head over their outputs."""
+
+    def __init__(self, parts: list[tuple[torch.Tensor, int, list[int]]]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(Part(numbers, sizes) for _, numbers, sizes in parts)
+        self.head = nn.Sequential(nn.Linear(8 * len(parts), 16), nn.ReLU(), nn.Linear(16, 2))
+
+    def forward(self, rows: list[torch.Tensor]) -> torch.Tensor:
+        """Return scores [B, 2]."""
+        return self.head(torch.cat([model(own) for model, own in zip(self.models, rows, strict=True)], 1))
+
+
+def joint_auc(parts: list, late: torch.Tensor, train: torch.Tensor, test: torch.Tensor, seed: int) -> float:
+    """Return the test AUC of a joint model after a pass over the training flights for each of RATES."""
+    torch.manual_seed(seed)
+    joint = Joint(parts)
     optimizer = torch.optim.AdamW(joint.parameters(), weight_decay=0.3)
     for rate in RATES:
         optimizer.param_groups[0]["lr"] = rate
         order = train[torch.randperm(len(train))]
         for batch in order[: len(order) // 1024 * 1024].split(1024):
-            outputs = head(torch.cat([model(rows[batch]) for model, (rows, _, _) in zip(models, parts)], 1))
-            loss = nn.functional.cross_entropy(outputs, late[batch])
+            loss = nn.functional.cross_entropy(joint([rows[batch] for rows, _, _ in parts]), late[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    return joint.eval()
-
-
-def joint_auc(parts: list, late: torch.Tensor, train: torch.Tensor, test: torch.Tensor, seed: int) -> float:
-    """Train and return the test AUC."""
-    torch.manual_seed(seed)
-    models, head = train_joint(parts, late, train)
     with torch.no_grad():
-        scores = head(torch.cat([model(rows[test]) for model, (rows, _, _) in zip(models, parts)], 1))
-    return roc_auc_score(late[test], (scores[:, 1] - scores[:, 0]))
+        scores = joint.eval()([rows[test] for rows, _, _ in parts])
+    return roc_auc_score(late[test], scores[:, 1] - scores[:, 0])
 
 
 def main(folder: Path, seeds: list[int]) -> None:
@@ -103,7 +107,8 @@ def main(folder: Path, seeds: list[int]) -> None:
         boosted = HistGradientBoostingClassifier(max_iter=200, random_state=0).fit(rows[train], late[train])
         trees = roc_auc_score(late[test], boosted.predict_proba(rows[test])[:, 1])
         joint = ", ".join(f"{auc:.4f}" for auc in aucs)
-        print(f"{' + '.join(owners)}: joint model {joint}; gradient boosting {trees:.4f}", flush=True)
+        sys.stdout.write(f"{' + '.join(owners)}: joint model {joint}; gradient boosting {trees:.4f}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
