@@ -15,12 +15,13 @@ from torch import Tensor
 
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
-from vfl.costs import EVALUATION, Direction, PartyCosts, round_metrics, total_costs
+from vfl.costs import CONTROL, EVALUATION, Direction, PartyCosts, round_metrics, total_costs
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.forecast import Curve, Forecast, Work
 from vfl.lightweighting.schedule import Assign, Ratios, scheduled
 from vfl.loop import Metrics, finite
 from vfl.vertical.batches import batch_rows, steps_in_round
+from vfl.vertical.clock import Clock, Worked, cost_since
 from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import ServerProtocol
@@ -84,12 +85,14 @@ class HeadServer:
         self.work = Work(self.steps, config.training.batch_size, config.training.local_iterations)
         self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
+        self.clock = Clock(config.simulation, self.steps)
         self.tested: Metrics | None = None
         """Test of the parties' models as they are; None where they have changed since."""
 
     def train_round(self, round_index: int) -> Metrics:
         """Assign the ratios, run the round's exchanges, collect the parties' reports."""
         costs_before = deepcopy(self.costs)
+        under_way_s = {link.name: link.under_way_s for link in self.links}
         self.start_round(round_index)
         metrics = self._test_pruning()
         batches = batch_rows(
@@ -101,6 +104,9 @@ class HeadServer:
             self.on_exchange(exchange + 1, self.steps)
         self.end_round(round_index)
         metrics["loss/train"] = finite(float(torch.stack(losses).mean()), "the training loss")
+        present = [link for link in self.links if not link.absent]
+        worked = {each.name: self._worked(each, costs_before[each.name], under_way_s[each.name]) for each in present}
+        metrics |= self.clock.end_round(round_index, worked)
         return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
 
     def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> Tensor:
@@ -230,6 +236,7 @@ class HeadServer:
             "reports": {name: report.model_dump(exclude_none=True) for name, report in self.reports.items()},
             "ratio_sums": self.ratio_sums,
             "tested": self.tested,
+            "clock": self.clock.state_dict(),
             "data_digest": self._data_digest,
         }
         saving = {link.name: link.save() for link in self.links}  # all at once
@@ -247,6 +254,8 @@ class HeadServer:
         self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
         self.ratio_sums = own["ratio_sums"]
         self.tested = own.get("tested")  # checkpoints from before it was saved have none
+        if "clock" in own:  # nor this
+            self.clock.load_state_dict(own["clock"])
         for loading in [link.load(state[link.name]) for link in self.links]:
             loading()
 
@@ -304,6 +313,12 @@ class HeadServer:
             check_report(report, self.assigned[link.name], self.reports.get(link.name), self.work, wall_s)
         return report
 
+    def _worked(self, link: PartyLink, before: PartyCosts, under_way_s: float | None) -> Worked:
+        """Return a party's part of a round, by what was known of it before."""
+        now_s = link.under_way_s
+        cost = cost_since(before, self.costs[link.name])
+        return Worked(self.reports[link.name], cost, None if now_s is None else now_s - (under_way_s or 0.0))
+
     def _report_metrics(self) -> Metrics:
         metrics = {
             f"{tag}/{name}": float(value)
@@ -348,7 +363,7 @@ class HeadServer:
             dense = part.size - len(part.payload) + next(dense_frames) if framed else part.size
             costs.book_bytes(direction, kind, part.size, dense)
         envelope = message.size - sum(part.size for part in message.parts)
-        costs.book_bytes(direction, EVALUATION if measuring else "control", envelope, envelope)
+        costs.book_bytes(direction, EVALUATION if measuring else CONTROL, envelope, envelope)
 
     def _dense_frames(self, name: str, kind: Kind) -> Iterator[int]:
         """Return, for each frame of a training message, the bytes of its tensor as dense float32: the baseline.

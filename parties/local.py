@@ -20,6 +20,7 @@ class LocalLink:
     """A party in the same process: the same bytes as over a network, handled at once."""
 
     absent = False
+    under_way_s = None
 
     def __init__(self, party: FeatureParty) -> None:
         self.party = party

@@ -33,7 +33,11 @@ VERTICAL = Mode(
     summary_table,
     _check_workers,
     predict=_predict,
-    shown={"savings/compute": "saved: compute {:.0%}", "savings/communication": "communication {:.0%}"},
+    shown={
+        "savings/compute": "saved: compute {:.0%}",
+        "savings/communication": "communication {:.0%}",
+        "simulated_time_s/total": "clock {:.1f} s",
+    },
     front_page=FrontPage(
         "what lightweighting buys",
         {
@@ -41,6 +45,10 @@ VERTICAL = Mode(
             "compute saved": "savings/compute",
             "communication saved": "savings/communication",
         },
-        {"compute saved, by party": "savings_compute", "communication saved, by party": "savings_communication"},
+        {
+            "compute saved, by party": "savings_compute",
+            "communication saved, by party": "savings_communication",
+            "seconds of an exchange, by party": "exchange_s",
+        },
     ),
 )

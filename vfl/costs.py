@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Direction = Literal["uplink", "downlink"]
-EVALUATION = "evaluation"
+EVALUATION, CONTROL = "evaluation", "control"
 
 
 @dataclass
@@ -39,6 +39,10 @@ class PartyCosts:
     def training_bytes(self, direction: Direction, *, dense: bool = False) -> int:
         """Return the bytes of training in one direction, as sent or as dense float32."""
         return sum(size for kind, size in self.bytes_of(direction, dense=dense).items() if kind != EVALUATION)
+
+    def tensor_bytes(self, direction: Direction) -> int:
+        """Return the bytes of training in one direction without those of control parts and envelopes."""
+        return self.training_bytes(direction) - self.bytes_of(direction).get(CONTROL, 0)
 
     def evaluation_bytes(self, direction: Direction) -> int:
         """Return the bytes of evaluations in one direction."""

@@ -14,6 +14,7 @@ from vfl.run_folder import Row, read_rows, read_summary
 
 ACCURACY = "accuracy/test"
 CLOCK = "simulated_time_s/total"
+"""Seconds on the run's clock: a virtual one, or with processes of their own the real one."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,11 @@ class RunResult:
     def simulated(self) -> bool:
         """Whether its owners are clients with a simulated clock, who hold samples and not features."""
         return "simulated_time_s" in self.summary
+
+    @property
+    def clocked(self) -> bool:
+        """Whether its rounds have seconds on a clock."""
+        return all(CLOCK in row for row in self.rows)
 
     @property
     def evaluated(self) -> list[Row]:
@@ -121,8 +127,8 @@ class RunResult:
         return list(accumulate((1 - row["savings/compute"]) * whole for row in self.rows))
 
     def seconds_by_round(self) -> list[float]:
-        """Return the seconds up to the end of every round: simulated ones, or those of the slowest party's own work."""
-        if self.simulated:
+        """Return the seconds up to the end of every round: by the clock, or those of the slowest party's own work."""
+        if self.clocked:
             return [row[CLOCK] for row in self.rows]
         return list(accumulate(max(values) for values in self.over_parties("train_time_s")))
 

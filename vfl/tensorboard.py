@@ -12,6 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams as hparams_summaries
 
 from vfl.loop import Callback, Metrics, TrainingLoop
+from vfl.results import CLOCK
 
 Layout = dict[str, dict[str, list[str | list[str]]]]
 
@@ -28,7 +29,9 @@ class FrontPage:
 
 
 class TensorBoard(Callback):
-    """Writes every metric under its tag, step = round. Rounds that a resume repeats are purged.
+    """Writes every metric under its tag, step = round, time = that of the run's clock if it has one.
+
+    Rounds that a resume repeats are purged.
 
     Args:
         run_dir: folder of the event files.
@@ -55,8 +58,8 @@ class TensorBoard(Callback):
         if self.writer is None:
             self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
             self._describe(self.writer, metrics)
-        for tag, value in metrics.items():
-            self.writer.add_scalar(tag, value, round_index)
+        for tag, value in metrics.items():  # with a clock of its own, "relative" is the axis of its seconds
+            self.writer.add_scalar(tag, value, round_index, walltime=metrics.get(CLOCK))
         self.writer.flush()
 
     def on_end(self, loop: TrainingLoop) -> None:

@@ -206,7 +206,8 @@ def outcome_of(run_dir: Path) -> dict[str, Any]:
     del summary["wall_time_s"]
     for party in summary["parties"].values():
         del party["train_time_s"]
-    timeless = [{tag: value for tag, value in row.items() if not tag.startswith("train_time_s/")} for row in rows]
+    times = ("train_time_s/", "simulated_time_s/", "exchange_s/")
+    timeless = [{tag: value for tag, value in row.items() if not tag.startswith(times)} for row in rows]
     return {"rows": timeless, "summary": summary}
 
 

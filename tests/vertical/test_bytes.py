@@ -19,6 +19,7 @@ class RecordingLink:
         self.link = link
         self.name = link.name
         self.absent = False
+        self.under_way_s = None
         self.down: list[Buffer] = []
         self.up: list[Buffer] = []
 

@@ -22,6 +22,25 @@ class Cost(NamedTuple):
     uplink_bytes: int = 0
 
 
+class Spent(NamedTuple):
+    """What a round did cost a party, and the seconds that it took."""
+
+    alpha: float
+    beta: float
+    macs: int
+    downlink_bytes: int
+    uplink_bytes: int
+    compute_s: float
+    downlink_s: float
+    uplink_s: float
+    latency_s: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it: what it waits for, one after the other."""
+        return self.compute_s + self.downlink_s + self.uplink_s + self.latency_s
+
+
 class Curve(NamedTuple):
     """What a party's model costs, by alpha."""
 

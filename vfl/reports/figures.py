@@ -14,7 +14,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from vfl.reports.judge import pareto_front, sent_bytes, train_macs
 from vfl.reports.runs import Subject, Variant, is_number, key_label, setting_label
 from vfl.reports.style import COLORS, INK, MARKERS, curve_style, dress, legend_below, new_figure
-from vfl.results import CLOCK, Quantity, RunResult
+from vfl.results import Quantity, RunResult
 
 ON_LIGHT, ON_DARK = "#010101", "#FFFFFF"
 """Of numbers within a map; they do not follow the page's light or dark setting, as the map does not."""
@@ -167,8 +167,9 @@ def _spent(subject: Subject) -> list[Drawing]:
         ("bytes", "Bytes sent in training, both ways", "B", run.bytes_by_round()),
         ("macs", "Multiply-accumulates of training", "", run.macs_by_round()),
     ]
-    if run.simulated:
-        costs.append(("time", "Simulated time", "s", [row[CLOCK] for row in run.rows]))
+    if run.clocked:
+        label = "Simulated time" if run.simulated or run.config.simulation.given else "Time"
+        costs.append(("time", label, "s", run.seconds_by_round()))
     drawings: list[Drawing] = []
     for name, label, unit, spent in costs:
         figure, axes = _figure(label, "Test accuracy (%)")

@@ -23,6 +23,11 @@ class PartyLink(Protocol):
         """The link stands in for a lost party: what it answers has not travelled."""
         ...
 
+    @property
+    def under_way_s(self) -> float | None:
+        """Seconds in which orders of the training were under way so far; None where nothing travels."""
+        ...
+
     def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
         """Send a message; the outcome is what ``take`` makes of the reply, which it raises an error for if it is wrong.
 

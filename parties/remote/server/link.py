@@ -8,7 +8,7 @@ from parties.remote.server.connection import PartyConnection
 from vfl.checkpoint import State
 from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.wire.envelope import Envelope, Restore, Save
-from vfl.wire.messages import Kind, Message, pieces, unpack
+from vfl.wire.messages import MEASURING, Kind, Message, pieces, unpack
 from vfl.wire.parcel import Parcel
 from vfl.wire.text import plain
 
@@ -28,6 +28,8 @@ class RemoteLink:
         self.name = connection.name
         self.connection = connection
         self.rounds_done = 0
+        self.under_way_s = 0.0
+        self._answered_s = 0.0
         connection.start_session(session)
         self._restore(reference(0, ""))
 
@@ -36,7 +38,10 @@ class RemoteLink:
         if request.kind == Kind.END_ROUND:
             self.rounds_done = request.round_index + 1
         order = Envelope(round=request.round_index, exchange=request.exchange, request=b"")
+        sent_s = self.connection.machine.now_s()
         answer = self.connection.order(order, pieces(request))
+        if request.kind not in MEASURING:
+            answer.add_done_callback(lambda _: self._count(sent_s))
         return lambda: self._taken(answer, lambda parcel: take(unpack(parcel.content)))
 
     def save(self) -> Callable[[], State]:
@@ -60,6 +65,12 @@ class RemoteLink:
 
     def close(self) -> None:
         """Leave the party where it is: another session may follow."""
+
+    def _count(self, sent_s: float) -> None:
+        """Count, when its answer is here, the seconds of an order that was not under way beside another."""
+        now_s = self.connection.machine.now_s()
+        self.under_way_s += now_s - max(sent_s, self._answered_s)
+        self._answered_s = now_s
 
     def _restore(self, state: State) -> Callable[[], None]:
         self.rounds_done = state["as_of"]

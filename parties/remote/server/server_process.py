@@ -227,6 +227,8 @@ def run_server(
     Raises ValueError for data or a folder that cannot be used, PeerLost where a party stays away.
     """
     check_mode(config)
+    if config.simulation.given:
+        console.print("warning: simulation: ignored, between processes the clock is real")
     tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)

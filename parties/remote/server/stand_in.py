@@ -146,6 +146,11 @@ class DroppableLink:
         self.absent = link is None
         self._rounds_done = 0
 
+    @property
+    def under_way_s(self) -> float:
+        """Seconds in which orders were under way to the party itself."""
+        return self.link.under_way_s if self.link else 0.0
+
     def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
         """Send a message; the outcome is what ``take`` makes of the reply, the party's or its stand-in's."""
         if request.kind == Kind.END_ROUND:

@@ -1,0 +1,57 @@
+"""The virtual clock of vertical runs: seconds follow from what was counted and what machines can do."""
+
+import pytest
+
+from vfl.lightweighting.forecast import Cost, Spent
+from vfl.vertical.clock import measured
+
+MACHINES = {
+    "device": {"macs_per_s": 4e9, "uplink_bytes_per_s": 1e6, "downlink_bytes_per_s": 2e6, "latency_s": 0.01},
+    "parties": {
+        "party_2": {"macs_per_s": {0: 1e9, 1: 2e9}},
+        "party_3": {"uplink_bytes_per_s": {0: 1e5, 1: 1e3}, "latency_s": 0.5},
+        "party_4": {"downlink_bytes_per_s": 5e4},
+    },
+}
+
+
+def test_a_round_is_as_long_as_its_slowest_party_by_what_was_counted(build):
+    server = build(simulation=MACHINES, lightweighting={"alpha": {1: 0.5}, "beta": 0.3})
+    total_s = 0.0
+    for round_index in range(2):
+        metrics = server.train_round(round_index)
+        spent = server.clock.history[round_index]
+        for name, each in spent.items():
+            device = server.config.simulation.of(name)
+            speed = {"party_2": (1e9, 2e9)[round_index]}.get(name, device.macs_per_s)
+            assert each.compute_s == (each.macs / speed if speed else 0.0)
+            assert each.latency_s == server.steps * device.latency_s
+            assert each.macs == metrics[f"macs_per_sample/{name}"] * server.work.forwards or round_index == 1
+            assert metrics[f"exchange_s/{name}"] == each.seconds / server.steps
+        assert spent["party_3"].uplink_s == spent["party_3"].uplink_bytes / (1e5, 1e3)[round_index]
+        assert spent["party_4"].downlink_s == spent["party_4"].downlink_bytes / 5e4
+        total_s += max(each.seconds for each in spent.values())
+        assert metrics["simulated_time_s/total"] == total_s
+
+
+def test_without_machines_there_is_no_clock_and_with_them_the_same_bits(build):
+    plain, clocked = build(), build(simulation=MACHINES)
+    assert not [tag for tag in plain.train_round(0) if tag.startswith(("simulated_time_s", "exchange_s"))]
+    clocked.train_round(0)
+    assert plain.summary()["model_digest"] == clocked.summary()["model_digest"]
+
+
+def test_the_clock_goes_on_after_a_resume(build):
+    whole, first, second = (build(simulation=MACHINES) for _ in range(3))
+    whole.train_round(0)
+    first.train_round(0)
+    second.load_state_dict(first.state_dict())
+    assert second.train_round(1)["simulated_time_s/total"] == whole.train_round(1)["simulated_time_s/total"]
+    assert second.clock.history == whole.clock.history
+
+
+@pytest.mark.parametrize("under_way_s", [5.0, 1.0])
+def test_between_processes_what_is_not_computing_is_the_link(under_way_s: float):
+    spent = Spent(0.0, 0.0, *(cost := Cost(100, 300, 100)), *measured(cost, 2.0, under_way_s))
+    assert spent.seconds == max(under_way_s, 2.0)
+    assert spent.downlink_s == 3 * spent.uplink_s

@@ -1,0 +1,102 @@
+"""The seconds of a vertical round: on the virtual clock of ``simulation``, or as measured between processes.
+
+Parties work at the same time, so that a round lasts as long as its slowest party; what the server computes meanwhile
+takes no simulated time.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from vfl.checkpoint import State
+from vfl.costs import PartyCosts
+from vfl.devices import DeviceConfig, SimulationConfig
+from vfl.lightweighting.forecast import Cost, Spent
+from vfl.loop import Metrics
+from vfl.wire.control import Report
+
+
+class Worked(NamedTuple):
+    """A party's part of a round."""
+
+    report: Report
+    cost: Cost
+    under_way_s: float | None
+    """Seconds in which its orders were under way; None where nothing travels."""
+
+
+class Clock:
+    """Keeps what every round cost the parties and how long it took.
+
+    Args:
+        simulation: the parties' machines, where they are simulated.
+        exchanges: of a round.
+    """
+
+    def __init__(self, simulation: SimulationConfig, exchanges: int) -> None:
+        self.simulation = simulation
+        self.exchanges = exchanges
+        self.history: list[dict[str, Spent]] = []
+        """By party, of every round so far."""
+        self.total_s = 0.0
+
+    def end_round(self, round_index: int, worked: Mapping[str, Worked]) -> Metrics:
+        """Take note of a round; return its seconds by tag, none where no clock but the computer's own runs."""
+        spent = {name: self._spent(round_index, name, each) for name, each in worked.items()}
+        self.history.append(spent)
+        real = any(each.under_way_s is not None for each in worked.values())
+        if not spent or not (real or self.simulation.given):
+            return {}
+        round_s = max(each.seconds for each in spent.values())
+        self.total_s += round_s
+        exchange_s = {f"exchange_s/{name}": each.seconds / self.exchanges for name, each in spent.items()}
+        return {"simulated_time_s/round": round_s, "simulated_time_s/total": self.total_s, **exchange_s}
+
+    def state_dict(self) -> State:
+        """Return the rounds so far."""
+        rounds = [{name: list(spent) for name, spent in each.items()} for each in self.history]
+        return {"history": rounds, "total_s": self.total_s}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+        self.history = [{name: Spent(*values) for name, values in each.items()} for each in state["history"]]
+        self.total_s = state["total_s"]
+
+    def _spent(self, round_index: int, name: str, worked: Worked) -> Spent:
+        ratios = worked.report.alpha, worked.report.beta
+        if worked.under_way_s is None and self.simulation.given:
+            return Spent(
+                *ratios, *worked.cost, *simulated(self.simulation.of(name), round_index, worked.cost, self.exchanges)
+            )
+        return Spent(*ratios, *worked.cost, *measured(worked.cost, worked.report.elapsed_s, worked.under_way_s or 0.0))
+
+
+def simulated(
+    device: DeviceConfig, round_index: int, cost: Cost, round_trips: int
+) -> tuple[float, float, float, float]:
+    """Return the seconds of computation, downlink, uplink and latency on a simulated machine."""
+    return (
+        device.compute_s(round_index, cost.macs),
+        device.downlink_s(round_index, cost.downlink_bytes),
+        device.uplink_s(round_index, cost.uplink_bytes),
+        device.latency_s * round_trips,
+    )
+
+
+def measured(cost: Cost, compute_s: float, under_way_s: float) -> tuple[float, float, float, float]:
+    """Return the same of a real machine: by its own clock, and by the server's while its orders were under way.
+
+    What was not computing was the link. Nothing tells its two directions and its latency apart: each direction has the
+    share of its bytes.
+    """
+    link_s = max(0.0, under_way_s - compute_s)
+    share = cost.downlink_bytes / max(1, cost.downlink_bytes + cost.uplink_bytes)
+    return compute_s, share * link_s, (1 - share) * link_s, 0.0
+
+
+def cost_since(before: PartyCosts, now: PartyCosts) -> Cost:
+    """Return what a party has cost since then."""
+    return Cost(
+        now.train_macs - before.train_macs,
+        now.tensor_bytes("downlink") - before.tensor_bytes("downlink"),
+        now.tensor_bytes("uplink") - before.tensor_bytes("uplink"),
+    )
