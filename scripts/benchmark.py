@@ -1,6 +1,7 @@
 """Measure LVFL: lvfl benchmark BENCHMARK [--pairs N] [--json FILE].
 
-BENCHMARK is vertical, pruning, processes, codec, horizontal, export or scheduling (FLARE's).
+BENCHMARK is vertical, pruning, processes, codec, horizontal, export or scheduling (FLARE's); doctor CONFIG finds out
+which precision and memory layout is the fastest for an experiment.
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -82,6 +83,9 @@ BENCHMARKS = {
 }
 
 
+DOCTOR = "find out in a few seconds which precision and memory layout trains an experiment fastest on this machine"
+
+
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,7 +100,24 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
                 f"--{option.replace('_', '-')}", type=type(default), default=default, help="(%(default)s)"
             )
         command.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
+    doctor = commands.add_parser("doctor", help=DOCTOR, description=DOCTOR)
+    doctor.add_argument("config", type=Path, help="YAML file of an experiment, or a shipped one, as quickstart")
+    doctor.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ")
     return parser.parse_args(argv)
+
+
+def advise(arguments: argparse.Namespace, console: Console) -> int:
+    """Show what is fastest for an experiment, and with which settings."""
+    from parties.benchmarks import doctor
+    from vfl.config import ConfigError, load_config
+
+    config = load_config(arguments.config, arguments.overrides)
+    if config.mode != "vertical":
+        raise ConfigError(f"mode: {config.mode} is not measured, engines choose their own form; use vertical")
+    table, line = doctor.advise(config)
+    console.print(table)
+    console.print(line, soft_wrap=True)
+    return DONE
 
 
 def run(arguments: argparse.Namespace, command: str, console: Console) -> int:
@@ -135,6 +156,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(argv)
     command = " ".join(["scripts/benchmark.py", *(sys.argv[1:] if argv is None else argv)])
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    if arguments.benchmark == "doctor":
+        return exit_code(lambda: advise(arguments, console), warn=console.print)
     return exit_code(lambda: run(arguments, command, console), warn=console.print)
 
 

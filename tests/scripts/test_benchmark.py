@@ -1,12 +1,15 @@
 import json
 import runpy
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 
 import pytest
 import torch
 
+from parties.benchmarks import doctor
+from vfl.config import load_config
 from vfl.studies.benchmarks import horizontal
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "benchmark.py"
@@ -96,9 +99,35 @@ def test_requirement_says_whether_it_is_met():
     assert Requirement(1.0, ">=", 1.6, excuse="this CPU has no AVX512-BF16").met is None
 
 
+TINY = [
+    *("quickstart", "data.train_samples=64", "data.test_samples=10", "training.batch_size=32", "threads=1"),
+    *("models.feature={kind: cnn, width: 0.1, embedding_size: 8}", "data.partition={rows: 1, columns: 2}"),
+]
+
+
+def test_the_doctor_tells_settings_that_a_training_takes(main, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "SECONDS", 0.0)
+    assert main(["doctor", *TINY]) == 0
+    *rows, last = capsys.readouterr().out.splitlines()
+    measured = [tuple(row.split()[:3]) for row in rows if row.split() and row.split()[0] in doctor.PRECISIONS]
+    assert set(measured) == set(product(("float32", "bfloat16"), ("false", "true"), ("null", "16")))
+    assert len(measured) == 8
+    assert last.startswith("fastest here")
+    settings = last.partition(": ")[2]
+    parsed = load_config(Path("quickstart"), settings.split() if "=" in settings else [])
+    assert parsed.lightweighting.pruning.round_to in (None, 16)
+
+
+def test_the_doctor_recommends_by_how_long_the_model_is_pruned():
+    faster_pruned, faster_whole = doctor.Seconds(3.0, 1.0), doctor.Seconds(2.0, 1.9)
+    assert faster_pruned.mean(0.2) > faster_whole.mean(0.2)
+    assert faster_pruned.mean(0.8) < faster_whole.mean(0.8)
+
+
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
+        (["doctor", "horizontal/fedavg"], "mode: horizontal"),
         (["codec", "--pairs", "0"], "--pairs"),
         (["pruning", "--batch-size", "1"], "--batch-size"),
         (["vertical", "--width", "nan"], "--width"),

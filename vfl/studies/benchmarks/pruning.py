@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 import torch
@@ -33,18 +33,19 @@ RUNTIMES = {
 class PartyStep:
     """A party's part of an exchange without its messages: embed a batch, backpropagate a gradient, SGD."""
 
-    def __init__(self, model: nn.Module, images: Tensor, gradient_BD: Tensor, runtime: Runtime) -> None:
+    def __init__(self, model: nn.Module, inputs: Sequence[Tensor], gradient_BD: Tensor, runtime: Runtime) -> None:
         self.model = runtime.place(model)
-        self.images = images
-        self.rows_B = torch.arange(len(images))
+        self.inputs = inputs
+        self.rows_B = torch.arange(len(gradient_BD))
         self.gradient_BD = gradient_BD
         self.runtime = runtime
         self.optimizer = build_optimizer(self.model, OptimizerConfig(learning_rate=0.001))
-        self.example = runtime.batch(images, self.rows_B[:1])
+        self.example = tuple(runtime.batch(tensor, self.rows_B[:1]) for tensor in inputs)
 
     def __call__(self) -> None:
         """Take one step."""
-        embedding_BD = self.runtime.forward(self.model, self.runtime.batch(self.images, self.rows_B))
+        batch = [self.runtime.batch(tensor, self.rows_B) for tensor in self.inputs]
+        embedding_BD = self.runtime.forward(self.model, *batch)
         self.optimizer.zero_grad()
         embedding_BD.backward(self.gradient_BD)  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         self.optimizer.step()
@@ -55,7 +56,7 @@ class PartyStep:
         started_s = time.perf_counter()
         if pruner.prune_to(alpha, self.optimizer):
             self.runtime.place(self.model)
-        count_macs(self.model, self.example)
+        count_macs(self.model, *self.example)
         return time.perf_counter() - started_s
 
 
@@ -77,9 +78,9 @@ def _measure_alpha(options: Options, layout: str, runtime: Runtime, alpha: float
         model = build_feature_model(
             "vgg16", ModelSpec(Features("images", (3, SIDE, SIDE)), options.embedding_size, options.width)
         )
-    unpruned = PartyStep(copy.deepcopy(model), images, gradient_BD, runtime)
+    unpruned = PartyStep(copy.deepcopy(model), (images,), gradient_BD, runtime)
     for round_to in ROUND_TO:
-        pruned = PartyStep(copy.deepcopy(model), images, gradient_BD, runtime)
+        pruned = PartyStep(copy.deepcopy(model), (images,), gradient_BD, runtime)
         pruned()  # gives the optimizer the momentum that the event has to carry
         event_s = pruned.prune(alpha, round_to)
         yield _compare(f"alpha {alpha:g}, {layout}", round_to, alpha, (unpruned, pruned), event_s, options.pairs)
@@ -96,7 +97,7 @@ def _compare(
     unpruned, pruned = steps
     raw = interleave({"pruned": pruned, "unpruned": unpruned}, pairs, WARM_UP)
     ratio_of = ("pruned", "unpruned")
-    mac_ratio = count_macs(pruned.model, pruned.example) / count_macs(unpruned.model, unpruned.example)
+    mac_ratio = count_macs(pruned.model, *pruned.example) / count_macs(unpruned.model, *unpruned.example)
     time_over_macs = median(ratios(raw, ratio_of)) / mac_ratio
     return Result(
         group=group,

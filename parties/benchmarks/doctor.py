@@ -1,0 +1,114 @@
+"""Which precision, memory layout and rounding of widths trains an experiment's models fastest on this machine."""
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from parties.build import feature_config
+from parties.feature_party import FeatureParty
+from parties.local import build_parties
+from vfl.config import ExperimentConfig
+from vfl.lightweighting.schedule import largest, schedule_of, value_at
+from vfl.runtime import start_runtime
+from vfl.studies.benchmarks.pruning import PartyStep
+
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+ROUND_TO = 16
+"""Tried beside the widths as they are configured."""
+SECONDS = 8.0
+"""Of measuring; everything is measured once at least."""
+NOISE = 1.03
+"""A form that is faster by less is not recommended."""
+
+
+class Form(NamedTuple):
+    """A way to compute the same experiment."""
+
+    precision: str
+    channels_last: bool
+    round_to: int | None
+
+    @property
+    def settings(self) -> str:
+        """As a user writes them."""
+        layout, rounding = str(self.channels_last).lower(), self.round_to or "null"
+        return f"precision={self.precision} channels_last={layout} lightweighting.pruning.round_to={rounding}"
+
+
+class Seconds(NamedTuple):
+    """Of a step of a party's model."""
+
+    unpruned: float
+    pruned: float
+    """At the largest alpha of its schedule."""
+
+    def mean(self, share: float) -> float:
+        """Return the mean over a run in which the model is pruned for this share of the rounds."""
+        return (1 - share) * self.unpruned + share * self.pruned
+
+
+def advise(config: ExperimentConfig) -> tuple[Table, str]:
+    """Measure the party with most to compute; return the seconds of all forms, and what to write, in one line."""
+    party = max(build_parties(config, start_runtime(config))[1], key=lambda party: party.unpruned_macs)
+    schedule, rounds = schedule_of(config.lightweighting.alpha, party.name), config.training.rounds
+    share = sum(value_at(schedule, each) > 0 for each in range(rounds)) / rounds
+    measured = measure(party, largest(schedule))
+    present = Form(config.precision, config.channels_last, config.lightweighting.pruning.round_to)
+    best = min(measured, key=lambda form: measured[form].mean(share))
+    gain = measured[present].mean(share) / measured[best].mean(share)
+    if gain < NOISE:
+        return _table(party.name, measured), "fastest here: as configured"
+    return _table(party.name, measured), f"fastest here, {gain:.2f} times as fast as configured: {best.settings}"
+
+
+def measure(party: FeatureParty, alpha: float) -> dict[Form, Seconds]:
+    """Return the fastest step of every form, without pruning and at alpha (0: both the same)."""
+    configured = party.config.lightweighting.pruning.round_to
+    roundings = dict.fromkeys((configured, ROUND_TO) if alpha else (configured,))
+    forms = [Form(*each) for each in product(PRECISIONS, (False, True), roundings)]
+    steps: dict[tuple[object, ...], Callable[[], None]] = {form[:2]: _step(party, form) for form in forms}
+    for form in forms if alpha else ():
+        steps[form] = pruned = _step(party, form)
+        pruned.prune(alpha, form.round_to)
+    fastest_s = _race(steps)
+    return {form: Seconds(fastest_s[form[:2]], fastest_s.get(form, fastest_s[form[:2]])) for form in forms}
+
+
+def _step(party: FeatureParty, form: Form) -> PartyStep:
+    runtime = replace(party.runtime, autocast_dtype=PRECISIONS[form.precision], channels_last=form.channels_last)
+    rows_B = torch.arange(min(party.config.training.batch_size, len(party.train)))
+    inputs = tuple(tensor[rows_B] for tensor in party.train.inputs)
+    width = feature_config(party.config, party.name).embedding_size
+    gradient_BD = torch.full((len(rows_B), width), 1 / len(rows_B))
+    return PartyStep(copy.deepcopy(party.model), inputs, gradient_BD, runtime)
+
+
+def _race(steps: Mapping[tuple[object, ...], Callable[[], None]]) -> dict[tuple[object, ...], float]:
+    """Return the least seconds of each, taken in turn after one that does not count, until time is over."""
+    for step in steps.values():
+        step()
+    fastest_s = dict.fromkeys(steps, float("inf"))
+    started_s = time.perf_counter()
+    while float("inf") in fastest_s.values() or time.perf_counter() - started_s < SECONDS:
+        for name, step in steps.items():
+            before_s = time.perf_counter()
+            step()
+            fastest_s[name] = min(fastest_s[name], time.perf_counter() - before_s)
+    return fastest_s
+
+
+def _table(party: str, measured: Mapping[Form, Seconds]) -> Table:
+    table = Table(title=f"{party}: seconds of a step", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("precision", "channels_last", "round_to", "unpruned", "pruned"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for form, seconds in measured.items():
+        cells = (form.precision, str(form.channels_last).lower(), str(form.round_to or "null"))
+        table.add_row(*cells, f"{seconds.unpruned:.3g}", f"{seconds.pruned:.3g}")
+    return table
