@@ -23,6 +23,21 @@ def is_better(metric: str, value: float, than: float) -> bool:
     return value < than if metric in LOWER_IS_BETTER else value > than
 
 
+def points_lost(metric: str, value: float, reference: float) -> float:
+    """Return by how many percentage points a value is worse than another; of an error, by how many percent of it."""
+    return 100 * (value / reference - 1) if metric in LOWER_IS_BETTER else 100 * (reference - value)
+
+
+def drawn(metric: str, value: float) -> float:
+    """Return a value as axes and tables have it: shares in percent."""
+    return value if metric in LOWER_IS_BETTER else 100 * value
+
+
+def axis(metric: str) -> str:
+    """Return the heading of such values: "AUC (%)"."""
+    return title(metric) if metric in LOWER_IS_BETTER else f"{title(metric)} (%)"
+
+
 def reached(summary: Mapping[str, Any]) -> tuple[str, Mapping[str, float]]:
     """Return a run's metric and all its test metrics; summaries from before there were others have accuracy."""
     return summary.get("metric", "accuracy"), summary.get("test_metrics", {"accuracy": summary.get("test_accuracy")})

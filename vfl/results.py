@@ -10,6 +10,7 @@ from typing import Any
 
 from vfl.config import ConfigError
 from vfl.costs import savings
+from vfl.metrics import is_better, reached
 from vfl.run_folder import Row, read_rows, read_summary
 
 ACCURACY = "accuracy/test"
@@ -19,7 +20,7 @@ CLOCK = "simulated_time_s/total"
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. Accuracies are shares in [0, 1]."""
+    """A finished run. Scores, as accuracies, are shares in [0, 1]; of a regression they may be errors."""
 
     rows: tuple[Row, ...]
     """Of ``metrics.jsonl``: one per round."""
@@ -41,9 +42,14 @@ class RunResult:
         return [row for row in self.rows if ACCURACY in row]
 
     @property
-    def accuracy(self) -> float:
-        """Test accuracy at the end."""
-        return self.summary["test_accuracy"]
+    def metric(self) -> str:
+        """Name of the metric by which it is compared."""
+        return reached(self.summary)[0]
+
+    @property
+    def score(self) -> float:
+        """That metric of the test samples at the end."""
+        return reached(self.summary)[1][self.metric]
 
     @property
     def accuracies(self) -> list[float]:
@@ -52,8 +58,9 @@ class RunResult:
 
     @property
     def curve(self) -> list[tuple[int, float]]:
-        """Rounds that were evaluated, counted from 1, and their test accuracy."""
-        return [(int(row["round"]) + 1, row[ACCURACY]) for row in self.evaluated]
+        """Rounds that were evaluated, counted from 1, and their score."""
+        tag = f"{self.metric}/test"
+        return [(int(row["round"]) + 1, row[tag]) for row in self.rows if tag in row]
 
     @property
     def best(self) -> float:
@@ -133,8 +140,9 @@ class RunResult:
         return list(accumulate(max(values) for values in self.over_parties("train_time_s")))
 
     def round_reaching(self, target: float) -> int | None:
-        """Return the position of the first row whose test accuracy is at least ``target``; None if none is."""
-        return next((index for index, row in enumerate(self.rows) if row.get(ACCURACY, -1.0) >= target), None)
+        """Return the position of the first row whose score is as good as ``target``; None if none is."""
+        good = (number - 1 for number, score in self.curve if not is_better(self.metric, target, score))
+        return next(good, None)
 
     def rounds_to(self, target: float) -> float | None:
         """Return the rounds until the accuracy first was ``target``; None if it never was."""

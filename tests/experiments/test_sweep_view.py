@@ -15,10 +15,10 @@ def a_view(console: Console) -> SweepView:
     """A sweep of eight runs, two of them kept: two have ended, two run, two are left."""
     view = SweepView(console, total=8, kept=2)
     view.progress("light", 0, 10, None)
-    view.progress("light", 10, 10, 0.9123)
+    view.progress("light", 10, 10, "accuracy 91.23%")
     view.progress("broken", 1, 10, None)
     view.progress(NAME, 0, 10, None)
-    view.progress("slow", 3, 10, 0.5)
+    view.progress("slow", 3, 10, "accuracy 50.00%")
     view.progress("slow", 4, 10, None)
     view.end("light", SUMMARY, None)
     view.end("broken", None, "the training loss is not finite")
@@ -45,7 +45,7 @@ def test_the_table_names_what_runs_has_ended_and_is_left(width: int):
     rows = below[: below.index([])]
     assert rows[0][1] == "0/10"
     assert rows[0][0] + "".join(rest for (rest,) in rows[1:-1]) == NAME  # folded where it is too long
-    assert rows[-1] == ["slow", "4/10", "50.00%"]
+    assert rows[-1] == ["slow", "4/10", "accuracy", "50.00%"]
 
 
 def test_the_lines_of_what_has_ended_stay_and_the_table_does_not():

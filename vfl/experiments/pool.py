@@ -21,6 +21,7 @@ from vfl.experiments.mode import MODES
 from vfl.experiments.run import run_experiment
 from vfl.experiments.sweep_plan import SweepRun
 from vfl.loop import Callback, Metrics, TrainingLoop, stop_on_signal
+from vfl.metrics import shown, title
 
 LOG = "train.log"
 PARENT_LOST = 1
@@ -33,8 +34,8 @@ class Progress:
 
     rounds: int
     """Rounds done."""
-    accuracy: float | None
-    """Test accuracy of the round, where it was evaluated."""
+    reached: str | None
+    """Score of the round, where it was evaluated."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,10 @@ class Tell(Callback):
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Tell the round."""
-        self.pipe.send(Progress(round_index + 1, metrics.get("accuracy/test")))
+        metric = loop.algorithm.metric
+        score = metrics.get(f"{metric}/test")
+        told = None if score is None else f"{title(metric)} {shown(metric, score)}"
+        self.pipe.send(Progress(round_index + 1, told))
 
 
 def train_in_processes(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.config import ConfigError
 from vfl.experiments.sweep_plan import ALPHA, BETA, SearchConfig, Settings, folder_name
+from vfl.experiments.sweep_table import score
+from vfl.metrics import points_lost, reached, shown, title
 
 if TYPE_CHECKING:
     import optuna
@@ -51,26 +53,27 @@ class Search:
             told += len(trials)
 
     def conclusion(self, summaries: Summaries) -> str:
-        """Return the cheapest pair found that keeps the accuracy, as a line."""
+        """Return the cheapest pair found that keeps the score, as a line."""
         reference = self._means(0.0, 0.0, summaries)
         if reference is None:
             return "nothing was tried: the run without lightweighting, which all are compared with, failed"
+        metric = _metric(summaries)
         kept = [
             trial
             for trial in self.study.trials
             if trial.values is not None and all(excess <= 0.0 for excess in trial.constraints.values())
         ]
         if not kept:
-            return (
-                f"no alpha and beta of {len(self.study.trials)} keep the accuracy within {self.config.points:g} points"
-            )
+            pairs, points = len(self.study.trials), f"{self.config.points:g} points"
+            return f"no alpha and beta of {pairs} keep the {title(metric)} within {points}"
         best = min(kept, key=lambda trial: trial.values[0])
         alpha, beta = _pair(best.params)
         means = self._means(alpha, beta, summaries)
         assert means is not None
         return (
             f"cheapest with at most {self.config.points:g} points lost: alpha {alpha:g}, beta {beta:g}; "
-            f"test accuracy {means[0]:.2%} (without lightweighting {reference[0]:.2%}), cost {means[1]:.1%}"
+            f"test {title(metric)} {shown(metric, means[0])} (without lightweighting {shown(metric, reference[0])}), "
+            f"cost {means[1]:.1%}"
         )
 
     def _choose(self, trial: "optuna.Trial") -> tuple[float, float]:
@@ -85,14 +88,14 @@ class Search:
         if reference is None or means is None:  # a run failed: its pair is not asked for its values again
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
             return
-        trial.set_constraint(EXCESS, 100 * (reference[0] - means[0]) - self.config.points)
+        trial.set_constraint(EXCESS, points_lost(_metric(summaries), means[0], reference[0]) - self.config.points)
         self.study.tell(trial, means[1])
 
     def _runs(self, alpha: float, beta: float) -> list[Settings]:
         return [{ALPHA: alpha, BETA: beta, "seed": seed} for seed in self.config.seeds]
 
     def _means(self, alpha: float, beta: float, summaries: Summaries) -> tuple[float, float] | None:
-        """Return mean test accuracy and cost over the seeds; None where a run has no result."""
+        """Return mean score and cost over the seeds; None where a run has no result."""
         found = [summaries.get(folder_name(settings)) for settings in self._runs(alpha, beta)]
         there = [summary for summary in found if summary is not None]
         if len(there) < len(found):
@@ -102,7 +105,11 @@ class Search:
             weight * (1 - each["savings_compute"]) + (1 - weight) * (1 - each["savings_communication"])
             for each in there
         ]
-        return sum(each["test_accuracy"] for each in there) / len(there), sum(costs) / len(costs)
+        return sum(score(each)["score"] for each in there) / len(there), sum(costs) / len(costs)
+
+
+def _metric(summaries: Summaries) -> str:
+    return reached(next(iter(summaries.values())))[0]
 
 
 def _pair(params: Mapping[str, float]) -> tuple[float, float]:

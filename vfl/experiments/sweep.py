@@ -120,7 +120,7 @@ def _train(state: SweepState, name: str, threads: int, jobs: int, view: SweepVie
 
     def on_event(run: SweepRun, event: Event) -> None:
         if not isinstance(event, Ended):
-            view.progress(run.folder, event.rounds, run.config.training.rounds, event.accuracy)
+            view.progress(run.folder, event.rounds, run.config.training.rounds, event.reached)
             return
         if event.finished:
             state.read(run)

@@ -50,16 +50,16 @@ class RatioRange(Section):
 
 
 class SearchConfig(Section):
-    """The search for the cheapest ratios that lose at most so much accuracy (needs Optuna)."""
+    """The search for the cheapest ratios that lose at most so much of evaluation.metric (needs Optuna)."""
 
     trials: Positive = 20
     """Pairs of alpha and beta to try; each is trained with every seed."""
     points: Annotated[Number, Field(ge=0)] = 1.0
-    """Percentage points of test accuracy that may be lost against alpha = beta = 0."""
+    """Percentage points of it that may be lost against alpha = beta = 0; of an error (rmse, mae, log_loss) percent."""
     compute_weight: Annotated[Number, Field(ge=0, le=1)] = 0.5
     """Weight of the multiply-accumulates in the cost; that of the bytes is the rest."""
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
-    """Seeds of the trainings; a pair's accuracy and cost are means over them."""
+    """Seeds of the trainings; a pair's score and cost are means over them."""
     alpha: RatioRange = RatioRange()
     beta: RatioRange = RatioRange()
 

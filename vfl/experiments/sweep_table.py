@@ -10,10 +10,11 @@ from typing import Any
 from vfl.atomic import write_atomically
 from vfl.costs import savings
 from vfl.experiments.sweep_plan import SweepRun
+from vfl.metrics import reached
 
 COUNTED = ("uplink_bytes", "downlink_bytes", "dense_uplink_bytes", "dense_downlink_bytes")
 COMPUTED = ("train_macs", "unpruned_train_macs")
-REACHED = ("rounds", "test_accuracy", "test_loss")
+REACHED = ("rounds", "test_accuracy", "test_loss", "metric", "score")
 SAVED = ("savings_compute", "savings_communication")
 RESULTS = (*REACHED, *SAVED, *COUNTED, *COMPUTED, "simulated_time_s", "model_digest")
 TABLE = "sweep.csv"
@@ -39,13 +40,19 @@ def write_tables(
         status = "failed" if run.folder in failures else "open"
         if run.folder in summaries:
             summary = summaries[run.folder]
-            status, result = "finished", {**summary, **shares(summary)}
+            status, result = "finished", {**summary, **score(summary), **shares(summary)}
             times.append([run.folder, f"{summary['wall_time_s']:.1f}", run.config.threads])
         settings = [_cell(run.settings[key]) if key in run.settings else "" for key in keys]
         outcome = [_cell(result.get(name, "")) for name in RESULTS]
         rows.append([run.folder, *settings, status, *outcome, failures.get(run.folder, "")])
     write_atomically(folder / TABLE, _csv(rows))
     write_atomically(folder / TIMES, _csv(times))
+
+
+def score(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by which metric a run is compared, and its value."""
+    metric, values = reached(summary)
+    return {"metric": metric, "score": values[metric]}
 
 
 def shares(summary: Mapping[str, Any]) -> dict[str, float]:

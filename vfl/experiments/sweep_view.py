@@ -21,7 +21,7 @@ class Running:
     rounds: int
     """Rounds in all."""
     done: int = 0
-    accuracy: float | None = None
+    reached: str = ""
 
 
 @dataclass
@@ -50,11 +50,11 @@ class SweepView:
         if self.live is not None:
             self.live.stop()
 
-    def progress(self, name: str, done: int, rounds: int, accuracy: float | None) -> None:
+    def progress(self, name: str, done: int, rounds: int, reached: str | None) -> None:
         """Note how far a run is."""
         run = self.running.setdefault(name, Running(rounds))
         run.done = done
-        run.accuracy = accuracy if accuracy is not None else run.accuracy
+        run.reached = reached or run.reached
 
     def end(self, name: str, summary: Mapping[str, Any] | None, error: str | None) -> None:
         """Note and print that a run has ended: with a summary, an error, or (interrupted) neither."""
@@ -77,10 +77,9 @@ class SweepView:
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         table.add_column("running", overflow="fold")
         table.add_column("round", justify="right", no_wrap=True)
-        table.add_column("test accuracy", justify="right", no_wrap=True)
+        table.add_column("test", justify="right", no_wrap=True)
         for name, run in self.running.items():
-            accuracy = "" if run.accuracy is None else f"{run.accuracy:.2%}"
-            table.add_row(name, f"{run.done}/{run.rounds}", accuracy)
+            table.add_row(name, f"{run.done}/{run.rounds}", run.reached)
         return Group(table, Text(self._counts()))
 
     def _counts(self) -> str:

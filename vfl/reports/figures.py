@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from vfl.metrics import axis, drawn, title
 from vfl.reports.judge import pareto_front, sent_bytes, train_macs
 from vfl.reports.runs import Subject, Variant, is_number, key_label, setting_label
 from vfl.reports.style import COLORS, INK, MARKERS, curve_style, dress, legend_below, new_figure
@@ -35,7 +36,7 @@ class Drawing:
 
 def draw(subject: Subject) -> list[Drawing]:
     """Draw what there is to be seen of a run or a sweep."""
-    drawings = [*_accuracy(subject), *_ratios(subject)]
+    drawings = [*_scores(subject), *_ratios(subject)]
     if len(subject.variants) > 1:
         drawings += [
             _scatter(subject, "bytes", "Bytes sent in training, both ways", "B", sent_bytes),
@@ -47,9 +48,9 @@ def draw(subject: Subject) -> list[Drawing]:
     return drawings + ([] if subject.simulated else _errors(subject))
 
 
-def _accuracy(subject: Subject) -> list[Drawing]:
+def _scores(subject: Subject) -> list[Drawing]:
     if not subject.keys:
-        return [_curves("accuracy", "Accuracy over the rounds", "", subject.variants)]
+        return [_curves(subject.metric, f"{_score(subject)} over the rounds", "", subject.variants)]
     drawings = _methods(subject)
     for key in subject.keys:
         others = [each for each in subject.keys if each != key]
@@ -57,8 +58,9 @@ def _accuracy(subject: Subject) -> list[Drawing]:
         found = [subject.find({key: value}) for value in subject.values(key)]
         variants = [variant for variant in found if variant is not None]
         labels = [setting_label(key, variant.settings.get(key)) for variant in variants]
-        title = f"Accuracy for every {key_label(key)}" + (f" ({fixed})" if fixed else "")
-        drawings.append(_curves(f"accuracy_{key.rpartition('.')[2]}", title, _PAPER.get(key, ""), variants, labels))
+        heading = f"{_score(subject)} for every {key_label(key)}" + (f" ({fixed})" if fixed else "")
+        name = f"{subject.metric}_{key.rpartition('.')[2]}"
+        drawings.append(_curves(name, heading, _PAPER.get(key, ""), variants, labels))
     return drawings
 
 
@@ -86,12 +88,13 @@ def _methods(subject: Subject) -> list[Drawing]:
 def _curves(
     name: str, title: str, caption: str, variants: Sequence[Variant], labels: Sequence[str] | None = None
 ) -> Drawing:
-    figure, axes = _figure("Round", "Test accuracy (%)")
+    metric = variants[0].runs[0].metric
+    figure, axes = _figure("Round", f"Test {axis(metric)}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     shown = list(zip(variants, labels or [variant.label for variant in variants], strict=True))
     for position, (variant, label) in enumerate(shown[:MOST_CURVES]):
-        accuracy = [[100 * value for _, value in run.curve] for run in variant.runs]
-        per_round = [[value for value in values if value is not None] for values in zip_longest(*accuracy)]
+        scores = [[drawn(metric, value) for _, value in run.curve] for run in variant.runs]
+        per_round = [[value for value in values if value is not None] for values in zip_longest(*scores)]
         rounds = max(([number for number, _ in run.curve] for run in variant.runs), key=len)
         axes.plot(rounds, [mean(values) for values in per_round], label=label, **curve_style(position, len(rounds)))
         if len(variant.runs) > 1:
@@ -121,18 +124,18 @@ def _ratios(subject: Subject) -> list[Drawing]:
 
 
 def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[[Variant], float]) -> Drawing:
-    figure, axes = _figure(label, "Test accuracy (%)")
+    figure, axes = _figure(label, f"Test {axis(subject.metric)}")
     axes.xaxis.set_major_formatter(EngFormatter(unit=unit, places=None))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     front = pareto_front(subject.variants, cost)
     key = _grouping(subject)
     for position, value in enumerate(subject.values(key)[:MOST_CURVES]):
         group = [variant for variant in subject.variants if variant.settings.get(key) == value]
-        across, accuracy = [cost(v) for v in group], [100 * v.accuracy for v in group]
+        across, scores = [cost(v) for v in group], [drawn(v.runs[0].metric, v.score) for v in group]
         axes.scatter(
-            across, accuracy, 45, color=COLORS[position], marker=MARKERS[position], label=setting_label(key, value)
+            across, scores, 45, color=COLORS[position], marker=MARKERS[position], label=setting_label(key, value)
         )
-    on_front = [(cost(variant), 100 * variant.accuracy) for variant in front]
+    on_front = [(cost(variant), drawn(subject.metric, variant.score)) for variant in front]
     axes.plot(
         *zip(*on_front, strict=True),
         color=INK,
@@ -148,7 +151,7 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
     _legend(figure, axes, len(subject.values(key)) + 1)
     names = "; ".join(variant.label for variant in front)
     return Drawing(
-        name, f"Accuracy against {_WORDS[name]}", f"On the front (circled), cheapest first: {names}.", figure
+        name, f"{_score(subject)} against {_WORDS[name]}", f"On the front (circled), cheapest first: {names}.", figure
     )
 
 
@@ -161,7 +164,7 @@ def _grouping(subject: Subject) -> str:
 
 
 def _spent(subject: Subject) -> list[Drawing]:
-    """Draw a single run's accuracy over what it had spent."""
+    """Draw a single run's score over what it had spent."""
     run = subject.runs[0]
     costs: list[tuple[str, str, str, list[float]]] = [
         ("bytes", "Bytes sent in training, both ways", "B", run.bytes_by_round()),
@@ -172,24 +175,24 @@ def _spent(subject: Subject) -> list[Drawing]:
         costs.append(("time", label, "s", run.seconds_by_round()))
     drawings: list[Drawing] = []
     for name, label, unit, spent in costs:
-        figure, axes = _figure(label, "Test accuracy (%)")
+        figure, axes = _figure(label, f"Test {axis(subject.metric)}")
         axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        points = [(spent[round_number - 1], 100 * accuracy) for round_number, accuracy in run.curve]
+        points = [(spent[number - 1], drawn(subject.metric, score)) for number, score in run.curve]
         axes.plot(*zip(*points, strict=True), **curve_style(2, len(points)))
-        drawings.append(Drawing(name, f"Accuracy against {_WORDS.get(name, 'time')}", "", figure))
+        drawings.append(Drawing(name, f"{_score(subject)} against {_WORDS.get(name, 'time')}", "", figure))
     return drawings
 
 
 def _grid(subject: Subject) -> list[Drawing]:
-    """Draw the mean accuracy of every pair of alpha and beta as a map."""
+    """Draw the mean score of every pair of alpha and beta as a map."""
     alphas, betas = subject.values(ALPHA), subject.values(BETA)
     if not {ALPHA, BETA} <= set(subject.keys) or not all(is_number(value) for value in alphas + betas):
         return []
     figure, axes = _figure("β", "α")
     axes.grid(visible=False)
     found = [[subject.find({ALPHA: alpha, BETA: beta}) for beta in betas] for alpha in alphas]
-    shown = [[float("nan") if each is None else 100 * each.accuracy for each in row] for row in found]
+    shown = [[float("nan") if each is None else drawn(subject.metric, each.score) for each in row] for row in found]
     known = [value for row in shown for value in row if value == value]
     mesh = axes.pcolormesh(shown, cmap="cividis", edgecolors="white", linewidth=1)
     middle = (min(known) + max(known)) / 2
@@ -197,14 +200,14 @@ def _grid(subject: Subject) -> list[Drawing]:
         for column, value in enumerate(values):
             if value == value:
                 color = ON_LIGHT if value >= middle else ON_DARK
-                axes.text(column + 0.5, row + 0.5, f"{value:.1f}", ha="center", va="center", color=color)
+                axes.text(column + 0.5, row + 0.5, f"{value:.4g}", ha="center", va="center", color=color)
     axes.set_xticks([position + 0.5 for position in range(len(betas))], [f"{beta:g}" for beta in betas])
     axes.set_yticks([position + 0.5 for position in range(len(alphas))], [f"{alpha:g}" for alpha in alphas])
     axes.tick_params(length=0)
     bar = figure.colorbar(mesh, ax=axes, pad=0.02)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]  # stubs take it for an array
     bar.ax.tick_params(colors=INK)
-    return [Drawing("grid", "Test accuracy (%) of every pair", "Mean over the seeds.", figure)]
+    return [Drawing("grid", f"Test {axis(subject.metric)} of every pair", "Mean over the seeds.", figure)]
 
 
 def _errors(subject: Subject) -> list[Drawing]:
@@ -246,6 +249,12 @@ def _errors_by_round(run: RunResult) -> list[Drawing]:
         axes.plot(rounds, values, label=label, **curve_style(position, len(rounds)))
     _legend(figure, axes, 2)
     return [Drawing("errors", "Errors that lightweighting made", "", figure)]
+
+
+def _score(subject: Subject) -> str:
+    """Return the metric's name as a title begins."""
+    name = title(subject.metric)
+    return name[0].upper() + name[1:]
 
 
 def _figure(across: str, up: str) -> tuple[Figure, Axes]:

@@ -6,23 +6,34 @@ from math import ceil
 from statistics import mean
 from statistics import variance as variance_of
 
+from vfl.metrics import LOWER_IS_BETTER, points_lost
 from vfl.reports.runs import Subject, Variant
 from vfl.results import RunResult
 
 TIE = 0.01
 """Share by which costs may differ and still count as equal."""
 TARGET_SHARE = 0.9
-"""Of the best variant's final accuracy: what the time to accuracy is measured to."""
+"""Of the best variant's final score: what the time to accuracy is measured to."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What a variant had spent, mean over the seeds, when its test accuracy first was the target."""
+    """What a variant had spent, mean over the seeds, when its score first was the target."""
 
     rounds: float
     bytes: float
     macs: float
     seconds: float
+
+
+def merit(variant: Variant) -> float:
+    """Return the score, or of an error its negative: larger is better."""
+    return -variant.score if variant.runs[0].metric in LOWER_IS_BETTER else variant.score
+
+
+def lost(variant: Variant, reference: Variant) -> float:
+    """Return by how many percentage points a variant is worse than another; of an error, by how many percent."""
+    return points_lost(variant.runs[0].metric, variant.score, reference.score)
 
 
 def pareto_front(variants: Sequence[Variant], cost: Callable[[Variant], float]) -> list[Variant]:
@@ -31,8 +42,8 @@ def pareto_front(variants: Sequence[Variant], cost: Callable[[Variant], float]) 
     Costs within ``TIE`` of each other are as cheap.
     """
     front: list[Variant] = []
-    for variant in sorted(variants, key=lambda each: (cost(each), -each.accuracy)):
-        if not front or variant.accuracy > front[-1].accuracy:
+    for variant in sorted(variants, key=lambda each: (cost(each), -merit(each))):
+        if not front or merit(variant) > merit(front[-1]):
             if front and cost(variant) <= (1 + TIE) * cost(front[-1]):
                 front.pop()
             front.append(variant)
@@ -50,14 +61,14 @@ def train_macs(variant: Variant) -> float:
 
 
 def cheapest_within(subject: Subject, points: float, cost: Callable[[Variant], float]) -> Variant:
-    """Return the cheapest variant with at most so many percentage points less accuracy than the reference.
+    """Return the cheapest variant that is at most so many points worse than the reference.
 
-    Of those whose cost is within ``TIE`` of the least, the most accurate.
+    Of those whose cost is within ``TIE`` of the least, the best.
     """
-    least = subject.reference.accuracy - points / 100 - 1e-9
-    kept = [variant for variant in subject.variants if variant.accuracy >= least]  # the reference is among them
-    cheapest = min(map(cost, kept))
-    return max((each for each in kept if cost(each) <= (1 + TIE) * cheapest), key=lambda each: each.accuracy)
+    reference = subject.reference
+    kept = [variant for variant in subject.variants if lost(variant, reference) <= points + 1e-7]
+    cheapest = min(map(cost, kept))  # the reference is among them
+    return max((each for each in kept if cost(each) <= (1 + TIE) * cheapest), key=merit)
 
 
 def joint_cost(subject: Subject) -> Callable[[Variant], float]:
@@ -67,24 +78,26 @@ def joint_cost(subject: Subject) -> Callable[[Variant], float]:
 
 
 def noise(one: Variant, other: Variant) -> str:
-    """Return what the seeds say of a difference in accuracy: a short remark; empty where it stands out.
+    """Return what the seeds say of a difference in score: a short remark; empty where it stands out.
 
     It stands out where it is larger than two standard errors of the difference of means.
     """
     seeds = min(len(one.runs), len(other.runs))
     if seeds < 2:
         return "one seed cannot tell a difference from noise: train three"
-    variance = sum(variance_of([run.accuracy for run in each.runs]) for each in (one, other))
-    difference = abs(one.accuracy - other.accuracy)
+    variance = sum(variance_of([run.score for run in each.runs]) for each in (one, other))
+    difference = abs(one.score - other.score)
     if difference * difference > 4 * variance / seeds:
         return ""
     needed = f"{ceil(4 * variance / difference**2)} seeds would tell" if difference > 0 else "they are equal"
     return f"less than the seeds differ by themselves: {needed}"
 
 
-def target_accuracy(subject: Subject) -> float:
-    """Return the accuracy, in whole percent, to which time is measured."""
-    best = max(variant.accuracy for variant in subject.variants)
+def target_score(subject: Subject) -> float:
+    """Return the score to which time is measured: a share in whole percent, an error with two digits."""
+    best = max(subject.variants, key=merit).score
+    if subject.metric in LOWER_IS_BETTER:
+        return float(f"{best / TARGET_SHARE:.2g}")
     return round(TARGET_SHARE * best, 2)
 
 

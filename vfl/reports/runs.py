@@ -41,9 +41,9 @@ class Variant:
         return mean(known) if known and len(known) == len(values) else None
 
     @property
-    def accuracy(self) -> float:
-        """Mean test accuracy at the end."""
-        return mean(run.accuracy for run in self.runs)
+    def score(self) -> float:
+        """Mean of the runs' scores at the end."""
+        return mean(run.score for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ class Subject:
     def runs(self) -> list[ReportedRun]:
         """All runs."""
         return [run for variant in self.variants for run in variant.runs]
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric by which its runs are compared."""
+        return self.runs[0].metric
 
     @property
     def simulated(self) -> bool:
@@ -124,11 +129,13 @@ def load_subject(folder: Path) -> Subject:
 def load_runs(folders: Sequence[Path]) -> Subject:
     """Read finished runs of one mode, told apart by the settings in which they differ; seeds alone are averaged.
 
-    Raises ConfigError where a run is not finished or the modes differ.
+    Raises ConfigError where a run is not finished, or modes or metrics differ.
     """
     runs = [_load_run(folder, folder.resolve().name, {}) for folder in folders]
     if len({run.config.mode for run in runs}) != 1:
         raise ConfigError("a page compares runs of one mode; write one for each")
+    if len({run.metric for run in runs}) != 1:
+        raise ConfigError("a page compares runs of one evaluation.metric; write one for each")
     settings = [dotted_settings(run.config) for run in runs]
     keys = [key for key in dict.fromkeys(chain(*settings)) if len({repr(each.get(key)) for each in settings}) > 1]
     told = [{key: each.get(key) for key in keys if key not in (SEED, "name")} for each in settings]

@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from vfl.amounts import amount
+from vfl.metrics import LOWER_IS_BETTER, axis, drawn, shown, title
 from vfl.reports.judge import (
     TIE,
     cheapest_within,
     joint_cost,
+    lost,
+    merit,
     noise,
     pareto_front,
     reached,
     sent_bytes,
-    target_accuracy,
+    target_score,
     train_macs,
 )
 from vfl.reports.markdown import section, table
@@ -46,20 +49,20 @@ def tables(subject: Subject) -> list[TableData]:
 
 
 def settings_table(subject: Subject) -> TableData:
-    """Return what every setting reached and cost, best accuracy first."""
+    """Return what every setting reached and cost, best score first."""
     on_bytes, on_macs = (pareto_front(subject.variants, cost) for cost in (sent_bytes, train_macs))
     reference = subject.reference
     rows: list[tuple[str, ...]] = []
-    for variant in sorted(subject.variants, key=lambda each: -each.accuracy):
-        accuracies = [100 * run.accuracy for run in variant.runs]
-        spread = f" ({min(accuracies):.2f} to {max(accuracies):.2f})" if len(accuracies) > 1 else ""
+    for variant in sorted(subject.variants, key=merit, reverse=True):
+        scores = [drawn(subject.metric, run.score) for run in variant.runs]
+        spread = f" ({min(scores):.2f} to {max(scores):.2f})" if len(scores) > 1 else ""
         marks = [name for name, front in (("bytes", on_bytes), ("MACs", on_macs)) if variant in front]
         rows.append(
             (
                 variant.label,
                 str(len(variant.runs)),
-                f"{100 * variant.accuracy:.2f}{spread}",
-                "" if variant is reference else f"{100 * (variant.accuracy - reference.accuracy):+.2f}",
+                f"{_score(variant)}{spread}",
+                "" if variant is reference else _change(variant, reference),
                 f"{amount(sent_bytes(variant))}B",
                 _percent(variant, lambda run: run.bytes_saved),
                 amount(train_macs(variant)).strip(),
@@ -68,17 +71,19 @@ def settings_table(subject: Subject) -> TableData:
             )
         )
     caption = (
-        "Accuracy is that of the test split at the end, mean over the seeds (lowest to highest); "
+        f"{title(subject.metric)} is that of the test split at the end, mean over the seeds (lowest to highest); "
         f"its change is against {reference.label}. Bytes are all that training exchanged, both ways; MACs the "
         "multiply-accumulates of training the parties' models; saved is against the same steps without lightweighting."
     )
-    headings = ("setting", "seeds", "accuracy (%)", "change (points)", "bytes", "saved (%)", "MACs", "saved (%)")
-    return TableData("Settings", caption, (*headings, "on the front of"), rows)
+    scores = ("setting", "seeds", axis(subject.metric), f"change ({_unit(subject)})")
+    headings = (*scores, "bytes", "saved (%)", "MACs", "saved (%)", "on the front of")
+    return TableData("Settings", caption, headings, rows)
 
 
 def time_table(subject: Subject) -> TableData:
-    """Return what it took every setting to reach one accuracy."""
-    target = target_accuracy(subject)
+    """Return what it took every setting to reach one score."""
+    target = target_score(subject)
+    goal = shown(subject.metric, target)
     rows: list[tuple[str, ...]] = []
     for variant in subject.variants:
         spent = reached(variant, target)
@@ -89,10 +94,11 @@ def time_table(subject: Subject) -> TableData:
         rows.append((variant.label, rounds, f"{amount(spent.bytes)}B", amount(spent.macs).strip(), seconds))
     clock = "are simulated" if subject.simulated else "are those of the slowest party's own work, as measured"
     caption = (
-        f"Until the test accuracy first was {100 * target:.0f} %, nine tenths of the best setting's; mean over the "
-        f"seeds, not reached where one of them never was. Seconds {clock}."
+        f"Until the test {title(subject.metric)} first was as good as {goal}, nine tenths of the best setting's; mean "
+        f"over the seeds, not reached where one of them never was. Seconds {clock}."
     )
-    return TableData("Time to accuracy", caption, ("setting", "rounds", "bytes", "MACs", "seconds"), rows)
+    headings = ("setting", "rounds", "bytes", "MACs", "seconds")
+    return TableData(f"Time to {title(subject.metric)}", caption, headings, rows)
 
 
 def errors_table(subject: Subject) -> TableData:
@@ -165,16 +171,17 @@ def choice_table(subject: Subject, points: Sequence[float] = (0.5, 1.0, 2.0, 5.0
     costs = (sent_bytes, train_macs, joint_cost(subject))
     rows: list[tuple[str, ...]] = []
     for most in points:
-        cells = [f"{most:g} points"]
+        cells = [f"{most:g} {_unit(subject)}"]
         for cost in costs:
             best = cheapest_within(subject, most, cost)
-            cells += [f"{best.label} (saves {_saved(best)})", f"{100 * best.accuracy:.2f}"]
+            cells += [f"{best.label} (saves {_saved(best)})", _score(best)]
         rows.append(tuple(cells))
     caption = (
-        f"The cheapest setting that loses at most so much accuracy against {subject.reference.label}; costs within "
-        f"{TIE:.0%} of each other are ties, which go to the more accurate. Saved is of bytes and of MACs."
+        f"The cheapest setting that loses at most so much {title(subject.metric)} against {subject.reference.label}; "
+        f"costs within {TIE:.0%} of each other are ties, which go to the better. Saved is of bytes and of MACs."
     )
-    headings = ("may be lost", "fewest bytes", "accuracy (%)", "fewest MACs", "accuracy (%)", "both", "accuracy (%)")
+    score = axis(subject.metric)
+    headings = ("may be lost", "fewest bytes", score, "fewest MACs", score, "both", score)
     return TableData("What to choose", caption, headings, rows)
 
 
@@ -184,14 +191,27 @@ def advice(subject: Subject, points: float = 1.0) -> str:
     run = subject.folder / "runs" / best.runs[0].name
     if best is reference or not subject.saves or not run.exists():
         return ""
-    change = 100 * (best.accuracy - reference.accuracy)
     remark = noise(best, reference)
     return (
         f"Choose {best.label}: it saves {_saved(best)} of bytes and multiply-accumulates at "
-        f"{100 * best.accuracy:.2f} % test accuracy, {change:+.2f} points against "
+        f"a test {axis(subject.metric)} of {_score(best)}, {_change(best, reference)} {_unit(subject)} against "
         f"{reference.label}{f' ({remark})' if remark else ''}; "
         f"train it by: lvfl train {run / 'config.yaml'}"
     )
+
+
+def _score(variant: Variant) -> str:
+    return f"{drawn(variant.runs[0].metric, variant.score):.2f}"
+
+
+def _change(variant: Variant, reference: Variant) -> str:
+    """Return a signed change: of a share in points, of an error in percent of it."""
+    worse = lost(variant, reference)
+    return f"{worse if variant.runs[0].metric in LOWER_IS_BETTER else -worse:+.2f}"
+
+
+def _unit(subject: Subject) -> str:
+    return "percent" if subject.metric in LOWER_IS_BETTER else "points"
 
 
 def _saved(variant: Variant) -> str:

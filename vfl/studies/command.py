@@ -46,7 +46,7 @@ def run_study(
         def show(run: StudyRun, result: StudyResult) -> None:
             saved = f"compute saved {result.macs_saved:.1%}, communication saved {result.bytes_saved:.1%}"
             seconds = f"{result.summary['wall_time_s']:.0f} s"
-            console.print(f"{run.folder}: test accuracy {result.accuracy:.2%}, {saved}, {seconds}")
+            console.print(f"{run.folder}: test accuracy {result.score:.2%}, {saved}, {seconds}")
 
         def show_diverged(run: StudyRun, error: Diverged) -> None:
             diverged.append(f"diverged: {run.folder}: {error}")

@@ -131,7 +131,7 @@ def _over_parties(row: Row, name: str, combine: Callable[[list[float]], float]) 
 
 def _costs(method: str, runs: Sequence[StudyResult], config: ExperimentConfig) -> list[str]:
     shares: list[Callable[[StudyResult], float]] = [
-        lambda run: run.accuracy,
+        lambda run: run.score,
         lambda run: run.macs_saved,
         lambda run: run.bytes_saved,
         lambda run: run.uplink_saved,
