@@ -45,7 +45,7 @@ BACKWARD_FORWARDS = 2
 
 @dataclass
 class PendingExchange:
-    """What stays between sending an embedding and the update that answers it."""
+    """What stays between sending an embedding and the update that answers it, with the next order."""
 
     exchange: int
     rows_B: Tensor
@@ -111,8 +111,8 @@ class FeatureParty:
         self.round_index: int = -1
         self.batches: list[Tensor] = []
         self.pending: PendingExchange | None = None
-        self.exchanges_done = 0
-        """In the present round."""
+        self.embedded = 0
+        """Exchanges of the present round whose embeddings are sent."""
         self.counts = RoundCounts()
 
     def handle(self, request: Message) -> Message:
@@ -126,12 +126,9 @@ class FeatureParty:
                 self.start_round(message)
                 return ()
             case Kind.EMBED:
-                return (Part(PartKind.EMBEDDING, self._timed(self.embed, message)),)
-            case Kind.UPDATE:
-                self._timed(self.update, message)
-                return ()
+                return (Part(PartKind.EMBEDDING, self._timed(self.exchange, message)),)
             case Kind.END_ROUND:
-                return (self.end_round().part(),)
+                return (self.end_round(message).part(),)
             case Kind.EVALUATE:
                 wanted = SampleRange.from_json(message.only(PartKind.CONTROL))
                 return (Part(PartKind.EMBEDDING, self.evaluate(wanted)),)
@@ -175,35 +172,40 @@ class FeatureParty:
         self.batches = batch_rows(
             self.config.seed, message.round_index, self.steps, len(self.train), training.batch_size
         )
-        self.exchanges_done = 0
+        self.pending, self.embedded = None, 0
         self.counts = RoundCounts()
         self.model.train()
 
-    def embed(self, message: Message) -> bytes:
-        """Return the frame of the sparsified embeddings of the exchange's batch (Algorithm 1, lines 5-6)."""
-        here = self.round_index, self.exchanges_done
-        if (message.round_index, message.exchange) != here or self.exchanges_done == len(self.batches):
+    def exchange(self, message: Message) -> bytes:
+        """Take the update of the exchange before, if any; return the frame of this exchange's embeddings."""
+        here = self.round_index, self.embedded
+        if (message.round_index, message.exchange) != here or self.embedded == len(self.batches):
             raise MessageError(f"{self.name} is not at round {message.round_index}, exchange {message.exchange}")
-        rows_B = self.batches[message.exchange]
+        if self.pending is not None:
+            self.update(message)
+        elif message.parts:
+            raise MessageError(f"an update came to {self.name} before the round's first embedding")
+        return self.embed(self.batches[message.exchange])
+
+    def embed(self, rows_B: Tensor) -> bytes:
+        """Return the frame of the sparsified embeddings of a batch (Algorithm 1, lines 5-6)."""
         inputs = self.batch(self.train, rows_B)
         embedding_BD = self._forward(inputs)
         dense_BD = embedding_BD.detach().cpu()
         frame, sent_BD = self.sender.send(dense_BD, rows_B, self.beta)
         self.counts.omega += omega(dense_BD, sent_BD)
-        self.pending = PendingExchange(message.exchange, rows_B, inputs, embedding_BD, sent_BD)
+        self.pending = PendingExchange(self.embedded, rows_B, inputs, embedding_BD, sent_BD)
+        self.embedded += 1
         return frame
 
     def update(self, message: Message) -> None:
         """Prune if alpha rose (first exchange of a round), then take E local iterations (lines 10-17)."""
         pending, self.pending = self.pending, None
-        if pending is None or (self.round_index, pending.exchange) != (message.round_index, message.exchange):
-            raise MessageError(
-                f"{self.name} has no embedding of round {message.round_index}, exchange {message.exchange} to update"
-            )
+        assert pending is not None, "its callers have looked"
         self.protocol.receive(message, pending.rows_B, pending.sent_BD)
         self.evaluated.forget()
         embedding_BD: Tensor | None = pending.embedding_BD
-        if message.exchange == 0 and self.prune():
+        if pending.exchange == 0 and self.prune():
             embedding_BD = None  # its graph belongs to the model before pruning
         for _ in range(self.config.training.local_iterations):
             if embedding_BD is None:
@@ -218,7 +220,6 @@ class FeatureParty:
         passes = (1 + BACKWARD_FORWARDS) * self.config.training.local_iterations
         self.counts.unpruned_train_macs += passes * self.unpruned_macs * len(pending.rows_B)
         self.protocol.finish(self.config.training.local_iterations)
-        self.exchanges_done += 1
 
     def prune(self) -> bool:
         """Prune to the round's alpha if it is above all before; measure Psi on the probe batch."""
@@ -238,10 +239,17 @@ class FeatureParty:
             )
         return pruned
 
-    def end_round(self) -> Report:
-        """Return what the round cost and the errors that lightweighting made. Raises MessageError before its end."""
-        if self.exchanges_done != len(self.batches):
-            raise MessageError(f"{self.name} is at exchange {self.exchanges_done} of {len(self.batches)}: no end yet")
+    def end_round(self, message: Message) -> Report:
+        """Take the last update; return what the round cost and the errors that lightweighting made.
+
+        Raises MessageError where that is not due.
+        """
+        if self.pending is None or (message.round_index, self.embedded) != (self.round_index, len(self.batches)):
+            raise MessageError(
+                f"{self.name} is at exchange {self.embedded} of {len(self.batches)} of round {self.round_index}: no "
+                f"end of round {message.round_index} yet"
+            )
+        self._timed(self.update, message)
         return Report(
             alpha=self.pruner.alpha_max,
             beta=self.beta,

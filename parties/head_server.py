@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from vfl.vertical.prices import build_forecast, scheduled_alphas
 from vfl.vertical.reports import check_report
 from vfl.wire.codec import ValueType, dense_frame_size
 from vfl.wire.control import AskedRatios, Description, EvaluatedModel, Prices, Report, RoundStart, SampleRange
-from vfl.wire.messages import MEASURING, Buffer, Kind, Message, PartKind, check_reply
+from vfl.wire.messages import MEASURING, Buffer, Kind, Message, Part, PartKind, check_reply
 
 T = TypeVar("T")
 
@@ -40,6 +40,17 @@ PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
 """What a party is now, by its last report."""
 SHOWN = (*PRESENT, "omega", "psi", "head_drift")
 """What of a party's report is a metric as it is."""
+
+
+class OpenExchange(NamedTuple):
+    """An exchange whose update has not travelled yet."""
+
+    updates: Sequence[tuple[Part, ...]]
+    """For each party."""
+    losses: Sequence[Tensor]
+    """Of the head's steps that the updates took already."""
+    rest: Callable[[], Sequence[Tensor]]
+    """Takes the others; returns their losses."""
 
 
 class HeadServer:
@@ -86,6 +97,9 @@ class HeadServer:
         self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
         self.clock = Clock(config.simulation, self.steps)
+        self.open: OpenExchange | None = None
+        self.losses: list[Tensor] = []
+        """Of the present round, at the start of each exchange."""
         self.tested: Metrics | None = None
         """Test of the parties' models as they are; None where they have changed since."""
 
@@ -98,41 +112,42 @@ class HeadServer:
         batches = batch_rows(
             self.config.seed, round_index, self.steps, len(self.train_labels_N), self.config.training.batch_size
         )
-        losses: list[Tensor] = []
         for exchange, rows_B in enumerate(batches):
-            losses.append(self.exchange(round_index, exchange, rows_B))
+            self.exchange(round_index, exchange, rows_B)
             self.on_exchange(exchange + 1, self.steps)
         self.end_round(round_index)
-        metrics["loss/train"] = finite(float(torch.stack(losses).mean()), "the training loss")
+        metrics["loss/train"] = finite(float(torch.stack(self.losses).mean()), "the training loss")
         present = [link for link in self.links if not link.absent]
         worked = {each.name: self._worked(each, costs_before[each.name], under_way_s[each.name]) for each in present}
         metrics |= self.clock.end_round(round_index, worked)
         return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
 
-    def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> Tensor:
-        """Run one exchange (lines 3-18) and return the loss at its start."""
+    def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> None:
+        """Run one exchange (lines 3-18) in one round trip: its update travels with the next order."""
         self.tested = None
+        takes = [partial(_receive, receiver, rows_B) for receiver in self.receivers]
+        frames, sent = zip(*self._order(Kind.EMBED, round_index, exchange, takes), strict=True)
         device = self.trainer.runtime.device
-        frames: list[Buffer] = []
-        embeddings: list[Tensor] = []
-        replies = [
-            self._send(link, Message(Kind.EMBED, round_index, exchange), partial(_receive, receiver, rows_B))
-            for link, receiver in zip(self.links, self.receivers, strict=True)
-        ]
-        for reply in replies:  # one at a time: what is here is decoded while the other parties still compute
-            frame, embedding_BD = reply()
-            frames.append(frame)
-            embeddings.append(embedding_BD.to(device))
+        embeddings = [embedding_BD.to(device) for embedding_BD in sent]
         labels_B = self.train_labels_N[rows_B.to(device)]
         updates, losses = self.protocol.begin(self.trainer, frames, embeddings, labels_B)
-        done = [
-            self._send(link, Message(Kind.UPDATE, round_index, exchange, parts), _done)
-            for link, parts in zip(self.links, updates, strict=True)
+        steps_left = self.config.training.local_iterations - len(losses)
+        self.open = OpenExchange(updates, losses, partial(self.trainer.steps, embeddings, labels_B, steps_left))
+
+    def _order(self, kind: Kind, round_index: int, exchange: int, takes: Sequence[Callable[[Message], T]]) -> list[T]:
+        """Send an order to all parties, with the update of the exchange before; return what is taken of the replies.
+
+        The head ends its part of the exchange before while the parties compute.
+        """
+        before, self.open = self.open, None
+        updates = before.updates if before else [()] * len(self.links)
+        replies = [
+            self._send(link, Message(kind, round_index, exchange, parts), take)
+            for link, parts, take in zip(self.links, updates, takes, strict=True)
         ]
-        losses += self.trainer.steps(embeddings, labels_B, self.config.training.local_iterations - len(losses))
-        for updated in done:
-            updated()
-        return losses[0]
+        if before:
+            self.losses.append([*before.losses, *before.rest()][0])
+        return [reply() for reply in replies]  # one at a time: decoded while the other parties still compute
 
     def evaluate(self) -> Metrics:
         """Return metrics and mean loss of the joint model on all test samples, parties' models finished.
@@ -276,6 +291,7 @@ class HeadServer:
     def start_round(self, round_index: int) -> None:
         """Assign the round's ratios."""
         self._round_began_s = time.monotonic()
+        self.open, self.losses = None, []
         self.trainer.start_round(round_index)
         parts, head_digest = self.protocol.start_round(self.trainer)
         ratios = self.assign(round_index)
@@ -291,14 +307,11 @@ class HeadServer:
             started()
 
     def end_round(self, round_index: int) -> None:
-        """Collect the parties' reports."""
-        replies = {
-            link.name: self._send(link, Message(Kind.END_ROUND, round_index), partial(self._report, link))
-            for link in self.links
-        }
-        for name, reply in replies.items():
-            report = self.reports[name] = reply()
-            costs = self.costs[name]
+        """End the last exchange and collect the parties' reports."""
+        takes = [partial(self._report, link) for link in self.links]
+        for link, report in zip(self.links, self._order(Kind.END_ROUND, round_index, 0, takes), strict=True):
+            self.reports[link.name] = report
+            costs = self.costs[link.name]
             costs.train_macs += report.train_macs
             costs.unpruned_train_macs += report.unpruned_train_macs
             costs.train_time_s += report.elapsed_s
@@ -356,7 +369,7 @@ class HeadServer:
     def _book(self, name: str, direction: Direction, message: Message) -> None:
         costs = self.costs[name]
         measuring = message.kind in MEASURING
-        dense_frames = self._dense_frames(name, message.kind)
+        dense_frames = self._dense_frames(name, direction)
         for part in message.parts:
             kind = EVALUATION if measuring else part.kind.name.lower()
             framed = not measuring and part.kind in (PartKind.EMBEDDING, PartKind.GRADIENT)
@@ -365,12 +378,12 @@ class HeadServer:
         envelope = message.size - sum(part.size for part in message.parts)
         costs.book_bytes(direction, EVALUATION if measuring else CONTROL, envelope, envelope)
 
-    def _dense_frames(self, name: str, kind: Kind) -> Iterator[int]:
+    def _dense_frames(self, name: str, direction: Direction) -> Iterator[int]:
         """Return, for each frame of a training message, the bytes of its tensor as dense float32: the baseline.
 
         A party's own embedding goes up, and comes back as a gradient; the others' come down.
         """
-        forwarded = kind == Kind.UPDATE and self.config.training.labels == "shared"
+        forwarded = direction == "downlink" and self.config.training.labels == "shared"
         widths = [receiver.width for receiver in self.receivers if (receiver.sender == name) != forwarded]
         return (dense_frame_size((self.config.training.batch_size, width)) for width in widths)
 

@@ -18,8 +18,8 @@ ROUND_TRIPS = 20
 """In one value."""
 SLOW = Shape(rate_bits_per_s=20e6, delay_s=0.025)
 """20 Mbit/s and a ping of 50 ms, each party and direction of its own."""
-TRIPS = 4
-"""One way each, that an exchange waits for: EMBED, its reply, UPDATE, its reply."""
+TRIPS = 2
+"""One way each, that an exchange waits for: EMBED, which brings the update before, and its reply."""
 SLOW_WIDTH = 0.1
 """Width of the models on the slow link: little compute, so that the link decides."""
 BETAS = (0.0, 0.4, 0.8, 0.95)

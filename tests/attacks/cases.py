@@ -126,7 +126,7 @@ def last_two_bytes_gone(order: Envelope, honest: Envelope) -> list[Answer]:
 
 
 def refuse(order: Envelope, honest: Envelope) -> list[Answer]:
-    refusal = Envelope(version=1)
+    refusal = Envelope(version=2)
     refusal.refusal.reason = "No space left on device"
     return [refusal]
 
@@ -151,7 +151,7 @@ NAN, INFINITE = float("nan"), float("inf")
 ENVELOPES = {
     "another run": Case("EMBED", changed(run="fedcba9876543210"), "reply of run fedcba9876543210 came"),
     "no run": Case("EMBED", changed(run=""), r"reply of run \(none\) came"),
-    "another version": Case("EMBED", changed(version=2), "protocol version 2 came"),
+    "another version": Case("EMBED", changed(version=3), "protocol version 3 came"),
     "session 0": Case("EMBED", changed(session=0), "reply of session 0 came, this is session"),
     "the last session": Case("EMBED", changed(session=lambda number: number - 1), "reply of session"),
     "a session to come": Case("EMBED", changed(session=2**32 - 1), "reply of session 4294967295 came"),
@@ -198,7 +198,7 @@ MESSAGES = {
     ),
     "cut short": Case("EMBED", last_two_bytes_gone, "truncated in a part's payload"),
     "bytes at the end": Case("EMBED", changed(reply=lambda reply: reply + b"x"), "1 bytes after the last part"),
-    "bytes booked as saved": Case("UPDATE", of(DONE, (1, VAST)), "DONE message with a EMBEDDING part"),
+    "bytes booked as saved": Case("START_ROUND", of(DONE, (1, VAST)), "DONE message with a EMBEDDING part"),
     "a head in DONE": Case("START_ROUND", of(DONE, (3, frame((2,)))), "DONE message with a HEAD part"),
     "a message not cut": Case("END_ROUND", of(REPORT, (4, b" " * 1_100_000)), "came where 1048572 are due"),
     "a report that is a list": Case("END_ROUND", of(REPORT, (4, b"[]")), "Report: Input should be an object"),
@@ -248,7 +248,7 @@ REPORTS = {
     "a digest in capitals": Case("DESCRIBE", control(DESCRIPTION, "weights_digest", f'"{"A" * 64}"'), "match pattern"),
 }
 CASES = ENVELOPES | MESSAGES | FRAMES | REPORTS | lies()
-ORDER = ("restore", "START_ROUND", "EMBED", "UPDATE", "END_ROUND", "EVALUATE", "save", "DESCRIBE")
+ORDER = ("restore", "START_ROUND", "EMBED", "END_ROUND", "EVALUATE", "save", "DESCRIBE")
 """In which a session comes to them: an attack ends it, so the early ones are played first."""
 HELLOS: dict[str, tuple[dict[str, Any], str]] = {
     "another's name": ({"party": "party_1"}, "the certificate is of 'party_2', the hello says 'party_1'"),

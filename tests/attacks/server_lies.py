@@ -5,12 +5,12 @@ from typing import Any, NamedTuple
 
 from attacks.wire_server import (
     EMBED,
+    END_ROUND,
     PART_CONTROL,
     PART_GRADIENT,
     PART_HEAD,
     RUN,
     TERMS,
-    UPDATE,
     Envelope,
     Lie,
     Sent,
@@ -52,7 +52,7 @@ def evaluate(text: str) -> Lie:
 
 
 def update(payload: bytes) -> Lie:
-    return lambda orders: orders.update(payload)
+    return lambda orders: orders.end_round(payload)
 
 
 def header(**changes: Any) -> Lie:
@@ -133,7 +133,7 @@ CASES: dict[str, Case] = {
         lambda orders: [request(message(EMBED, 0, 0), **orders.header(round=1))],
         "the envelope is of round 1",
     ),
-    "request: version 2": Case("EMBED", header(version=2), "protocol version 2 came"),
+    "request: version 3": Case("EMBED", header(version=3), "protocol version 3 came"),
     "request: a round to come": Case("EMBED", lambda orders: orders.request(EMBED, round=5), "is not at round 5"),
     "request: a kind that is an answer": Case("EMBED", lambda orders: orders.request(3), "cannot answer EMBEDDING"),
     "request: a kind that is none": Case("EMBED", lambda orders: orders.request(99), "99 is no Kind"),
@@ -149,10 +149,10 @@ CASES: dict[str, Case] = {
         "network.max_message_mb allows",
     ),
     "request: without an end": Case("EMBED", raw(bytes([14 << 3 | 2]) + b"\xff" * 12), "a length that does not end"),
-    "orders without end": Case("EMBED", flood, "more than can be under way|HEAD"),
+    "orders without end": Case("EMBED", flood, "more than can be under way|before the round's first embedding"),
     "no envelope": Case("EMBED", raw(b"\xff" * 40), "40 bytes are no envelope"),
-    "nothing inside": Case("EMBED", raw(Envelope(version=1).SerializeToString()), "an envelope without content"),
-    "a reply": Case("EMBED", raw(b"\x7a\x00" + Envelope(version=1, run=RUN).SerializeToString()), "reply came"),
+    "nothing inside": Case("EMBED", raw(Envelope(version=2).SerializeToString()), "an envelope without content"),
+    "a reply": Case("EMBED", raw(b"\x7a\x00" + Envelope(version=2, run=RUN).SerializeToString()), "reply came"),
     "a hello": Case("EMBED", control("hello"), "hello came, which is no order"),
     # START_ROUND
     "START_ROUND: no settings": Case("START_ROUND", lambda orders: orders.request(1), "0 CONTROL parts instead of 1"),
@@ -166,20 +166,25 @@ CASES: dict[str, Case] = {
     "START_ROUND: beta beyond": Case("START_ROUND", start_round('{"alpha":0.2,"beta":0.4}'), "at least 0.5 is agreed"),
     "START_ROUND: a round beyond": Case("START_ROUND", lambda orders: orders.start_round(round=2), "2 are agreed"),
     "START_ROUND: the second first": Case("START_ROUND", lambda orders: orders.start_round(round=1), "round 1 came"),
-    # UPDATE
-    "UPDATE: NaN": Case("UPDATE", update(dense_frame(value=float("nan"))), "finite|NaN|nan"),
-    "UPDATE: infinite": Case("UPDATE", update(dense_frame(value=float("inf"))), "finite|inf"),
-    "UPDATE: another shape": Case("UPDATE", update(dense_frame(rows=8, width=16)), "8|shape"),
-    "UPDATE: a shape beyond memory": Case("UPDATE", update(dense_frame(rows=65_000, width=65_000, values=1)), "."),
-    "UPDATE: cut off": Case("UPDATE", update(dense_frame()[:-3]), "."),
-    "UPDATE: no frame": Case("UPDATE", update(b""), "."),
-    "UPDATE: none": Case("UPDATE", lambda orders: orders.request(UPDATE), "0 gradients|0 GRADIENT"),
+    # an update, which EMBED and END_ROUND bring
+    "UPDATE: before the first embedding": Case(
+        "EMBED",
+        lambda orders: orders.request(EMBED, (PART_GRADIENT, dense_frame())),
+        "an update came to party_1 before the round's first embedding",
+    ),
+    "UPDATE: NaN": Case("END_ROUND", update(dense_frame(value=float("nan"))), "finite|NaN|nan"),
+    "UPDATE: infinite": Case("END_ROUND", update(dense_frame(value=float("inf"))), "finite|inf"),
+    "UPDATE: another shape": Case("END_ROUND", update(dense_frame(rows=8, width=16)), "8|shape"),
+    "UPDATE: a shape beyond memory": Case("END_ROUND", update(dense_frame(rows=65_000, width=65_000, values=1)), "."),
+    "UPDATE: cut off": Case("END_ROUND", update(dense_frame()[:-3]), "."),
+    "UPDATE: no frame": Case("END_ROUND", update(b""), "."),
+    "UPDATE: none": Case("END_ROUND", lambda orders: orders.request(END_ROUND), "0 gradients|0 GRADIENT"),
     "UPDATE: two": Case(
-        "UPDATE",
-        lambda orders: orders.request(UPDATE, (PART_GRADIENT, dense_frame()), (PART_GRADIENT, dense_frame())),
+        "END_ROUND",
+        lambda orders: orders.request(END_ROUND, (PART_GRADIENT, dense_frame()), (PART_GRADIENT, dense_frame())),
         "2 gradients|2 GRADIENT",
     ),
-    "UPDATE: settings instead": Case("UPDATE", lambda orders: orders.request(UPDATE, (PART_CONTROL, b"{}")), "."),
+    "UPDATE: settings instead": Case("END_ROUND", lambda orders: orders.request(END_ROUND, (PART_CONTROL, b"{}")), "."),
     # EVALUATE
     "EVALUATE: rows that are not there": Case("EVALUATE", evaluate('{"start":30,"stop":70}'), "30 to 70"),
     "EVALUATE: backwards": Case("EVALUATE", evaluate('{"start":40,"stop":0}'), "40 to 0"),

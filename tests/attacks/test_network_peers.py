@@ -60,7 +60,7 @@ def listening(authority: Authority, folder: Path, **tls: Path) -> Iterator[tuple
 
 def hello(name: str = "party_1", **changes: Any) -> Envelope:
     fields = {"party": name, "instance": "one", "embedding_width": 8, "agreement": "{}"}
-    return Envelope(version=1, hello=Hello(**fields | changes))
+    return Envelope(version=2, hello=Hello(**fields | changes))
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def test_a_full_server_is_dialled_again(authority: Authority):
             await anext(incoming)
             await busy.wait()
             await context.write(
-                Envelope(version=1, run="r", welcome={"heartbeat_s": 1, "silence_s": 9}).SerializeToString()
+                Envelope(version=2, run="r", welcome={"heartbeat_s": 1, "silence_s": 9}).SerializeToString()
             )
             await asyncio.sleep(LIMIT_S)
 

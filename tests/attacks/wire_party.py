@@ -79,11 +79,11 @@ class WireParty:
                 field[:] = value
             else:
                 setattr(hello, name, value)
-        return Dialled(self, Envelope(version=1, hello=hello))
+        return Dialled(self, Envelope(version=2, hello=hello))
 
     def reply(self, order: Envelope, assigned: dict[str, Any]) -> Envelope:
         """Return the honest answer to an order."""
-        answer = Envelope(version=1, run=order.run, session=order.session, sequence=order.sequence)
+        answer = Envelope(version=2, run=order.run, session=order.session, sequence=order.sequence)
         answer.round, answer.exchange = order.round, order.exchange
         match order.WhichOneof("kind"):
             case "restore":
@@ -102,8 +102,6 @@ class WireParty:
                 return message(DONE, round_index, exchange)
             case 2:
                 return message(EMBEDDING, round_index, exchange, (PART_EMBEDDING, frame(self.shape)))
-            case 4:
-                return message(DONE, round_index, exchange)
             case 5:
                 return message(REPORT, round_index, exchange, (PART_CONTROL, encoded(self.report(assigned))))
             case 7:
@@ -201,7 +199,7 @@ class Dialled:
             return str(end)
 
 
-NAMES = {1: "START_ROUND", 2: "EMBED", 4: "UPDATE", 5: "END_ROUND", 7: "EVALUATE", 9: "DESCRIBE"}
+NAMES = {1: "START_ROUND", 2: "EMBED", 5: "END_ROUND", 7: "EVALUATE", 9: "DESCRIBE"}
 
 
 def name_of(order: Envelope) -> str:

@@ -18,7 +18,7 @@ from vfl.wire.envelope_pb2 import Envelope
 
 RUN = "0123456789abcdef"
 ROWS, WIDTH, TEST_ROWS = 16, 8, 40
-START_ROUND, EMBED, UPDATE, END_ROUND, EVALUATE, DESCRIBE = 1, 2, 4, 5, 7, 9
+START_ROUND, EMBED, END_ROUND, EVALUATE, DESCRIBE = 1, 2, 5, 7, 9
 PART_GRADIENT, PART_HEAD, PART_CONTROL = 2, 3, 4
 TERMS: dict[str, Any] = {"rounds": 2, "alpha": {"0": 0.2}, "beta": {"0": 0.5}, "evaluation_rows": TEST_ROWS}
 
@@ -55,11 +55,11 @@ class Orders:
         self.session, self.sequence = 1, 0
 
     def header(self, **changes: Any) -> dict[str, Any]:
-        fields = {"version": 1, "run": RUN, "session": self.session, "sequence": self.sequence}
+        fields = {"version": 2, "run": RUN, "session": self.session, "sequence": self.sequence}
         return fields | changes
 
     def welcome(self, **changes: Any) -> Sent:
-        envelope = Envelope(version=1, run=changes.pop("run", RUN))
+        envelope = Envelope(version=2, run=changes.pop("run", RUN))
         fields = {"heartbeat_s": 0.5, "silence_s": 30.0, "terms": json.dumps(TERMS)} | changes
         for name, value in fields.items():
             setattr(envelope.welcome, name, value)
@@ -81,8 +81,8 @@ class Orders:
     def start_round(self, text: str = '{"alpha":0.2,"beta":0.5}', round: int = 0, **changes: Any) -> Sent:
         return self.request(START_ROUND, (PART_CONTROL, text.encode()), round=round, **changes)
 
-    def update(self, payload: bytes | None = None) -> Sent:
-        return self.request(UPDATE, (PART_GRADIENT, dense_frame() if payload is None else payload))
+    def end_round(self, payload: bytes | None = None) -> Sent:
+        return self.request(END_ROUND, (PART_GRADIENT, dense_frame() if payload is None else payload))
 
     def evaluate(self, text: str = '{"start":0,"stop":40}') -> Sent:
         return self.request(EVALUATE, (PART_CONTROL, text.encode()))
@@ -93,8 +93,7 @@ HONEST: dict[str, Lie] = {
     "restore": lambda orders: orders.control("restore"),
     "START_ROUND": lambda orders: orders.start_round(),
     "EMBED": lambda orders: orders.request(EMBED),
-    "UPDATE": lambda orders: orders.update(),
-    "END_ROUND": lambda orders: orders.request(END_ROUND),
+    "END_ROUND": lambda orders: orders.end_round(),
     "EVALUATE": lambda orders: orders.evaluate(),
     "DESCRIBE": lambda orders: orders.request(DESCRIBE),
     "save": lambda orders: orders.control("save", round=1),

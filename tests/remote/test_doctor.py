@@ -58,8 +58,8 @@ def test_every_cause_is_told_apart_and_the_training_does_not_notice(federate, in
     assert "embedding_size (server 8, party 4)" in text
     write_run_id(make(federation.folder / "elsewhere"), "0123456789abcdef")
     assert "belongs to run 0123456789abcdef" in patient.wrong(run_dir="elsewhere")["joining"]
-    monkeypatch.setattr(party_process, "PROTOCOL_VERSION", 2)
-    assert "protocol version 2 came, this side speaks 1; install the same" in patient.wrong()["joining"]
+    monkeypatch.setattr(party_process, "PROTOCOL_VERSION", 3)
+    assert "protocol version 3 came, this side speaks 2; install the same" in patient.wrong()["joining"]
     monkeypatch.undo()
     assert "takes no plaintext" in patient.wrong(insecure=True)["connection"]
 

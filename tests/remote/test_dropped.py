@@ -155,4 +155,4 @@ def test_an_absent_party_does_nothing(configure):
     report = Report.from_json(away.answer(Message(Kind.END_ROUND, 3)).only(PartKind.CONTROL))
     assert (report.alpha, report.parameters) == (0.5, 9)
     assert (report.train_macs, report.omega, report.elapsed_s) == (0, 0.0, 0.0)
-    assert away.answer(Message(Kind.UPDATE, 3, 1)).kind == Kind.DONE
+    assert away.answer(Message(Kind.START_ROUND, 4)).kind == Kind.DONE

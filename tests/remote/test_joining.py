@@ -233,21 +233,21 @@ WIDTH_AS_TEXT = bytes([3 << 3 | 2, 1]) + b"8"
 """And ``embedding_width`` of a hello."""
 STRANGE = {
     "another version": (
-        lambda hello: Envelope(version=2, hello=hello.hello).SerializeToString(),
-        "protocol version 2 came, this side speaks 1; install the same release",
+        lambda hello: Envelope(version=3, hello=hello.hello).SerializeToString(),
+        "protocol version 3 came, this side speaks 2; install the same release",
     ),
     "no envelope": (lambda hello: b"\xff" * 40, "40 bytes are no envelope of this protocol"),
-    "nothing inside": (lambda hello: Envelope(version=1).SerializeToString(), "an envelope without content"),
+    "nothing inside": (lambda hello: Envelope(version=2).SerializeToString(), "an envelope without content"),
     "a field of another type": (
         lambda hello: hello.SerializeToString() + ROUND_AS_TEXT,
-        "an envelope with fields that version 1 does not have, or of another type",
+        "an envelope with fields that version 2 does not have, or of another type",
     ),
     "a field of the hello of another type": (
-        lambda hello: Envelope(version=1, hello=Hello.FromString(WIDTH_AS_TEXT)).SerializeToString(),
-        "an envelope with fields that version 1 does not have, or of another type",
+        lambda hello: Envelope(version=2, hello=Hello.FromString(WIDTH_AS_TEXT)).SerializeToString(),
+        "an envelope with fields that version 2 does not have, or of another type",
     ),
     "no hello": (
-        lambda hello: Envelope(version=1, reply=b"").SerializeToString(),
+        lambda hello: Envelope(version=2, reply=b"").SerializeToString(),
         "a stream begins with hello, not with reply",
     ),
 }

@@ -51,8 +51,7 @@ class Server:
         reply = self.ask(Message(Kind.EMBED, index, 0))
         gradient = reply.parts[0].payload  # of the right shape, and that is all that matters
         parts = (type(reply.parts[0])(PartKind.GRADIENT, gradient),)
-        self.ask(Message(Kind.UPDATE, index, 0, parts))
-        self.ask(Message(Kind.END_ROUND, index))
+        self.ask(Message(Kind.END_ROUND, index, 0, parts))
 
     def save(self, rounds: int) -> str:
         return self.worker.answer(Parcel(self.order(save=Save(round=rounds))))[0].saved.digest
@@ -165,8 +164,8 @@ def test_rounds_come_one_after_another(make_worker):
         server.ask(Message(Kind.START_ROUND, 0, parts=(RATIOS,)))
     server.ask(Message(Kind.START_ROUND, 1, parts=(RATIOS,)))
     server.ask(Message(Kind.EMBED, 1, 0))
-    with pytest.raises(MessageError, match="no embedding of round 2, exchange 0 to update"):
-        server.ask(Message(Kind.UPDATE, 2, 0))
+    with pytest.raises(MessageError, match="exchange 1 of 1 of round 1: no end of round 2 yet"):
+        server.ask(Message(Kind.END_ROUND, 2))
     with pytest.raises(EnvelopeError, match="save of round 5 came, this session has trained 1"):
         server.save(5)
 
@@ -185,7 +184,7 @@ def test_a_round_ends_after_its_exchanges_in_order(make_worker):
     server = Server(make_worker())
     server.restore()
     server.ask(Message(Kind.START_ROUND, 0, parts=(RATIOS,)))
-    with pytest.raises(MessageError, match="is at exchange 0 of 1: no end yet"):
+    with pytest.raises(MessageError, match="is at exchange 0 of 1 of round 0: no end of round 0 yet"):
         server.ask(Message(Kind.END_ROUND, 0))
     with pytest.raises(MessageError, match="not at round 0, exchange 1"):
         server.ask(Message(Kind.EMBED, 0, 1))

@@ -111,7 +111,8 @@ def test_shared_labels_forward_the_others_frames_as_they_came(build):
         for link in links
     }
     for link in links:
-        updates = [m for _, m in messages(link.down, evaluation=False) if m.kind == Kind.UPDATE]
+        updates = [m for _, m in messages(link.down, evaluation=False) if m.payloads(PartKind.EMBEDDING)]
+        assert len(updates) == len(sent[link.name])
         for exchange, update in enumerate(updates):
             others = [sent[other.name][exchange] for other in links if other is not link]
             assert update.payloads(PartKind.EMBEDDING) == others

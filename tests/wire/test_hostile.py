@@ -31,7 +31,7 @@ def originals() -> list[tuple[bytes, ValueType]]:
     for kind in types:
         for beta in (0.0, 0.4, 0.9):
             frame = Part(PartKind.EMBEDDING, encode(sparsify(values, beta), kind))
-            for message in (Message(Kind.UPDATE, 3, 1, (frame,)), Message(Kind.EVALUATE, 3, 1, (asked,))):
+            for message in (Message(Kind.EMBED, 3, 1, (frame,)), Message(Kind.EVALUATE, 3, 1, (asked,))):
                 envelope = Envelope(version=PROTOCOL_VERSION, run=RUN, session=1, sequence=2, round=3, exchange=1)
                 envelope.reply = b""
                 made.append((b"".join(cut(envelope, pieces(message))), kind))

@@ -60,8 +60,8 @@ def test_mutated_bytes_give_a_message_or_the_typed_error(message: Message, data:
         (b"\x02" + pack(Message(Kind.EMBED))[1:], "protocol version 2, this side speaks 1"),
         (b"\x01\x63" + pack(Message(Kind.EMBED))[2:], "99 is no Kind"),
         (pack(Message(Kind.EMBED)) + b"x", "1 bytes after the last part"),
-        (pack(Message(Kind.UPDATE, parts=(Part(PartKind.HEAD, b"abc"),)))[:-1], "truncated in a part's payload"),
-        (pack(Message(Kind.UPDATE, parts=(Part(PartKind.HEAD, b""),)))[:-1], "truncated in a part's header"),
+        (pack(Message(Kind.END_ROUND, parts=(Part(PartKind.HEAD, b"abc"),)))[:-1], "truncated in a part's payload"),
+        (pack(Message(Kind.END_ROUND, parts=(Part(PartKind.HEAD, b""),)))[:-1], "truncated in a part's header"),
         (pack(Message(Kind.EMBED))[:10] + (MAX_PARTS + 1).to_bytes(2, "little"), "at most 4096 are allowed"),
         (
             pack(Message(Kind.REPORT, parts=(Part(PartKind.CONTROL, bytes(MAX_SETTINGS_BYTES + 1)),))),

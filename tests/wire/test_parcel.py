@@ -47,7 +47,7 @@ def test_what_is_cut_comes_together_and_is_protobuf(content: list[bytes]):
 
 
 def test_parcels_follow_one_another():
-    beat, save = Envelope(version=1, heartbeat=Heartbeat()), Envelope(version=1, run="r", save=Save(round=2))
+    beat, save = Envelope(version=2, heartbeat=Heartbeat()), Envelope(version=2, run="r", save=Save(round=2))
     assembler = Assembler(1)
     pieces = [*cut(beat), *cut(header(), [bytes(50)]), *cut(save), *cut(header(), [b"x"])]
     came = [each for each in map(assembler.add, pieces) if each is not None]
@@ -57,7 +57,7 @@ def test_parcels_follow_one_another():
 
 OTHERS = header(request=None).SerializeToString()
 WHOLE = with_content(b"abc").SerializeToString()
-BEAT = Envelope(version=1, heartbeat=Heartbeat()).SerializeToString()
+BEAT = Envelope(version=2, heartbeat=Heartbeat()).SerializeToString()
 REFUSED: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
     "a piece is cut short": (lambda p: [p[0], p[1][:-1]], "15 bytes of a request came where 16 are due"),
     "a piece is too long": (lambda p: [p[0] + b"x"], "15 bytes of a request came where 14 are due"),
@@ -76,10 +76,10 @@ REFUSED: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
     "content twice": (lambda p: [b"\x72\x01x" + WHOLE], "a request with more than one content"),
     "two kinds": (lambda p: [b"\x72\x01x" + BEAT], "a request with more than one content"),
     "no envelope behind it": (lambda p: [b"\x72\x01x\xff\xff"], "are no envelope of this protocol"),
-    "another version behind it": (lambda p: [b"\x72\x01x\x08\x02"], "protocol version 2 came, this side speaks 1"),
+    "another version behind it": (lambda p: [b"\x72\x01x\x08\x03"], "protocol version 3 came, this side speaks 2"),
     "a number where text is due": (lambda p: [b"\x72\x01x" + OTHERS + b"\x10\x05"], "or of another type"),
     "text where a number is due": (lambda p: [b"\x72\x01x" + OTHERS + b"\x2a\x01x"], "or of another type"),
-    "an unknown field": (lambda p: [b"\x72\x01x" + OTHERS + b"\xa0\x06\x01"], "that version 1 does not have"),
+    "an unknown field": (lambda p: [b"\x72\x01x" + OTHERS + b"\xa0\x06\x01"], "that version 2 does not have"),
 }
 
 

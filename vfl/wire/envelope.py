@@ -43,7 +43,7 @@ __all__ = [
     "refusal",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MOST_ROUNDS = 10_000
 """Saved rounds that a hello may name."""
 EXIT_CODES = (0, 2, 3, 130)

@@ -39,12 +39,11 @@ class Kind(IntEnum):
     START_ROUND = 1
     """Settings of the round (alpha, beta) and, with head_sync replay, the head."""
     EMBED = 2
-    """Asks for the embedding of the exchange's batch."""
+    """Asks for the embedding of the exchange's batch. First comes the update of the exchange before, which this
+    brings: what a party needs for its local iterations, the others' embeddings or its gradient."""
     EMBEDDING = 3
-    UPDATE = 4
-    """What a party needs for its local iterations: the others' embeddings, or its gradient."""
     END_ROUND = 5
-    """Asks for the round's report."""
+    """Asks for the round's report; brings the last exchange's update."""
     REPORT = 6
     EVALUATE = 7
     """Asks for the embedding of a range of test samples."""
@@ -72,7 +71,6 @@ class PartKind(IntEnum):
 REPLIES: Mapping[Kind, Kind] = {
     Kind.START_ROUND: Kind.DONE,
     Kind.EMBED: Kind.EMBEDDING,
-    Kind.UPDATE: Kind.DONE,
     Kind.END_ROUND: Kind.REPORT,
     Kind.EVALUATE: Kind.EVALUATION,
     Kind.MEAN: Kind.EVALUATION,
@@ -84,12 +82,13 @@ MEASURING = frozenset(
     {Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION, Kind.PRICES, Kind.PRICED}
 )
 """Messages that look at the model and do not train it."""
+UPDATE = PartKind.EMBEDDING, PartKind.GRADIENT, PartKind.HEAD
+"""Of an exchange's update."""
 PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.START_ROUND: (PartKind.CONTROL, PartKind.HEAD),
-    Kind.EMBED: (),
+    Kind.EMBED: UPDATE,
     Kind.EMBEDDING: (PartKind.EMBEDDING,),
-    Kind.UPDATE: (PartKind.EMBEDDING, PartKind.GRADIENT, PartKind.HEAD),
-    Kind.END_ROUND: (),
+    Kind.END_ROUND: UPDATE,
     Kind.REPORT: (PartKind.CONTROL,),
     Kind.EVALUATE: (PartKind.CONTROL,),
     Kind.EVALUATION: (PartKind.EMBEDDING,),

@@ -88,7 +88,7 @@ class StandIn:
                     weights_digest=digest, finished_digest=digest, evaluation_macs=0, widths={}, original_widths={}
                 )
                 parts = (described.part(),)
-            case Kind.START_ROUND | Kind.UPDATE:
+            case Kind.START_ROUND:
                 pass
             case Kind.PRICES:  # nothing can be spared a party that is away
                 free = (0,) * len(AskedRatios.from_json(request.only(PartKind.CONTROL)).alphas)
