@@ -1,20 +1,23 @@
-"""An image in TensorBoard at every pruning: how many channels of each layer every party has left."""
+"""A picture in TensorBoard at every pruning: how many channels of each layer every party has left."""
 # pyright: reportUnknownMemberType=false
 # matplotlib's and SummaryWriter's signatures are partly untyped.
 
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from parties.head_server import HeadServer
 from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.tensorboard import TensorBoard
+from vfl.tensorboard import MOST_OWNERS, TensorBoard
+from vfl.wire.control import Description
 
 FULL, KEPT = "#D9D9D9", "#0072B2"
 
 
 class ShowWidths(Callback):
-    """Draws ``widths/PARTY`` in the rounds in which a party's alpha rose.
+    """Draws ``widths``, one picture of all parties, in the rounds in which a party's alpha rose.
 
     Into the file of ``tensorboard``, which comes before it: a second file would keep TensorBoard from reading on.
     """
@@ -29,40 +32,45 @@ class ShowWidths(Callback):
         self.alphas = {name: report.alpha for name, report in self.server.reports.items()}
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
-        """Draw the parties that were pruned in this round."""
+        """Draw the parties where one was pruned in this round."""
         tags = {link.name: f"alpha/{link.name}" for link in self.server.links}
         alphas = {name: metrics[tag] for name, tag in tags.items() if tag in metrics}  # none of who never reported
-        pruned = [name for name, alpha in alphas.items() if alpha > self.alphas.get(name, 0.0)]
+        pruned = any(alpha > self.alphas.get(name, 0.0) for name, alpha in alphas.items())
         self.alphas = alphas
         if not pruned:
             return
         described = self.server.describe()
+        shown = {  # a stand-in for a lost party has no widths
+            f"{name}, alpha {alpha:g}": described[name] for name, alpha in alphas.items() if described[name].widths
+        }
         writer = self.tensorboard.writer
         assert writer is not None
-        for name in pruned:
-            if not described[name].widths:  # a stand-in for a lost party has none
-                continue
-            title = f"{name}, alpha {alphas[name]:g}, round {round_index}"
-            image_HWC = draw_widths(title, described[name].widths, described[name].original_widths)
-            writer.add_image(f"widths/{name}", image_HWC, round_index, dataformats="HWC")
+        if shown:
+            image_HWC = draw_widths(f"round {round_index}", dict(islice(shown.items(), MOST_OWNERS)))
+            writer.add_image("widths", image_HWC, round_index, dataformats="HWC")
 
 
-def draw_widths(title: str, widths: dict[str, int], original_widths: dict[str, int]) -> "np.ndarray[Any, Any]":
-    """Return a picture [H, W, 4] uint8 of the channels left of every layer, by layer name."""
+def draw_widths(title: str, parties: Mapping[str, Description]) -> "np.ndarray[Any, Any]":
+    """Return a picture [H, W, 4] uint8 of the channels left of every layer of every party, by what names the party."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second: only prunings draw
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 1.1 + 0.24 * len(widths)), dpi=110, layout="constrained")
+    columns = min(2, len(parties))
+    rows = -(-len(parties) // columns)
+    layers = max(len(party.widths) for party in parties.values())
+    figure = Figure(figsize=(1 + 3.2 * columns, 0.8 + rows * (0.7 + 0.24 * layers)), dpi=110, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    names = list(widths)
-    axes.barh(names, [original_widths[name] for name in names], color=FULL, label="as built")
-    bars = axes.barh(names, [widths[name] for name in names], color=KEPT, label="left")
-    axes.bar_label(bars, fontsize=7, padding=2)
-    axes.invert_yaxis()
-    axes.set_xlabel("channels")
-    axes.set_title(title, fontsize=10)
-    axes.tick_params(labelsize=8)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    for place, (name, party) in enumerate(parties.items(), start=1):
+        axes = figure.add_subplot(rows, columns, place)
+        layer_names = list(party.widths)
+        axes.barh(layer_names, [party.original_widths[layer] for layer in layer_names], color=FULL, label="as built")
+        bars = axes.barh(layer_names, [party.widths[layer] for layer in layer_names], color=KEPT, label="left")
+        axes.bar_label(bars, fontsize=7, padding=2)
+        axes.invert_yaxis()
+        axes.set_xlabel("channels", fontsize=8)
+        axes.set_title(name, fontsize=10)
+        axes.tick_params(labelsize=8)
+    figure.suptitle(title, fontsize=10)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())

@@ -459,13 +459,13 @@ def test_progress_is_one_plain_line_per_round_where_there_is_no_terminal(tmp_pat
     show(tmp_path, 3, Console(file=file, width=40))  # narrower than the lines
     saved = "saved: compute 25%  communication 50%"
     assert file.getvalue().rstrip("\n").split("\n") == [
-        f"round 1/3  loss 1.0000  {saved}",
-        f"round 2/3  loss 0.5000  test accuracy 2.00%  {saved}",
-        f"round 3/3  loss 0.3333  test accuracy 3.00%  {saved}",
+        f"round 0 (1/3)  loss 1.0000  {saved}",
+        f"round 1 (2/3)  loss 0.5000  test accuracy 2.00%  {saved}",
+        f"round 2 (3/3)  loss 0.3333  test accuracy 3.00%  {saved}",
     ]
     file = io.StringIO()
     show(tmp_path, 4, Console(file=file))
-    assert file.getvalue().startswith("resumed after 3 of 4 rounds\nround 4/4  loss 0.2500")
+    assert file.getvalue().startswith("resumed after 3 of 4 rounds\nround 3 (4/4)  loss 0.2500")
 
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
@@ -478,10 +478,10 @@ def test_progress_is_a_bar_on_a_terminal_above_which_the_rounds_stay(tmp_path: P
     text = file.getvalue()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert text.startswith(HIDE)
-    assert re.search("round 2/2 ━+ ", plain), "also after the first round's line"
-    assert "round 1/2" in plain
-    assert "3/2" not in plain
-    assert "round 2/2  loss 0.5000  test accuracy 2.00%" in plain
+    assert re.search("round 1 of 2 ━+ ", plain), "also after the first round's line"
+    assert "round 0 of 2" in plain
+    assert "2 of 2" not in plain
+    assert "round 1 (2/2)  loss 0.5000  test accuracy 2.00%" in plain
     assert text.rfind(SHOW) > text.rfind(HIDE)  # the cursor is back
 
 

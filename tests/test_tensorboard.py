@@ -11,9 +11,12 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from parties.mode import VERTICAL
 from parties.widths import ShowWidths, draw_widths
 from vfl.checkpoint import CheckpointStore
+from vfl.config import dotted_settings, parse_config
 from vfl.horizontal.mode import HORIZONTAL
 from vfl.loop import TrainingLoop
-from vfl.tensorboard import TensorBoard, layout
+from vfl.tensorboard import TensorBoard, layout, run_name
+from vfl.tensorboard_hparams import hparams_summaries
+from vfl.wire.control import Description
 
 
 def events_of(folder: Path) -> EventAccumulator:
@@ -30,21 +33,16 @@ def trained(build, tmp_path: Path) -> Path:
     sections |= {"models": {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 4}}}
     for rounds in (2, 4):
         server = build(**sections)
-        tensorboard = TensorBoard(
-            tmp_path,
-            "name: small\n",
-            {"lightweighting.beta": 0.1, "labels": "shared", "odd": (1,)},
-            VERTICAL.front_page,
-        )
+        settings = {"lightweighting.alpha": {1: 0.2}, "lightweighting.beta": 0.1, "seed": 3, "training.nesterov": False}
+        tensorboard = TensorBoard(tmp_path, "name: small\n", settings, front_page=VERTICAL.front_page)
         store = CheckpointStore(tmp_path / "checkpoints")
         TrainingLoop(server, rounds, [tensorboard, ShowWidths(server, tensorboard)], checkpoints=store).run()
     return tmp_path
 
 
-def test_every_pruning_leaves_a_picture_once(trained: Path):
+def test_every_pruning_leaves_one_picture_of_all_parties(trained: Path):
     events = events_of(trained)
-    steps = {tag: [image.step for image in events.Images(tag)] for tag in events.Tags()["images"]}
-    assert steps == {"widths/party_1": [1, 2]} | {f"widths/party_{number}": [2] for number in (2, 3, 4)}
+    assert {tag: [image.step for image in events.Images(tag)] for tag in events.Tags()["images"]} == {"widths": [1, 2]}
 
 
 def test_all_events_of_a_session_are_in_one_file(trained: Path):
@@ -55,15 +53,73 @@ def test_the_page_has_the_configuration_and_the_hyperparameters(trained: Path):
     events = events_of(trained)
     (text,) = {event.tensor_proto.string_val[0] for event in events.Tensors("config/text_summary")}
     assert text == b"```yaml\nname: small\n```"
-    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-    hparams = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams  # pyright: ignore[reportAttributeAccessIssue]  # generated without a stub
-    assert hparams["lightweighting.beta"].number_value == 0.1
-    assert hparams["labels"].string_value == "shared"
-    assert hparams["odd"].string_value == "(1,)"
-    content = events.summary_metadata["_hparams_/experiment"].plugin_data.content
-    columns = plugin_data_pb2.HParamsPluginData.FromString(content).experiment.metric_infos  # pyright: ignore[reportAttributeAccessIssue]  # generated without a stub
-    shown = {column.name.tag for column in columns}
-    assert {"accuracy/test", "savings/compute", "savings/communication"} <= shown <= set(events.Tags()["scalars"])
+    last = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("result/text_summary")][-1]
+    accuracy = events.Scalars("accuracy/test")[-1].value
+    assert f"| accuracy/test | {accuracy:.6g} |" in last
+    assert "| savings/compute |" in last
+
+
+def hparams_of(settings: dict[str, object], varied: tuple[str, ...] = ()) -> tuple[Any, Any]:
+    summaries = hparams_summaries("name", settings, varied, VERTICAL.front_page)
+    contents = [each.value[0].metadata.plugin_data.content for each in summaries]
+    experiment, start = map(plugin_data_pb2.HParamsPluginData.FromString, contents)  # pyright: ignore[reportAttributeAccessIssue]  # generated without a stub
+    return experiment.experiment, start.session_start_info
+
+
+def test_every_run_has_the_same_columns_with_a_value_in_each(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(Path(__file__).parents[1])
+    runs = ({"mode": "horizontal"}, {"lightweighting": {"alpha": {"party_1": {2: 0.5}}, "beta": {0: 0.1}}})
+    shown = [hparams_of(dotted_settings(parse_config({"name": "x", **run}))) for run in runs]
+    columns = [[info.name for info in experiment.hparam_infos] for experiment, _start in shown]
+    assert columns[0] == columns[1]
+    for experiment, start in shown:
+        first = sorted(info.name for info in experiment.hparam_infos if info.differs)
+        assert first == ["alpha", "beta", "data.dataset.kind", "mode", "seed"]
+        assert {info.name for info in experiment.hparam_infos} == set(start.hparams)
+        assert {value.WhichOneof("kind") for value in start.hparams.values()} >= {"bool_value", "number_value"}
+    assert shown[1][1].hparams["alpha"].string_value == "{'party_1': {2: 0.5}}"
+
+
+def test_what_a_sweep_varies_stands_first():
+    experiment, _start = hparams_of(
+        {"seed": 0, "training.batch_size": 8, "mode": "vertical"}, ("seed", "training.batch_size")
+    )
+    assert {info.name for info in experiment.hparam_infos if info.differs} == {
+        "alpha",
+        "beta",
+        "seed",
+        "training.batch_size",
+    }
+
+
+def test_a_row_is_named_by_the_run_first_and_its_sweep_then(tmp_path: Path):
+    (tmp_path / "ratios").mkdir()
+    (tmp_path / "ratios" / "sweep.json").touch()
+    assert run_name(tmp_path / "ratios" / "runs" / "beta0.4-seed1") == "beta0.4-seed1 (ratios)"
+    assert run_name(tmp_path / "runs" / "quickstart") == "quickstart"
+
+
+def test_every_party_has_a_folder_and_so_a_colour_with_units_for_people(trained: Path):
+    whole = events_of(trained)
+    for name in ("party_1", "party_4"):
+        own = events_of(trained / "parties" / name)
+        for title, tag, factor in (
+            ("sent up (MB)", "uplink_bytes", 1e6),
+            ("model (GMAC per sample)", "macs_per_sample", 1e9),
+        ):
+            shown = {event.step: event.value * factor for event in own.Scalars(f"by party/{title}")}
+            assert shown == pytest.approx({event.step: event.value for event in whole.Scalars(f"{tag}/{name}")})
+
+
+def test_an_only_owner_and_runs_of_a_sweep_have_no_further_folders(tmp_path: Path):
+    metrics = {f"savings_compute/{name}": 0.5 for name in ("a", "b")}
+    for name, varied, told in (("sweep", ("seed",), metrics), ("only", (), {"savings_compute/a": 0.5})):
+        board = TensorBoard(tmp_path / name, varied=varied)
+        board.on_round(None, 0, told)  # pyright: ignore[reportArgumentType]  # looks at the metrics alone
+        assert board.writer is not None
+        board.writer.close()
+        assert not (tmp_path / name / "parties").exists()
+    assert "by party/compute saved" in events_of(tmp_path / "only").Tags()["scalars"]
 
 
 def test_the_page_opens_on_the_savings(trained: Path):
@@ -72,7 +128,6 @@ def test_the_page_opens_on_the_savings(trained: Path):
     first = min(categories, key=lambda category: category.title)
     assert [chart.title for chart in first.chart] == [
         *("test accuracy", "compute saved", "communication saved"),
-        *("compute saved, by party", "communication saved, by party"),
     ]
 
 
@@ -95,9 +150,22 @@ def test_a_horizontal_run_has_no_empty_charts():
     assert [list(charts) for charts in sections.values()] == [["test accuracy"], ["loss"]]
 
 
-def test_the_picture_grows_with_the_layers():
-    small = draw_widths("t", {"a": 3}, {"a": 4})
-    large = draw_widths("t", {f"l{n}": 3 for n in range(10)}, {f"l{n}": 4 for n in range(10)})
+def test_the_layouts_of_different_runs_have_equal_charts():
+    horizontal = layout({"accuracy/test": 0.5, "loss/train": 1.0}, HORIZONTAL.front_page)
+    vertical = layout({"accuracy/test": 0.5, "loss/train": 1.0, "savings/compute": 0.5}, VERTICAL.front_page)
+    for title, charts in horizontal.items():
+        assert charts.items() <= vertical[title].items()
+
+
+def test_the_picture_grows_with_the_layers_and_the_parties():
+    def picture(layers: int, parties: int) -> Any:
+        built = {f"l{layer}": 4 for layer in range(layers)}
+        party = Description.model_construct(widths=dict.fromkeys(built, 3), original_widths=built)
+        return draw_widths("t", {f"p{number}": party for number in range(parties)})
+
+    small, long, wide = picture(1, 1), picture(10, 1), picture(1, 3)
     assert small.shape[2] == 4
-    assert large.shape[0] > small.shape[0]
+    assert long.shape[0] > small.shape[0]
+    assert wide.shape[0] > small.shape[0]
+    assert wide.shape[1] > small.shape[1]
     assert len({tuple(pixel) for pixel in small.reshape(-1, 4)}) > 10

@@ -96,14 +96,14 @@ class ShowProgress(Callback):
         text = "  ".join(texts + [form.format(metrics[tag]) for tag, form in self.shown.items() if tag in metrics])
         self.bar.update(self.task, completed=0)
         self._label_round(loop)
-        self._print(f"round {round_index + 1}/{loop.rounds}  {text}")
+        self._print(f"round {round_index} ({round_index + 1}/{loop.rounds})  {text}")
 
     def on_end(self, loop: TrainingLoop) -> None:
         """Take the bar away."""
         self.bar.stop()
 
     def _label_round(self, loop: TrainingLoop) -> None:
-        self.bar.update(self.task, label=f"{min(loop.next_round + 1, loop.rounds)}/{loop.rounds}")
+        self.bar.update(self.task, label=f"{min(loop.next_round, loop.rounds - 1)} of {loop.rounds}")
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -58,9 +58,9 @@ class RunResult:
 
     @property
     def curve(self) -> list[tuple[int, float]]:
-        """Rounds that were evaluated, counted from 1, and their score."""
+        """Rounds that were evaluated, and their score."""
         tag = f"{self.metric}/test"
-        return [(int(row["round"]) + 1, row[tag]) for row in self.rows if tag in row]
+        return [(int(row["round"]), row[tag]) for row in self.rows if tag in row]
 
     @property
     def best(self) -> float:

@@ -2,30 +2,45 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # SummaryWriter's methods are unannotated in PyTorch.
 
-from collections.abc import Mapping
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams as hparams_summaries
 
 from vfl.loop import Callback, Metrics, TrainingLoop
 from vfl.results import CLOCK
+from vfl.tensorboard_hparams import hparams_summaries
 
 Layout = dict[str, dict[str, list[str | list[str]]]]
 
+ADDRESS = "http://localhost:6006/?smoothing=0#custom_scalars&_smoothingWeight=0"
+"""Where TensorBoard answers by default, without the smoothing that hides the last values."""
+MOST_OWNERS = 8
+"""Of a run that have curves of their own: TensorBoard has no more colours."""
+SHARE_OF_OWNER: Mapping[str, tuple[str, float]] = {
+    "compute saved": ("savings_compute", 1.0),
+    "communication saved": ("savings_communication", 1.0),
+    "sent up (MB)": ("uplink_bytes", 1e-6),
+    "sent down (MB)": ("downlink_bytes", 1e-6),
+    "model (GMAC per sample)": ("macs_per_sample", 1e-9),
+    "alpha": ("alpha", 1.0),
+    "beta": ("beta", 1.0),
+    "own work (s)": ("train_time_s", 1.0),
+    "an exchange (s)": ("exchange_s", 1.0),
+}
+"""What is shown of an owner, in units for people: the metric and the factor, by title."""
+BY_PARTY = "by party"
 
-@dataclass(frozen=True)
-class FrontPage:
-    """The charts on which the page opens; those whose quantity a run does not have are left out."""
 
-    title: str = "what is reached"
-    tags: Mapping[str, str] = field(default_factory=lambda: {"test accuracy": "accuracy/test"})
-    """Tag by title, with a line per run; the columns of the page HParams as well."""
-    by_owner: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Quantity by title, with a line per owner."""
+FrontPage = Mapping[str, str]
+"""The charts on which the page opens, with a line per run: tag by title. The columns of the page HParams as well."""
+REACHED = {"test accuracy": "accuracy/test"}
 
 
 class TensorBoard(Callback):
@@ -36,68 +51,130 @@ class TensorBoard(Callback):
     Args:
         run_dir: folder of the event files.
         config: the resolved configuration, shown as text.
-        hparams: settings on the page HParams, by dotted key.
+        settings: all settings, by dotted key, for the page HParams.
+        varied: those that a sweep varies; they stand first.
         front_page: what the page opens on.
+
+    Of a run that is compared with no other, every owner has curves in a colour of its own, and so events in a folder
+    of its own below ``parties``: TensorBoard colours folders. An only owner's are in the run's own.
     """
 
     def __init__(
         self,
         run_dir: Path,
         config: str = "",
-        hparams: Mapping[str, Any] | None = None,
-        front_page: FrontPage = FrontPage(),
+        settings: Mapping[str, object] | None = None,
+        varied: Iterable[str] = (),
+        front_page: FrontPage = REACHED,
     ) -> None:
         self.run_dir = run_dir
         self.config = config
-        self.hparams = hparams or {}
+        self.settings = settings or {}
+        self.varied = tuple(varied)
         self.front_page = front_page
         self.writer: SummaryWriter | None = None
+        self._owners: dict[str, SummaryWriter] = {}
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
-        """Write the round; the first one of a session opens an event file and purges what it will write again."""
+        """Write the round; the first one of a session opens the event files and purges what it will write again."""
         if self.writer is None:
             self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
+            self._owners = {} if self.varied else self._open_owners(self.writer, owners_of(metrics), round_index)
             self._describe(self.writer, metrics)
-        for tag, value in metrics.items():  # with a clock of its own, "relative" is the axis of its seconds
-            self.writer.add_scalar(tag, value, round_index, walltime=metrics.get(CLOCK))
-        self.writer.flush()
+        _write(self.writer, metrics, round_index, metrics.get(CLOCK))
+        for name, writer in self._owners.items():
+            _write(writer, of_owner(metrics, name), round_index, metrics.get(CLOCK))
 
     def on_end(self, loop: TrainingLoop) -> None:
-        """Close the event file."""
-        if self.writer is not None:
-            with suppress(OSError):  # the rounds are flushed; closing must not hide why the run ended
-                self.writer.close()
+        """Write what was reached as text, where no curve is read off, and close the event files."""
+        if self.writer is None:
+            return
+        with suppress(OSError):  # the rounds are flushed; closing must not hide why the run ended
+            lines = [f"| {tag} | {value:.6g} |" for tag, value in loop.last_metrics.items() if self._is_result(tag)]
+            self.writer.add_text("result", "\n".join(["| last | value |", "|---|---|", *lines]), loop.next_round - 1)
+            for writer in {self.writer, *self._owners.values()}:
+                writer.close()
+
+    def _open_owners(self, own: SummaryWriter, names: Sequence[str], round_index: int) -> dict[str, SummaryWriter]:
+        if len(names) == 1:
+            return {names[0]: own}
+        folder = self.run_dir / "parties"
+        return {name: SummaryWriter(str(folder / name), purge_step=round_index) for name in names[:MOST_OWNERS]}
+
+    def _is_result(self, tag: str) -> bool:
+        return tag.endswith("/test") or tag in self.front_page.values()
 
     def _describe(self, writer: SummaryWriter, metrics: Metrics) -> None:
         """Write what belongs to the run, not to a round."""
-        writer.add_custom_scalars(layout(metrics, self.front_page))
+        writer.add_custom_scalars(layout(metrics, self.front_page, self._owners))
         if self.config:
             writer.add_text("config", f"```yaml\n{self.config}```", 0)
-        if self.hparams:
-            shown = {key: _plain(value) for key, value in self.hparams.items()}
-            columns = dict.fromkeys((*self.front_page.tags.values(), "loss/test"))
+        if self.settings:
+            tags = {tag: title for title, tag in self.front_page.items()} | {"loss/test": "test loss"}
             # add_hparams would write them into a folder of its own, apart from the run's curves.
-            for summary in hparams_summaries(shown, columns):
+            for summary in hparams_summaries(run_name(self.run_dir), self.settings, self.varied, tags):
                 writer._get_file_writer().add_summary(summary)  # pyright: ignore[reportPrivateUsage]
 
 
-def layout(metrics: Metrics, page: FrontPage) -> Layout:
-    """Return a layout of the custom scalars: the front page, then a chart per quantity with a line per owner.
+def how_to_watch(run_dir: Path) -> str:
+    """Return the command that shows a folder, as it works where this process was started, and the page's address."""
+    beside = Path(sys.executable).with_name("tensorboard")
+    if shutil.which("tensorboard") == str(beside):
+        command = ["tensorboard"]
+    elif beside.exists():
+        command = [os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)]
+    else:
+        command = [sys.executable, "-m", "tensorboard.main"]
+    return f"watch it with: {shlex.join([*command, '--logdir', str(run_dir)])}\nat {ADDRESS}"
 
-    TensorBoard sorts the sections by name, so they are numbered. A run's first round may have no evaluation yet.
+
+def run_name(run_dir: Path) -> str:
+    """Return a run's name on the page HParams, which shows a dozen letters: its own folder first."""
+    folder = run_dir.resolve()
+    in_sweep = (folder.parents[1] / "sweep.json").exists()
+    return f"{folder.name} ({folder.parents[1].name})" if in_sweep else folder.name
+
+
+def owners_of(metrics: Metrics) -> list[str]:
+    """Return the owners of whom the metrics tell what they saved: the parties of a vertical run."""
+    return [tag.partition("/")[2] for tag in metrics if tag.startswith("savings_compute/")]
+
+
+def of_owner(metrics: Metrics, name: str) -> Metrics:
+    """Return one owner's share of a round's metrics, by the tags of its own curves."""
+    shown = {title: (f"{metric}/{name}", factor) for title, (metric, factor) in SHARE_OF_OWNER.items()}
+    return {f"{BY_PARTY}/{title}": factor * metrics[tag] for title, (tag, factor) in shown.items() if tag in metrics}
+
+
+def layout(metrics: Metrics, page: FrontPage, owners: Iterable[str] = ()) -> Layout:
+    """Return a layout of the custom scalars: the front page, the owners' curves, then a chart per quantity.
+
+    TensorBoard puts the layouts of several runs together, equal charts once: so what a chart shows does not depend on
+    what else a run has. A run's first round may have no evaluation yet.
     """
-    tags = {title: tag for title, tag in page.tags.items() if tag in metrics or tag == "accuracy/test"}
-    by_owner = {title: name for title, name in page.by_owner.items() if any(t.startswith(f"{name}/") for t in metrics)}
-    others = dict.fromkeys(tag.partition("/")[0] for tag in metrics if tag not in tags.values())
-    first: dict[str, list[str | list[str]]] = {title: ["Multiline", [f"^{tag}$"]] for title, tag in tags.items()}
-    first |= {title: ["Multiline", [f"^{name}/"]] for title, name in by_owner.items()}
-    rest: dict[str, list[str | list[str]]] = {
-        name: ["Multiline", [f"^(?!({'|'.join(tags.values())})$){name}/"]]  # what the front page has is not shown twice
-        for name in others
-        if name not in by_owner.values()
+    front = {title: tag for title, tag in page.items() if tag in metrics or tag == "accuracy/test"}
+    shares = dict.fromkeys(tag for name in owners for tag in of_owner(metrics, name))
+    names = dict.fromkeys(tag.partition("/")[0] for tag in metrics if tag not in {*front.values(), *shares})
+    sections = {
+        "1 what is reached": {title: f"^{tag}$" for title, tag in front.items()},
+        f"2 {BY_PARTY}": {tag.partition("/")[2]: f"^{re.escape(tag)}$" for tag in shares},
+        "3 every quantity": {name: _all_but(name, front.values()) for name in names},
     }
-    return {f"1 {page.title}": first} | ({"2 every quantity": rest} if rest else {})
+    return {
+        title: {chart: ["Multiline", [pattern]] for chart, pattern in charts.items()}
+        for title, charts in sections.items()
+        if charts
+    }
 
 
-def _plain(value: Any) -> bool | float | str:
-    return value if isinstance(value, bool | int | float | str) else str(value)
+def _all_but(name: str, tags: Iterable[str]) -> str:
+    """Return the pattern of a quantity's tags, but for those that the front page has."""
+    shown = "|".join(tag for tag in tags if tag.startswith(f"{name}/"))
+    return f"^(?!({shown})$){name}/" if shown else f"^{name}/"
+
+
+def _write(writer: SummaryWriter, metrics: Metrics, round_index: int, walltime: float | None) -> None:
+    """Write a round; with a clock of its own, "relative" is the axis of its seconds."""
+    for tag, value in metrics.items():
+        writer.add_scalar(tag, value, round_index, walltime=walltime)
+    writer.flush()

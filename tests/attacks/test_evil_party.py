@@ -91,7 +91,7 @@ def play(federation: Federation, record: Record) -> None:
         record.said[name] = lines_after(federation, mark)
         before = before or peak_bytes(federation.running[SERVER])
     record.growth_bytes = peak_bytes(federation.running[SERVER]) - before
-    assert party.dial().follow() == "the server ended after round 2"
+    assert party.dial().follow() == "the server ended after 2 rounds"
     federation.finish()
     record.codes, record.outcome = dict(federation.codes), federation.outcome()
 
@@ -101,7 +101,7 @@ def record(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     made = Record()
     attacked, quiet = (Federation(zygote, tmp_path_factory.mktemp(name), SETTINGS) for name in ("attacked", "quiet"))
     try:
-        assert start(quiet).dial().follow() == "the server ended after round 2"
+        assert start(quiet).dial().follow() == "the server ended after 2 rounds"
         quiet.finish()
         made.undisturbed = quiet.outcome()
         play(attacked, made)

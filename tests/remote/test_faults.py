@@ -94,7 +94,7 @@ def test_sigterm_at_the_server_leaves_a_checkpoint_a_free_port_and_no_process(fe
     host, port = federation.configs[SERVER].network.listen.split(":")
     with socket.create_server((host, int(port))):
         pass
-    assert f"interrupted after round 2; go on with --run-dir {federation.run_dir} --resume" in federation.log(SERVER)
+    assert f"interrupted after 2 rounds; go on with --run-dir {federation.run_dir} --resume" in federation.log(SERVER)
     federation.run()
     assert federation.outcome() == in_process()
 
@@ -105,7 +105,7 @@ def test_sigterm_at_a_party_lets_it_leave_and_come_back(federate, in_process):
         federation.start(name, *([("embeds", IN_ROUND_2, "SIGTERM")] if name == "party_2" else []))
     assert federation.wait("party_2") == 130
     assert federation.saved_rounds("party_2") == [1, 2]
-    assert federation.log("party_2").splitlines()[-1] == "left after round 2"
+    assert federation.log("party_2").splitlines()[-1] == "left after 2 rounds"
     federation.start("party_2")
     federation.finish()
     assert federation.codes == {SERVER: [0], "party_1": [0], "party_2": [130, 0]}, federation.logs()

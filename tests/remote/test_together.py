@@ -29,7 +29,7 @@ def test_its_processes_end_when_it_is_killed_and_the_run_goes_on(federate, in_pr
     sections = {"training": {"rounds": ROUNDS}, "data": {"partition": {"columns": 1}}}
     federation = federate(**sections)
     federation.start_together()
-    federation.wait_for_line(TOGETHER, f"round 1/{ROUNDS}")
+    federation.wait_for_line(TOGETHER, f"round 0 (1/{ROUNDS})")
     assert len(processes_of(federation.run_dir)) == 2
     federation.signal(TOGETHER, signal.SIGKILL)
     assert federation.wait(TOGETHER) == -signal.SIGKILL

@@ -24,6 +24,7 @@ from vfl.checkpoint import CheckpointStore
 from vfl.config import load_config
 from vfl.data.sources import pooled
 from vfl.digest import combined_digest, weights_digest
+from vfl.tensorboard import how_to_watch
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train.py"
 TINY = {
@@ -152,8 +153,10 @@ def test_the_run_folder_holds_what_the_contract_names(finished: Path):
     events = [path.name for path in finished.iterdir() if path.name.startswith("events.out.tfevents.")]
     assert len(events) == 1
     assert {path.name for path in finished.iterdir()} - set(events) == {
-        *("config.yaml", "metrics.jsonl", "checkpoints", "summary.json")
+        *("config.yaml", "metrics.jsonl", "checkpoints", "summary.json", "parties")
     }
+    parties = {path.parent.name for path in (finished / "parties").glob("*/events.out.tfevents.*")}
+    assert parties == {"party_1", "party_2"}
     assert CheckpointStore(finished / "checkpoints").rounds() == [3, 4]
 
 
@@ -222,11 +225,11 @@ def test_what_is_shown_ends_with_a_table_of_what_was_reached_and_saved(train: Tr
     ended = train("--run-dir", run_dir)
     summary = summary_of(run_dir)
     assert (ended.code, ended.err) == (0, "")
-    assert f"tiny: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}\n" in ended.out
+    assert f"tiny: run folder {run_dir}; {how_to_watch(run_dir)}\n" in ended.out
     lines = ended.out.splitlines()
     for number in range(1, 5):
-        assert sum(line.startswith(f"round {number}/4  loss ") for line in lines) == 1
-    table = ended.out[ended.out.index("test accuracy", ended.out.index("round 4/4") + 60) :]
+        assert sum(line.startswith(f"round {number - 1} ({number}/4)  loss ") for line in lines) == 1
+    table = ended.out[ended.out.index("test accuracy", ended.out.index("round 3 (4/4)") + 60) :]
     assert table.startswith(f"test accuracy {summary['test_accuracy']:.2%} after 4 rounds")
     assert max(len(line) for line in table.splitlines()) <= 80
     assert "…" not in table

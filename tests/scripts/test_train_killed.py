@@ -235,7 +235,7 @@ def test_a_signal_ends_the_run_after_its_round_and_a_checkpoint(make_runner, uni
     ended = runner(("update", 2 * UPDATES + 1, name))
     assert (ended.code, ended.err) == (130, "")
     assert f"{name}: ending after this round and its checkpoint" in ended.out
-    assert f"interrupted after round 3; go on with --run-dir {runner.run_dir} --resume" in ended.out
+    assert f"interrupted after 3 rounds; go on with --run-dir {runner.run_dir} --resume" in ended.out
     assert runner.saved_rounds == [2, 3]  # round 3 also where every second one is due
     assert len((runner.run_dir / "metrics.jsonl").read_text().splitlines()) == 3
     assert not (runner.run_dir / "summary.json").exists()

@@ -100,8 +100,8 @@ def changed_keys(before: ExperimentConfig, after: ExperimentConfig) -> list[str]
 
 
 def dotted_settings(config: ExperimentConfig) -> dict[str, object]:
-    """Return all settings of an experiment by dotted key."""
-    return _flatten(config.model_dump())
+    """Return all settings of an experiment by dotted key; a schedule is one setting."""
+    return _settings_in(config, "")
 
 
 def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -197,6 +197,14 @@ def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(item) for item in cast(tuple[object, ...], value)]
     return str(value) if isinstance(value, Path) else value
+
+
+def _settings_in(section: Section, prefix: str) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name in (*type(section).model_fields, *(section.model_extra or ())):
+        value = getattr(section, name)
+        flat |= _settings_in(value, f"{prefix}{name}.") if isinstance(value, Section) else {prefix + name: value}
+    return flat
 
 
 def _flatten(values: object, prefix: str = "") -> dict[str, object]:

@@ -1,6 +1,6 @@
 """What the kinds of experiment differ in, seen from the room that runs them; looked up by ``mode``, here alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from vfl.config import ExperimentConfig, dotted_settings, dump_config
 from vfl.loop import Algorithm, Callback
 from vfl.registry import Registry
 from vfl.runtime import Runtime
-from vfl.tensorboard import FrontPage, TensorBoard
+from vfl.tensorboard import REACHED, FrontPage, TensorBoard
 from vfl.workers import Alone
 
 
@@ -52,7 +52,7 @@ class Mode:
     """How a round's line tells the metrics that it adds to loss and accuracy: a format by tag."""
     predict: Callable[[Path, Path | None], NDArray[np.float32]] | None = None
     """Probabilities [N, C] by the trained model in a folder, of a file's samples or the test set; None: not offered."""
-    front_page: FrontPage = field(default_factory=FrontPage)
+    front_page: FrontPage = field(default_factory=lambda: REACHED)
     """The charts on which TensorBoard opens."""
 
     def stage(
@@ -62,11 +62,10 @@ class Mode:
         run_dir: Path,
         console: Console,
         workers: Alone | None = None,
-        hparams: Mapping[str, Any] | None = None,
+        varied: Collection[str] = (),
     ) -> Stage:
-        """Return the stage of a run in ``run_dir``; ``hparams`` as in ``run_experiment``."""
-        hparams = dotted_settings(config) if hparams is None else hparams
-        board = TensorBoard(run_dir, dump_config(config), hparams, self.front_page)
+        """Return the stage of a run in ``run_dir``; ``varied`` as in ``run_experiment``."""
+        board = TensorBoard(run_dir, dump_config(config), dotted_settings(config), varied, self.front_page)
         return Stage(runtime, run_dir, console, ShowProgress(console, self.shown), board, workers or Alone())
 
 

@@ -158,7 +158,7 @@ def _train(run: SweepRun, run_dir: Path, pipe: Connection) -> None:
 def _outcome(run: SweepRun, run_dir: Path, console: ShowConsole, pipe: Connection) -> Ended:
     try:
         outcome = run_experiment(
-            run.config, run_dir, resume=True, console=console, extra_callbacks=[Tell(pipe)], hparams=run.settings
+            run.config, run_dir, resume=True, console=console, extra_callbacks=[Tell(pipe)], varied=tuple(run.settings)
         )
     except KeyboardInterrupt:
         return Ended(finished=False)

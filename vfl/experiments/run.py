@@ -1,7 +1,7 @@
 """One training from a configuration: what its mode builds, the callbacks, the loop and its signals."""
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from vfl.experiments.mode import MODES, Built, Stage
 from vfl.loop import Callback, TrainingLoop, stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, update_config, write_summary
 from vfl.runtime import start_runtime
+from vfl.tensorboard import how_to_watch
 from vfl.workers import Alone
 
 
@@ -41,13 +42,12 @@ def run_experiment(
     console: Console,
     extra_callbacks: Sequence[Callback] = (),
     workers: Alone | None = None,
-    hparams: Mapping[str, Any] | None = None,
+    varied: Collection[str] = (),
 ) -> Outcome:
     """Build the experiment and train it in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
-    ``extra_callbacks`` come after all others. Of several ``workers`` the first one alone writes. ``hparams`` are the
-    settings on TensorBoard's page of that name, by dotted key; None shows all. Raises ValueError for data or a folder
-    that cannot be used.
+    ``extra_callbacks`` come after all others. Of several ``workers`` the first one alone writes. ``varied`` are the
+    dotted keys of the settings that its sweep varies. Raises ValueError for data or a folder that cannot be used.
     """
     mode, workers = MODES.load(config.mode), workers or Alone()
     first = workers.rank == 0
@@ -55,13 +55,13 @@ def run_experiment(
         check_run(run_dir, config, resume=resume)
     # A series' last run: its data hang in reference cycles, and Python's collector counts objects, not their bytes.
     gc.collect()
-    stage = mode.stage(config, start_runtime(config), run_dir, console, workers, hparams)
+    stage = mode.stage(config, start_runtime(config), run_dir, console, workers, varied)
     built = mode.build(config, stage)
     checkpoints = run_dir / "checkpoints"
     if not first:
         return train(built, config, stage, ReadOnlyStore(checkpoints, keep=config.checkpoint.keep))
     open_run(run_dir, config)
-    console.print(f"{config.name}: run folder {run_dir}; watch it with: tensorboard --logdir {run_dir}")
+    console.print(f"{config.name}: run folder {run_dir}; {how_to_watch(run_dir)}")
     with only_process_in(run_dir):
         update_config(run_dir, config)
         store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)
@@ -122,7 +122,7 @@ def show_outcome(outcome: Outcome, config: ExperimentConfig, run_dir: Path, cons
     """Show how a training ended and return the exit code."""
     if not outcome.finished:
         rounds = outcome.summary["rounds"]
-        console.print(f"interrupted after round {rounds}; go on with --run-dir {run_dir} --resume")
+        console.print(f"interrupted after {rounds} rounds; go on with --run-dir {run_dir} --resume")
         return INTERRUPTED
     if outcome.stop_reason:
         console.print(f"stopped early: {outcome.stop_reason}")

@@ -114,7 +114,7 @@ def _ratios(subject: Subject) -> list[Drawing]:
         return []
     figure, axes = _figure("Round", "Ratio, mean over the parties")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    rounds = [int(row["round"]) + 1 for row in run.rows]
+    rounds = [int(row["round"]) for row in run.rows]
     for position, (name, label) in enumerate((("alpha", "α, filters removed"), ("beta", "β, entries not sent")), 1):
         values = [mean(values) for values in run.over_parties(name)]
         axes.step(rounds, values, where="mid", label=label, **curve_style(position, len(rounds)))
@@ -178,7 +178,7 @@ def _spent(subject: Subject) -> list[Drawing]:
         figure, axes = _figure(label, f"Test {axis(subject.metric)}")
         axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        points = [(spent[number - 1], drawn(subject.metric, score)) for number, score in run.curve]
+        points = [(spent[number], drawn(subject.metric, score)) for number, score in run.curve]
         axes.plot(*zip(*points, strict=True), **curve_style(2, len(points)))
         drawings.append(Drawing(name, f"{_score(subject)} against {_WORDS.get(name, 'time')}", "", figure))
     return drawings
@@ -243,7 +243,7 @@ _ERRORS = {"omega": "Ω, mean over rounds and parties", "psi": "Ψ, sum over the
 def _errors_by_round(run: RunResult) -> list[Drawing]:
     figure, axes = _figure("Round", "Error, mean over the parties")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    rounds = [int(row["round"]) + 1 for row in run.rows]
+    rounds = [int(row["round"]) for row in run.rows]
     for position, (name, label) in enumerate((("omega", "Ω (sparsification)"), ("psi", "Ψ (pruning)")), 1):
         values = [mean(values) for values in run.over_parties(name)]
         axes.plot(rounds, values, label=label, **curve_style(position, len(rounds)))

@@ -34,13 +34,13 @@ class Panel:
 
 
 def curves_of(
-    results: Sequence[StudyResult], metric: str = ACCURACY, across: str = "round", scale: float = 1.0, first: int = 1
+    results: Sequence[StudyResult], metric: str = ACCURACY, across: str = "round", scale: float = 1.0
 ) -> dict[str, list[Curve]]:
-    """Return a curve per seed by method, over the evaluated rounds; ``first`` is the number of the first round."""
+    """Return a curve per seed by method, over the evaluated rounds."""
     curves: dict[str, list[Curve]] = {}
     for result in results:
         rows = [row for row in result.evaluated if metric in row]
-        curve = [row[across] + first * (across == "round") for row in rows], [scale * row[metric] for row in rows]
+        curve = [row[across] for row in rows], [scale * row[metric] for row in rows]
         curves.setdefault(result.method, []).append(curve)
     return curves
 

@@ -37,7 +37,9 @@ def train_missing(
             start_from_fork(run, forks[run.folder], runs_dir)
         keep = SaveForks(run_dir, needed_rounds(forks, left).get(run.folder, set()))
         try:
-            outcome = run_experiment(run.config, run_dir, resume=True, console=console, extra_callbacks=[keep])
+            outcome = run_experiment(
+                run.config, run_dir, resume=True, console=console, extra_callbacks=[keep], varied=("seed",)
+            )
         except Diverged as error:
             on_diverged(run, error)
             continue

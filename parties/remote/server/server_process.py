@@ -118,7 +118,7 @@ class ServerProcess:
                     continue
                 if outcome.finished or outcome.signal_name:
                     code = DONE if outcome.finished else INTERRUPTED
-                    reason = f"the server ended after round {outcome.summary['rounds']}"
+                    reason = f"the server ended after {outcome.summary['rounds']} rounds"
                     return outcome
                 self._let_leave(hub, outcome)
         except Exception as error:
@@ -208,7 +208,7 @@ class ServerProcess:
             return  # one is back
         if self.stand_ins:
             self.away |= set(names)
-        hub.dismiss(names, exit_code=INTERRUPTED, reason=f"left after round {outcome.summary['rounds']}")
+        hub.dismiss(names, exit_code=INTERRUPTED, reason=f"left after {outcome.summary['rounds']} rounds")
         if self.config.network.on_party_loss == "abort":
             raise PeerLost(f"{outcome.stop_reason}; network.on_party_loss is abort")
 

@@ -39,7 +39,7 @@ def accuracy_panel(figure: str, by_label: Mapping[str, Sequence[StudyResult]]) -
     band = f" (mean and range of {seeds} seeds)" if seeds > 1 else " (1 seed)"
     title = TITLES[figure].format(round=", ".join(map(str, pruned))) + band
     curves = {
-        label: [curve for own in curves_of(results, scale=100, first=0).values() for curve in own]
+        label: [curve for own in curves_of(results, scale=100).values() for curve in own]
         for label, results in by_label.items()
         if results
     }
