@@ -139,7 +139,7 @@ class FeatureParty:
             case Kind.PRICES:
                 asked = AskedRatios.from_json(message.only(PartKind.CONTROL))
                 return (self.prices(asked.alphas).part(),)
-            case Kind.EMBEDDING | Kind.REPORT | Kind.EVALUATION | Kind.DONE | Kind.DESCRIPTION | Kind.PRICED:
+            case _:
                 raise MessageError(f"{self.name} cannot answer {message.kind.name}")
 
     @cached_property

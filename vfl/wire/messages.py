@@ -57,6 +57,19 @@ class Kind(IntEnum):
     PRICES = 13
     """Asks what the party's model would cost at some ratios alpha."""
     PRICED = 14
+    MATCH = 20
+    """Begins a match: asks for what a party brings to it."""
+    BROUGHT = 21
+    LIST = 22
+    """Asks for a part of the party's own list, as points."""
+    RAISE = 23
+    """Asks for points times the party's scalar."""
+    POINTS = 24
+    PLACES = 25
+    """Asks the label owner for its samples' places in one of its lists."""
+    PLACED = 26
+    MATCHED = 27
+    """A part of the result: the places in the party's list that stand for the samples."""
 
 
 class PartKind(IntEnum):
@@ -66,6 +79,8 @@ class PartKind(IntEnum):
     GRADIENT = 2
     HEAD = 3
     CONTROL = 4
+    POINTS = 5
+    PLACES = 6
 
 
 REPLIES: Mapping[Kind, Kind] = {
@@ -76,6 +91,11 @@ REPLIES: Mapping[Kind, Kind] = {
     Kind.MEAN: Kind.EVALUATION,
     Kind.DESCRIBE: Kind.DESCRIPTION,
     Kind.PRICES: Kind.PRICED,
+    Kind.MATCH: Kind.BROUGHT,
+    Kind.LIST: Kind.POINTS,
+    Kind.RAISE: Kind.POINTS,
+    Kind.PLACES: Kind.PLACED,
+    Kind.MATCHED: Kind.DONE,
 }
 """What answers what."""
 MEASURING = frozenset(
@@ -98,6 +118,14 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.MEAN: (),
     Kind.PRICES: (PartKind.CONTROL,),
     Kind.PRICED: (PartKind.CONTROL,),
+    Kind.MATCH: (),
+    Kind.BROUGHT: (PartKind.CONTROL,),
+    Kind.LIST: (PartKind.CONTROL,),
+    Kind.RAISE: (PartKind.POINTS,),
+    Kind.POINTS: (PartKind.POINTS,),
+    Kind.PLACES: (PartKind.CONTROL,),
+    Kind.PLACED: (PartKind.PLACES,),
+    Kind.MATCHED: (PartKind.CONTROL, PartKind.PLACES),
 }
 """The kinds of part that a message may have; a reply has one of each."""
 

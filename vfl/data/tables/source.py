@@ -26,9 +26,10 @@ from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import ColumnKind, Table, read_table
 from vfl.data.tables.config import TableConfig
 from vfl.data.tables.describe import propose_features
-from vfl.data.tables.join import Joined, Rows, join, key_cells, read_test_keys, split_rows
+from vfl.data.tables.join import Joined, Rows, join, key_cells, key_of, read_test_keys, split_rows
 from vfl.data.tables.labels import read_labels, refuse_copies
 from vfl.data.tables.match import matched
+from vfl.data.tables.own_keys import OwnKeys, own_keys
 from vfl.data.tables.preparation import TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples
 from vfl.random import generator
@@ -102,6 +103,16 @@ class Tables(Source):
         if bool(samples.features.isinf().any()):
             raise ValueError("features are infinite: leave such cells empty")
 
+    def own_keys(self, owner: str) -> OwnKeys:
+        """Return what an owner brings to a match. Raises TableError."""
+        config, path = self._config(owner)
+        table = self._read_columns(path, {}, self._keys(config, self.parties))
+        if config.label is None:
+            return own_keys(table, config, (), None)
+        others = tuple(other for other in self.parties if other != owner)
+        test = None if self.data.test_file is None else read_test_keys(self.data.test_file, key_of(config))
+        return own_keys(table, config, others, test)
+
     def read_tables(self, paths: Mapping[str, Path]) -> NewSamples:
         """Read new rows to predict, a table for each owner that is not away; labels are not looked at.
 
@@ -166,11 +177,15 @@ class Tables(Source):
         kinds = dict(self.features(owner))
         if new is None and config.label is not None:
             kinds[config.label] = "number" if self.task == "regression" else "category"
+        return self._read_columns(new or path, kinds, self._keys(config, owners))
+
+    def _keys(self, config: TableConfig, owners: Sequence[str]) -> list[tuple[str, ...]]:
         foreign = [key for other, key in config.keys.items() if other in owners]
-        keys = dict.fromkeys((config.key or (), *foreign))
-        path = new or path
+        return list(dict.fromkeys((key_of(config), *foreign)))
+
+    def _read_columns(self, path: Path, kinds: Mapping[str, ColumnKind], keys: Sequence[tuple[str, ...]]) -> Table:
         with Console(stderr=True).status(f"reading {path}") as status:  # on a terminal only
-            return read_table(path, kinds, list(keys), lambda rows: status.update(f"reading {path}: {rows:,} rows"))
+            return read_table(path, kinds, keys, lambda rows: status.update(f"reading {path}: {rows:,} rows"))
 
     def _alone(self, owner: str) -> tuple[Table, Joined]:
         table = self._read(owner, (owner,) if self.data.tables[owner].match is None else self.parties)

@@ -1,0 +1,1 @@
+"""Both sides of a match, whatever link is between them."""

@@ -1,0 +1,140 @@
+"""An owner's side of a match: its keys as points, others' points times its scalar, and in the end what stands where."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from vfl.data.tables.join import Rows
+from vfl.data.tables.match import Match, read_match, write_match
+from vfl.data.tables.own_keys import OwnKeys, shuffled
+from vfl.matching.group import POINT_BYTES, new_scalar, raise_keys, raise_points
+from vfl.wire.matching import Brought, ListRange, Matched
+from vfl.wire.messages import REPLIES, Buffer, Kind, Message, MessageError, Part, PartKind
+
+S = TypeVar("S", Sequence[str], Buffer)
+PLACE = np.dtype("<i4")
+"""A place as it travels; -1 for none."""
+
+
+class MatchingOwner:
+    """Answers one match, with a scalar and orders that are drawn for it and never leave memory.
+
+    Args:
+        name: the owner's.
+        keys: what it brings.
+        join: inner or left.
+        path: of the result.
+        pool: where points are multiplied.
+        workers: so many parts of a message at once.
+    """
+
+    def __init__(self, name: str, keys: OwnKeys, join: str, path: Path, pool: Executor, workers: int) -> None:
+        self.name = name
+        self.keys = keys
+        self.join = join
+        self.path = path
+        self.pool = pool
+        self.workers = workers
+        self._scalar = new_scalar()
+        self._orders = [shuffled(len(each)) for each in keys.lists]
+        self._samples = _sample_order(keys)
+        self._places: list[Rows] = []
+        """Parts of the result that have come."""
+
+    def handle(self, request: Message) -> Message:
+        """Answer a message. Raises MessageError for one that does not belong here, OSError where nothing is saved."""
+        return Message(REPLIES[request.kind], request.round_index, request.exchange, (*self._answer(request),))
+
+    def _answer(self, request: Message) -> tuple[Part, ...]:
+        match request.kind:
+            case Kind.MATCH:
+                return (self._brought().part(),)
+            case Kind.LIST:
+                wanted = ListRange.from_json(request.only(PartKind.CONTROL))
+                order = self._orders[self._checked(wanted, len(self._orders))][wanted.start : wanted.stop]
+                keys = self.keys.lists[wanted.list].take(order).to_pylist()
+                return (Part(PartKind.POINTS, self._in_parts(raise_keys, keys, 1)),)
+            case Kind.RAISE:
+                points = bytes(request.only(PartKind.POINTS))
+                return (Part(PartKind.POINTS, self._in_parts(raise_points, points, POINT_BYTES)),)
+            case Kind.PLACES if self.keys.known_as is not None:
+                return (Part(PartKind.PLACES, self._placed(ListRange.from_json(request.only(PartKind.CONTROL)))),)
+            case Kind.MATCHED:
+                part = Matched.from_json(request.only(PartKind.CONTROL))
+                self._take(part, read_places(request.only(PartKind.PLACES)))
+                return ()
+            case _:
+                raise MessageError(f"{self.name} cannot answer {request.kind.name}")
+
+    def _brought(self) -> Brought:
+        leads, tested = self.keys.known_as is not None, self.keys.tested
+        return Brought(
+            order=_order_held(self.path, self.name, self.keys, self.join),
+            lists=tuple(map(len, self.keys.lists)),
+            samples=len(self.keys.rows) if leads else None,
+            tested=None if tested is None else int(tested.sum()),
+            known_as=dict(self.keys.known_as) if self.keys.known_as is not None else None,
+        )
+
+    def _checked(self, wanted: ListRange, lists: int) -> int:
+        if wanted.list >= lists:
+            raise MessageError(f"list {wanted.list} is asked for, {self.name} has {lists}")
+        return wanted.list
+
+    def _in_parts(self, multiply: Callable[[bytes, S], bytes], items: S, width: int) -> bytes:
+        """Multiply keys or points at once in several processes."""
+        step = max(1, -(-len(items) // width // self.workers)) * width
+        parts = [items[start : start + step] for start in range(0, len(items), step)]
+        try:
+            return b"".join(self.pool.map(partial(multiply, self._scalar), parts))
+        except BrokenProcessPool:
+            raise OSError("a process that multiplied points was killed; start again") from None
+
+    def _placed(self, wanted: ListRange) -> bytes:
+        order = self._orders[self._checked(wanted, len(self._orders))]
+        place_of = np.empty(len(order), np.int64)
+        place_of[order] = np.arange(len(order))
+        keys = self.keys.places[wanted.list][self._samples[wanted.start : wanted.stop]]
+        return place_of[keys].astype(PLACE).tobytes()
+
+    def _take(self, part: Matched, places: Rows) -> None:
+        """Take a part of the result, and write the file with the last one."""
+        came = sum(map(len, self._places))
+        if part.start != came or came + len(places) > part.samples:
+            raise MessageError(f"{len(places)} places from {part.start} on came where {part.samples - came} are due")
+        order = self._orders[0] if self.keys.known_as is None else self._samples
+        if len(places) and (places.min() < -1 or places.max() >= len(order)):
+            raise MessageError(f"a place came that is none of {len(order)}")
+        self._places.append(np.append(self.keys.rows[order], -1)[places])
+        if came + len(places) == part.samples:
+            rows = np.concatenate(self._places)
+            self._places.clear()
+            write_match(self.path, Match(self.name, part.order, self.keys.digest, self.join, rows, part.tested))
+
+
+def read_places(payload: Buffer) -> Rows:
+    """Return places as they travel. Raises MessageError for bytes that are none."""
+    if len(payload) % PLACE.itemsize:
+        raise MessageError(f"{len(payload)} bytes are no places of {PLACE.itemsize} bytes")
+    return np.frombuffer(payload, PLACE).astype(np.int64)
+
+
+def _sample_order(keys: OwnKeys) -> Rows:
+    """Return the label owner's samples in an order that nobody can guess, those of the test at the end."""
+    order = shuffled(len(keys.rows))
+    return order if keys.tested is None else order[np.argsort(keys.tested[order], kind="stable")]
+
+
+def _order_held(path: Path, name: str, keys: OwnKeys, join: str) -> str | None:
+    """Return the order of an earlier match that still fits, None for none."""
+    try:
+        held = read_match(path, name)
+    except ValueError:
+        return None
+    chosen = (held.keys, held.join) == (keys.digest, join)
+    return held.order if chosen and (keys.known_as is None or (held.test is None) == (keys.tested is None)) else None

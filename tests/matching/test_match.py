@@ -1,0 +1,354 @@
+"""A match in one process: the same as a plain join, nothing readable on the way, and what evil peers are told."""
+
+import csv
+import hashlib
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parties.matching.owner import MatchingOwner
+from parties.matching.server import ASKED_AGAIN, match_keys
+from vfl.config import parse_config
+from vfl.data.source import open_source
+from vfl.data.tables.match import read_match
+from vfl.errors import PeerMisbehaved
+from vfl.matching.group import POINT_BYTES, hash_to_group, new_scalar, raise_points
+from vfl.wire.matching import Brought
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pack, unpack
+
+
+def honest(request, reply):
+    return reply
+
+
+class Wire:
+    """A link that keeps all bytes; an answer that cannot be taken is its party's doing, as on a network."""
+
+    absent = False
+
+    def __init__(self, owner, change=honest):
+        self.owner, self.name, self.change = owner, owner.name, change
+        self.bytes = []
+        self.points = []
+
+    def send(self, request, take):
+        sent = pack(request)
+        reply = self.change(request, self.owner.handle(unpack(sent)))
+        came = reply if isinstance(reply, bytes) else pack(reply)
+        self.bytes += [sent, came]
+        self.points += [part.payload for part in reply.parts if part.kind == PartKind.POINTS] if reply != came else []
+        try:
+            taken = take(unpack(came))
+        except MessageError as error:
+            raise PeerMisbehaved(self.name, str(error)) from error
+        return lambda: taken
+
+
+def write(path, rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+
+
+def tables(folder, keys, foreign=(), join="inner", duplicates="refuse", **data):
+    """``keys``: by owner the keys of its rows, tuples of cells; the first one has the label and the foreign keys.
+
+    ``foreign``: by other owner, the key by which the first knows each of its rows.
+    """
+    leader = next(iter(keys))
+    sections = {}
+    for owner, own in keys.items():
+        names = [f"k{number}" for number in range(len(own[0]))]
+        rows = [list(key) for key in own]
+        sections[owner] = {"file": str(folder / f"{owner}.csv"), "key": names, "duplicates": duplicates}
+        sections[owner]["match"] = str(folder / f"{owner}.match")
+        if owner == leader:
+            sections[owner] |= {"label": "label", "keys": {}}
+            for other in foreign:
+                columns = [f"{other}{number}" for number in range(len(foreign[other][0]))]
+                sections[owner]["keys"][other] = columns
+                names = [*names, *columns]
+                rows = [[*row, *key] for row, key in zip(rows, foreign[other], strict=True)]
+            names, rows = [*names, "label"], [[*row, "yes"] for row in rows]
+        write(folder / f"{owner}.csv", [names, *rows])
+    values = {"name": "m", "data": {"dataset": {"kind": "tables"}, "tables": sections, "join": join, **data}}
+    return parse_config(values)
+
+
+def owners(config, pool, workers=1):
+    source = open_source(config)
+    return [
+        MatchingOwner(name, source.own_keys(name), config.data.join, config.data.tables[name].match, pool, workers)
+        for name in config.parties
+    ]
+
+
+def run(config, chunk=7, change=None, workers=1):
+    with ThreadPoolExecutor(2) as pool:
+        links = [
+            Wire(owner, (change or {}).get(owner.name, Wire.__init__.__defaults__[0]))
+            for owner in owners(config, pool, workers)
+        ]
+        return match_keys(links, config.data.join, chunk=chunk), links
+
+
+def rows_of(config):
+    return {name: read_match(config.data.tables[name].match, name).rows for name in config.parties}
+
+
+def plain(keys, foreign, join):
+    """The join by dictionaries: a set of tuples with each owner's row."""
+    leader, *others = keys
+    where = {}
+    for owner, own in keys.items():
+        where[owner] = {}
+        for row, key in enumerate(own):
+            where[owner].setdefault(key, row)
+    joined = set()
+    for key, row in where[leader].items():
+        theirs = [where[other].get(foreign[other][row] if other in foreign else key, -1) for other in others]
+        if join == "left" or -1 not in theirs:
+            joined.add((row, *theirs))
+    return joined
+
+
+WORDS = ["a", "b", "ä", "日本", "x y", "0", "1", "12", "é", "z" * 40]
+CASES = st.tuples(
+    st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=10, unique=True), min_size=2, max_size=6),
+    st.booleans(),
+    st.sampled_from(["inner", "left"]),
+    st.randoms(use_true_random=False),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(CASES)
+def test_a_match_is_a_plain_join(tmp_path, case):
+    lists, by_foreign_key, join, draw = case
+    keys = {f"o{number}": [(word, "7") for word in words] for number, words in enumerate(lists)}
+    foreign = {}
+    if by_foreign_key:  # a key of its own for every second owner; they repeat and have other columns
+        for number, words in enumerate(lists):
+            if number % 2:
+                keys[f"o{number}"] = [(word,) for word in words]
+                foreign[f"o{number}"] = [(draw.choice(WORDS),) for _ in lists[0]]
+    for path in tmp_path.glob("*.match"):
+        path.unlink()
+    config = tables(tmp_path, keys, foreign, join)
+    outcome, _links = run(config, chunk=draw.choice([1, 3, 100]))
+    rows = rows_of(config)
+    found = list(zip(*(rows[name].tolist() for name in keys), strict=True))
+    assert len(found) == outcome.samples == len(set(found))
+    assert set(found) == plain(keys, foreign, join)
+    assert outcome.missing == {name: int((each < 0).sum()) for name, each in rows.items()}
+
+
+def test_equal_tables_doubled_keys_and_nothing_in_common(tmp_path):
+    same = {"a": [(str(number),) for number in range(9)], "b": [(str(number),) for number in range(8, -1, -1)]}
+    config = tables(tmp_path, same)
+    assert run(config)[0].samples == 9
+    doubled = {"a": [("1",), ("2",)], "b": [("2",), ("1",), ("2",), ("1",)]}
+    with pytest.raises(ValueError, match="2 rows repeat a key"):
+        run(tables(tmp_path, doubled))
+    config = tables(tmp_path, doubled, duplicates="first")
+    run(config)
+    assert sorted(zip(*rows_of(config).values(), strict=True)) == [(0, 1), (1, 0)]
+    config = tables(tmp_path, {"a": [("1",), ("2",)], "b": [("3",)]})
+    assert run(config)[0].samples == 0
+    assert rows_of(config)["b"].tolist() == []
+
+
+def test_the_test_samples_of_a_file_stand_at_the_end_in_every_owners_result(tmp_path):
+    keys = {"a": [(str(number),) for number in range(20)], "b": [(str(number),) for number in range(5, 40)]}
+    write(tmp_path / "test.csv", [["k0"], *[(str(number),) for number in range(3, 9)]])
+    config = tables(tmp_path, keys, test_file=str(tmp_path / "test.csv"))
+    run(config)
+    a, b = (read_match(config.data.tables[name].match, name) for name in "ab")
+    assert a.test == b.test == 4
+    assert sorted(a.rows[-4:]) == [5, 6, 7, 8]
+    assert (a.order, len(a.order)) == (b.order, 64)
+    assert (a.rows == b.rows + 5).all()
+
+
+HASHES = ("md5", "sha1", "sha256", "sha512", "blake2b", "sha3_256")
+
+
+def _texts(said):
+    """All texts of a control part."""
+    inner = said.items() if isinstance(said, dict) else enumerate(said) if isinstance(said, list) else ()
+    yield from [said] if isinstance(said, str) else []
+    for _key, each in inner:
+        yield from _texts(each)
+
+
+SPACE = [(f"{number:03}",) for number in range(1000)]
+
+
+def test_no_byte_on_the_way_tells_a_key_even_to_one_who_can_list_all_keys(tmp_path):
+    draw = random.Random(0)
+    keys = {name: draw.sample(SPACE, 60) for name in "abc"}
+    config = tables(tmp_path, keys)
+    seen = []
+    for _ in range(2):
+        for path in tmp_path.glob("*.match"):
+            path.unlink()
+        _outcome, links = run(config)
+        captured = b"".join(piece for link in links for piece in link.bytes)
+        for (key,) in SPACE:
+            readable = [getattr(hashlib, name)(key.encode()).digest()[:8] for name in HASHES]
+            assert not any(each in captured for each in (*readable, hash_to_group(key)[1:9]))
+        said = [
+            bytes(text) for link in links for each in link.bytes for text in unpack(each).payloads(PartKind.CONTROL)
+        ]
+        words = [word for text in said for word in _texts(json.loads(text)) if word not in "abc" and len(word) != 64]
+        assert said
+        assert not words
+        points = b"".join(bytes(payload) for link in links for payload in link.points)
+        seen.append({points[start : start + POINT_BYTES] for start in range(0, len(points), POINT_BYTES)})
+    assert not seen[0] & seen[1]
+    assert len(seen[0]) > 3 * 3 * 60 - 60
+
+
+def test_the_order_on_the_way_is_not_that_of_the_table(tmp_path):
+    keys = {name: [(f"{number:03}",) for number in range(200)] for name in "ab"}
+    config = tables(tmp_path, keys)
+    run(config)
+    rows = rows_of(config)["a"]
+    assert abs(np.corrcoef(rows, np.arange(200))[0, 1]) < 0.3
+    _outcome, _links = run(tables(tmp_path, keys, join="left"))
+    assert (rows_of(config)["a"] != rows).any()
+
+
+def test_a_second_start_leaves_a_finished_match_and_repeats_one_that_an_owner_lost(tmp_path):
+    keys = {name: [(str(number),) for number in range(9)] for name in "abc"}
+    config = tables(tmp_path, keys)
+    run(config)
+    order = read_match(config.data.tables["a"].match, "a").order
+    outcome, links = run(config)
+    assert outcome.again
+    assert not any(link.points for link in links)
+    config.data.tables["b"].match.unlink()
+    assert not run(config)[0].again
+    orders = {read_match(config.data.tables[name].match, name).order for name in "abc"}
+    assert len(orders) == 1
+    assert orders != {order}
+    write(tmp_path / "c.csv", [["k0"], *[(str(number),) for number in range(4)]])
+    assert run(config)[0].samples == 4
+
+
+KEYS = {name: [(str(number),) for number in range(40)] for name in "abc"}
+
+
+def answers(kind, make):
+    return lambda request, reply: make(request, reply) if request.kind is kind else reply
+
+
+def with_points(reply, points):
+    return Message(reply.kind, parts=(Part(PartKind.POINTS, points),))
+
+
+def another_scalar(request, reply):
+    return with_points(reply, raise_points(new_scalar(), bytes(request.only(PartKind.POINTS))))
+
+
+def brought(**change):
+    return answers(
+        Kind.MATCH,
+        lambda request, reply: Message(
+            Kind.BROUGHT,
+            parts=(Brought.from_json(reply.only(PartKind.CONTROL)).model_copy(update=change).part(),),
+        ),
+    )
+
+
+def changed(kind, change):
+    """Answers of a kind with other points."""
+    return answers(kind, lambda request, reply: with_points(reply, change(bytes(reply.only(PartKind.POINTS)))))
+
+
+def placed(payload):
+    return answers(Kind.PLACES, lambda request, reply: Message(Kind.PLACED, parts=(Part(PartKind.PLACES, payload),)))
+
+
+@pytest.mark.parametrize(
+    ("evil", "change", "what"),
+    [
+        (
+            "b",
+            changed(Kind.LIST, lambda points: bytes(len(points))),
+            "point 1 is the identity, the point of small order",
+        ),
+        ("b", changed(Kind.LIST, lambda points: b"\2" + b"\xff" * 32 + points[33:]), "point 1 is not on the curve"),
+        ("b", changed(Kind.LIST, lambda points: points * 2), "462 bytes came where 7 points of 33 bytes are due"),
+        ("c", changed(Kind.RAISE, lambda points: points[33:]), "198 bytes came where 7 points of 33 bytes are due"),
+        ("c", answers(Kind.RAISE, another_scalar), "other points than before came for the same keys: another list"),
+        ("b", changed(Kind.LIST, lambda points: points[:33] * (len(points) // 33)), "a point comes twice|other points"),
+        ("b", lambda request, reply: b"garbage" * 9, "protocol version 103"),
+        ("b", lambda request, reply: Message(Kind.DONE), "DONE of round 0"),
+        ("a", brought(known_as={"b": 0}), "known_as: names b, not all other owners"),
+        ("a", placed(b"\xff" * 160), "40 places came, one below 40"),
+        ("a", placed(bytes(9)), "9 bytes are no places"),
+    ],
+)
+def test_an_owner_that_does_not_keep_to_the_protocol_is_named(tmp_path, evil, change, what):
+    with pytest.raises(PeerMisbehaved, match=f"{evil} is lost: .*({what})"):
+        run(tables(tmp_path, KEYS), change={evil: change})
+
+
+def test_owners_without_a_label_owner_are_refused(tmp_path):
+    config = tables(tmp_path, KEYS)
+    with pytest.raises(ValueError, match="no owner names the label"):
+        run(config, change={"a": brought(known_as=None, samples=None)})
+
+
+def ask(owner, kind, *parts):
+    return owner.handle(unpack(pack(Message(kind, parts=parts))))
+
+
+def test_an_owner_refuses_what_the_server_must_not_ask(tmp_path):
+    config = tables(tmp_path, KEYS)
+    part = {"order": "ab" * 32, "samples": 40, "start": 0}
+    with ThreadPoolExecutor(1) as pool:
+        _a, b, _c = owners(config, pool)
+        for kind, control, payload, what in (
+            (Kind.LIST, {"list": 1, "start": 0, "stop": 4}, None, "list 1 is asked for, b has 1"),
+            (Kind.LIST, {"list": 0, "start": -1, "stop": 4}, None, "ListRange: 'start'"),
+            (Kind.PLACES, {"list": 0, "start": 0, "stop": 4}, None, "b cannot answer PLACES"),
+            (Kind.START_ROUND, {}, None, "b cannot answer START_ROUND"),
+            (Kind.MATCHED, part, np.full(41, 1, "<i4").tobytes(), "41 places from 0 on came where 40 are due"),
+            (Kind.MATCHED, part, np.full(3, 40, "<i4").tobytes(), "a place came that is none of 40"),
+            (Kind.MATCHED, part, np.full(3, -2, "<i4").tobytes(), "a place came that is none of 40"),
+            (Kind.MATCHED, part | {"start": 2}, bytes(8), "2 places from 2 on came"),
+            (Kind.MATCHED, part | {"order": "x"}, bytes(8), "Matched: 'order'"),
+            (Kind.MATCHED, part, bytes(3), "3 bytes are no places"),
+        ):
+            parts = [Part(PartKind.CONTROL, json.dumps(control).encode())]
+            parts += [] if payload is None else [Part(PartKind.PLACES, payload)]
+            with pytest.raises(MessageError, match=what):
+                ask(b, kind, *parts)
+        with pytest.raises(MessageError, match="point 1 is the identity"):
+            ask(b, Kind.RAISE, Part(PartKind.POINTS, bytes(33)))
+        assert not config.data.tables["b"].match.exists()
+
+
+def test_points_are_asked_for_again_in_every_chunk(tmp_path):
+    """Another scalar for a whole list is found by one chunk alone."""
+    config = tables(tmp_path, {name: own[:3] for name, own in KEYS.items()})
+    with pytest.raises(PeerMisbehaved, match="other points than before"):
+        run(config, chunk=ASKED_AGAIN, change={"c": answers(Kind.RAISE, another_scalar)})
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_progress_counts_every_point_once_and_ends_at_the_total(tmp_path, workers):
+    told = []
+    config = tables(tmp_path, KEYS)
+    with ThreadPoolExecutor(2) as pool:
+        match_keys(
+            [Wire(owner) for owner in owners(config, pool, workers)], "inner", lambda *at: told.append(at), chunk=9
+        )
+    assert told[-1] == (360, 360)
+    assert [done for done, _total in told] == sorted(done for done, _total in told)

@@ -1,0 +1,118 @@
+"""The group in which keys are compared: secp256k1, whose order is prime, by coincurve (Bitcoin Core's libsecp256k1).
+
+A key becomes a point by RFC 9380's expand_message_xmd (section 5.3.1, with SHA-512) and SwiftEC (Chavez-Saab,
+Rodriguez-Henriquez, Tibouchi: SwiftEC, ASIACRYPT 2022), in the encoding of BIP 324: a map of 64 uniform bytes that is
+indifferentiable from a random oracle into the group, as RFC 9380's hash_to_curve, which the library does not have.
+Points are multiplied by the library's Diffie-Hellman, whose time does not depend on the scalar.
+
+Points travel compressed, 33 bytes each (SEC 1). The one file that knows coincurve. It is imported by processes that do
+nothing else, so it imports little.
+"""
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUntypedFunctionDecorator=false
+# The bindings bring no types.
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from coincurve import GLOBAL_CONTEXT
+from coincurve import _libsecp256k1 as bindings
+from coincurve.utils import get_valid_secret
+
+from vfl.wire.messages import Buffer, MessageError
+
+POINT_BYTES = 33
+TAG = b"LVFL-V01-CS01-with-secp256k1_XMD:SHA-512_SwiftEC_RO_"
+"""Domain separation (RFC 9380, section 3.1)."""
+_SHA512_BLOCK_BYTES = 128
+_COMPRESSED = 258
+"""SECP256K1_EC_COMPRESSED"""
+_ffi, _lib = cast(Any, bindings).ffi, cast(Any, bindings).lib
+_context = cast(Any, GLOBAL_CONTEXT).ctx
+
+
+def new_scalar() -> bytes:
+    """Return a secret scalar, 32 bytes, from the system's random numbers: never 0, below the group's order."""
+    return get_valid_secret()
+
+
+def expand_message(message: bytes, tag: bytes, length: int) -> bytes:
+    """Return RFC 9380's expand_message_xmd with SHA-512, up to 64 bytes long: one block."""
+    suffix = tag + bytes([len(tag)])
+    head = hashlib.sha512(bytes(_SHA512_BLOCK_BYTES) + message + length.to_bytes(2, "big") + b"\0" + suffix).digest()
+    return hashlib.sha512(head + b"\1" + suffix).digest()[:length]
+
+
+def hash_to_group(key: str) -> bytes:
+    """Return the point of a key."""
+    return swift_point(expand_message(key.encode(), TAG, 64))
+
+
+def swift_point(uniform: bytes) -> bytes:
+    """Return the point of 64 uniform bytes: SwiftEC of two field elements, as BIP 324 decodes them."""
+    return _serialized(_decoded(uniform))
+
+
+def raise_keys(scalar: bytes, keys: Iterable[str]) -> bytes:
+    """Return the points of keys times a scalar, one after another."""
+    return _times(scalar, (_decoded(expand_message(key.encode(), TAG, 64)) for key in keys))
+
+
+def raise_points(scalar: bytes, points: Buffer) -> bytes:
+    """Return points times a scalar, in their order. Raises MessageError as ``check_points``."""
+    return _times(scalar, _parsed(points))
+
+
+def check_points(points: Buffer, count: int) -> bytes:
+    """Return the points. Raises MessageError for another number of them and for one that is not of the group."""
+    if len(points) != count * POINT_BYTES:
+        raise MessageError(f"{len(points)} bytes came where {count} points of {POINT_BYTES} bytes are due")
+    for _point in _parsed(points):
+        pass
+    return bytes(points)
+
+
+def _parsed(points: Buffer) -> Iterator[Any]:
+    """Give points as the library has them, each valid until the next.
+
+    The group's order is prime: the identity is the only point of small order, and whatever is on the curve and not the
+    identity has the full order.
+    """
+    place = _ffi.new("secp256k1_pubkey *")
+    for start in range(0, len(points), POINT_BYTES):
+        point = bytes(points[start : start + POINT_BYTES])
+        if not _lib.secp256k1_ec_pubkey_parse(_context, place, point, len(point)):
+            what = "the identity, the point of small order" if not any(point) else "not on the curve"
+            raise MessageError(f"point {start // POINT_BYTES + 1} is {what}")
+        yield place
+
+
+def _decoded(uniform: bytes) -> Any:
+    place = _ffi.new("secp256k1_pubkey *")
+    _lib.secp256k1_ellswift_decode(_context, place, uniform)
+    return place
+
+
+@_ffi.callback("int(unsigned char *, const unsigned char *, const unsigned char *, void *)")
+def _compress(out: Any, x: Any, y: Any, _data: Any) -> int:
+    """What Diffie-Hellman makes of its point: instead of a hash, the point."""
+    out[0] = 2 + (y[31] & 1)
+    _ffi.memmove(out + 1, x, POINT_BYTES - 1)
+    return 1
+
+
+def _times(scalar: bytes, points: Iterable[Any]) -> bytes:
+    out = _ffi.new(f"unsigned char[{POINT_BYTES}]")
+    result = bytearray()
+    for point in points:
+        if not _lib.secp256k1_ecdh(_context, out, point, scalar, _compress, _ffi.NULL):
+            raise ValueError("the scalar is 0 or not below the group's order")
+        result += _ffi.buffer(out)
+    return bytes(result)
+
+
+def _serialized(point: Any) -> bytes:
+    out, size = _ffi.new(f"unsigned char[{POINT_BYTES}]"), _ffi.new("size_t *", POINT_BYTES)
+    _lib.secp256k1_ec_pubkey_serialize(_context, out, size, point, _COMPRESSED)
+    return bytes(_ffi.buffer(out))

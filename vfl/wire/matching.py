@@ -1,0 +1,52 @@
+"""What the control parts of a match say (see ``control.py``)."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from vfl.wire.control import Control, Count, Sha256
+
+Place = Annotated[int, Field(ge=0, lt=2**31)]
+"""In a list or among the samples."""
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+MOST_LISTS = 64
+
+
+class Brought(Control):
+    """BROUGHT: the sizes of a party's lists, and what only the label owner has."""
+
+    order: Sha256 | None = None
+    """Of a match that the party has in its folder and that still fits its keys."""
+    lists: Annotated[tuple[Place, ...], Field(min_length=1, max_length=MOST_LISTS)]
+    samples: Place | None = None
+    tested: Place | None = None
+    """So many samples at the end are the test; left out where the seed draws it."""
+    known_as: Annotated[dict[Name, Place], Field(max_length=MOST_LISTS)] | None = None
+    """By other party, the list of the keys by which it knows the samples."""
+
+    @model_validator(mode="after")
+    def _of_one_role(self) -> Self:
+        if (self.samples is None) != (self.known_as is None):
+            raise ValueError("samples: and known_as belong together")
+        if self.tested is not None and self.tested > (self.samples or 0):
+            raise ValueError("tested: above samples")
+        if any(place >= len(self.lists) for place in (self.known_as or {}).values()):
+            raise ValueError("known_as: names a list beyond those that there are")
+        return self
+
+
+class ListRange(Control):
+    """LIST and PLACES: a part of one of the lists, or of the samples' places in it."""
+
+    list: Place = 0
+    start: Place
+    stop: Place
+
+
+class Matched(Control):
+    """MATCHED: which part of the result this is, and of what."""
+
+    order: Sha256
+    samples: Place
+    start: Count
+    tested: Place | None = None
