@@ -141,7 +141,7 @@ class RunResult:
 
     def round_reaching(self, target: float) -> int | None:
         """Return the position of the first row whose score is as good as ``target``; None if none is."""
-        good = (number - 1 for number, score in self.curve if not is_better(self.metric, target, score))
+        good = (number for number, score in self.curve if not is_better(self.metric, target, score))
         return next(good, None)
 
     def rounds_to(self, target: float) -> float | None:
