@@ -14,14 +14,17 @@ import torch
 from torch import Tensor
 
 from vfl.checkpoint import State
+from vfl.components import CONTROLLERS
 from vfl.config import ExperimentConfig
 from vfl.costs import CONTROL, EVALUATION, Direction, PartyCosts, round_metrics, total_costs
 from vfl.digest import check_same_data, combined_digest, weights_digest
-from vfl.lightweighting.forecast import Curve, Forecast, Work
-from vfl.lightweighting.schedule import Assign, Ratios, scheduled
+from vfl.lightweighting.controllers import Given
+from vfl.lightweighting.forecast import Forecast, Work
+from vfl.lightweighting.schedule import Assign, Ratios
 from vfl.loop import Metrics, finite
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.clock import Clock, Worked, cost_since
+from vfl.vertical.decisions import decision_metrics, tell_unmet
 from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import ServerProtocol
@@ -87,11 +90,18 @@ class HeadServer:
         self.config = config
         self.on_exchange = on_exchange
         ratios = config.lightweighting
-        self.assign: Assign = scheduled(ratios.alpha, ratios.beta, [link.name for link in links])
-        """Chooses the ratios of a round: those of the configuration, unless another is put in its place."""
+        given = Given(ratios, [link.name for link in links], config.training.rounds, lambda: self.forecast)
+        self.assign: Assign = CONTROLLERS.make(ratios.controller, given)
+        """Chooses the ratios of a round, unless another is put in its place."""
+        self.recorded: Mapping[int, Mapping[str, Ratios]] = {}
+        """Ratios by round that were chosen already, before a resume."""
+        self.unmet: list[str] = []
+        """Parties of which it is said that they cannot reach the controller's goal."""
+        self.prices: dict[str, Prices] = {}
         self.steps = steps_in_round(config.training.steps_per_round, len(train_labels_N), config.training.batch_size)
         self.costs = {link.name: PartyCosts() for link in links}
         self.reports: dict[str, Report] = {}
+        self.ratios: Mapping[str, Ratios] = {}
         self.assigned: dict[str, RoundStart] = {}
         self.work = Work(self.steps, config.training.batch_size, config.training.local_iterations)
         self._round_began_s = 0.0
@@ -119,7 +129,7 @@ class HeadServer:
         metrics["loss/train"] = finite(float(torch.stack(self.losses).mean()), "the training loss")
         present = [link for link in self.links if not link.absent]
         worked = {each.name: self._worked(each, costs_before[each.name], under_way_s[each.name]) for each in present}
-        metrics |= self.clock.end_round(round_index, worked)
+        metrics |= self.clock.end_round(round_index, worked) | decision_metrics(self.ratios)
         return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
 
     def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> None:
@@ -234,12 +244,15 @@ class HeadServer:
         described = {link.name: self._send(link, Message(Kind.DESCRIBE), _description) for link in self.links}
         return {name: reply() for name, reply in described.items()}
 
+    @cached_property
     def forecast(self) -> Forecast:
-        """Return what exchanges will cost at any ratios; the parties are asked about their models."""
+        """What exchanges will cost at any ratios; the parties are asked about their models once in a run."""
         alphas = scheduled_alphas(self.config.lightweighting.alpha)
         message = Message(Kind.PRICES, parts=(AskedRatios(alphas=alphas).part(),))
-        asked = {link.name: self._send(link, message, partial(_curve, alphas)) for link in self.links}
-        curves = {name: reply() for name, reply in asked.items()}
+        asked = [link for link in self.links if link.name not in self.prices]
+        replies = [self._send(link, message, partial(_priced, alphas)) for link in asked]
+        self.prices |= {link.name: reply() for link, reply in zip(asked, replies, strict=True)}
+        curves = {link.name: self.prices[link.name].curve(alphas) for link in self.links}
         return build_forecast(self.config, self.work, curves, self.receivers, self.trainer)
 
     def state_dict(self) -> dict[str, State]:
@@ -252,6 +265,8 @@ class HeadServer:
             "ratio_sums": self.ratio_sums,
             "tested": self.tested,
             "clock": self.clock.state_dict(),
+            "unmet": self.unmet,
+            "prices": {name: each.model_dump() for name, each in self.prices.items() if max(each.macs_per_sample)},
             "data_digest": self._data_digest,
         }
         saving = {link.name: link.save() for link in self.links}  # all at once
@@ -269,8 +284,10 @@ class HeadServer:
         self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
         self.ratio_sums = own["ratio_sums"]
         self.tested = own.get("tested")  # checkpoints from before it was saved have none
-        if "clock" in own:  # nor this
+        if "clock" in own:  # nor these
             self.clock.load_state_dict(own["clock"])
+            self.unmet = own["unmet"]
+            self.prices = {name: Prices.restored(each) for name, each in own["prices"].items()}
         for loading in [link.load(state[link.name]) for link in self.links]:
             loading()
 
@@ -294,10 +311,11 @@ class HeadServer:
         self.open, self.losses = None, []
         self.trainer.start_round(round_index)
         parts, head_digest = self.protocol.start_round(self.trainer)
-        ratios = self.assign(round_index)
+        self.ratios = self.recorded.get(round_index) or self.assign(round_index, self.clock.history)
+        self.unmet = tell_unmet(self.ratios, self.unmet)
         self.assigned = {
-            link.name: RoundStart(**ratios.get(link.name, Ratios())._asdict(), head_digest=head_digest)
-            for link in self.links
+            name: RoundStart(alpha=ratios.alpha, beta=ratios.beta, head_digest=head_digest)
+            for name, ratios in ((link.name, self.ratios.get(link.name, Ratios())) for link in self.links)
         }
         requests = [
             (link, Message(Kind.START_ROUND, round_index, 0, (self.assigned[link.name].part(), *parts)))
@@ -396,8 +414,10 @@ def _description(reply: Message) -> Description:
     return Description.from_json(reply.only(PartKind.CONTROL))
 
 
-def _curve(alphas: Sequence[float], reply: Message) -> Curve:
-    return Prices.from_json(reply.only(PartKind.CONTROL)).curve(alphas)
+def _priced(alphas: Sequence[float], reply: Message) -> Prices:
+    prices = Prices.from_json(reply.only(PartKind.CONTROL))
+    prices.curve(alphas)  # raises where they are other than asked for
+    return prices
 
 
 def _decode(receiver: EmbeddingReceiver, rows: int, values: ValueType, reply: Message) -> Tensor:

@@ -10,11 +10,13 @@ from parties.widths import ShowWidths
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.experiments.mode import Built, Mode, Stage
 from vfl.tensorboard import REACHED
+from vfl.vertical.decisions import recorded_decisions
 from vfl.vertical.table import summary_table
 
 
 def _build(config: ExperimentConfig, stage: Stage) -> Built:
     server = build_in_process(config, stage.runtime, stage.progress.on_step)
+    server.recorded = recorded_decisions(config, stage.run_dir)
     return Built(server, [ShowWidths(server, stage.tensorboard)])
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -26,7 +27,7 @@ def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator
 
     Seconds are those of ``simulation``; of a party without a speed there, of this machine, measured with the first one.
     """
-    forecast = server.forecast()
+    forecast = server.forecast
     rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     measured = cache(measured_macs_per_s)
     for party in parties:
@@ -52,7 +53,7 @@ def planned_rounds(server: HeadServer, forecast: Forecast) -> Iterator[dict[str,
     for round_index in range(server.config.training.rounds):
         now = {
             name: Ratios(max(wanted.alpha, before[name].alpha), wanted.beta)  # nothing is un-pruned
-            for name, wanted in assign(round_index).items()
+            for name, wanted in assign(round_index, ()).items()
         }
         yield forecast.round(now, before)
         before = now
@@ -73,7 +74,8 @@ def measured_macs_per_s(party: FeatureParty) -> float:
 
 def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple[str, ...]]:
     """Yield a row per ratio; the other parties have the same."""
-    costs = {ratio: forecast.exchange(dict.fromkeys(forecast.curves, Ratios(ratio, ratio)))[name] for ratio in ALPHAS}
+    one = replace(forecast, work=replace(forecast.work, exchanges=1), head_bytes=0)
+    costs = {each: one.cost(name, Ratios(each, each), dict.fromkeys(forecast.curves, each)) for each in ALPHAS}
     dense = costs[0.0]
     for ratio, cost in costs.items():
         under_way_s = device.latency_s + device.uplink_s(0, cost.uplink_bytes)

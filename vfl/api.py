@@ -16,7 +16,7 @@ from vfl.config.files import lay_over, read_settings
 from vfl.errors import ConfigError
 from vfl.experiments.mode import MODES
 from vfl.experiments.run import run_experiment
-from vfl.lightweighting.schedule import Lightweighted, Ratios, check_ratio
+from vfl.lightweighting.schedule import Lightweighted, Ratios, Reports, check_ratio
 from vfl.loop import Callback, Metrics, TrainingLoop
 from vfl.registry import nearest
 from vfl.reports.runs import load_runs
@@ -130,7 +130,7 @@ class _Chooser(Callback):
         """Know what the round has shown."""
         self.metrics = dict(loop.last_metrics)
 
-    def __call__(self, round_index: int) -> dict[str, Ratios]:
+    def __call__(self, round_index: int, reports: Reports) -> dict[str, Ratios]:
         """Return the ratios of a round by party."""
         parties = self.config.parties
         chosen: dict[str, Ratios] = {}

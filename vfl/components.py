@@ -1,5 +1,6 @@
 """What an experiment can choose by name: our own components, a line each, and those of installed packages."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vfl.registry import Registry
@@ -7,6 +8,8 @@ from vfl.registry import Registry
 if TYPE_CHECKING:  # nothing is imported before it is chosen
     from vfl.data.source import SourceFactory
     from vfl.horizontal.algorithm import FederatedAlgorithm
+    from vfl.lightweighting.controllers import Given
+    from vfl.lightweighting.schedule import Assign
     from vfl.vertical.embeddings import CompressorFactory
     from vfl.vertical.feature_models import FeatureModelFactory
 
@@ -84,3 +87,15 @@ COMPRESSORS: "Registry[CompressorFactory]" = Registry(
     "a callable that makes a vfl.vertical.embeddings.Compressor of the section `wire`",
 )
 """`wire.compressor`"""
+
+CONTROLLERS: "Registry[Callable[[Given], Assign]]" = Registry(
+    "lvfl.controllers",
+    "controller",
+    {
+        "fixed": "vfl.lightweighting.controllers:fixed",
+        "deadline": "vfl.lightweighting.controllers:deadline",
+        "budget": "vfl.lightweighting.controllers:budget",
+    },
+    "a callable that makes a vfl.lightweighting.schedule.Assign of a vfl.lightweighting.controllers.Given",
+)
+"""`lightweighting.controller`"""

@@ -62,7 +62,7 @@ class Terms(Section):
         ratios = config.lightweighting
         return cls(
             rounds=config.training.rounds,
-            alpha=schedule_of(ratios.alpha, party),
+            alpha=ratios.most_alpha(party),
             beta=schedule_of(ratios.beta, party),
             evaluation_rows=evaluation_rows,
         )

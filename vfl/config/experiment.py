@@ -161,6 +161,8 @@ class ExperimentConfig(Section):
         named = {
             "lightweighting.alpha": named_parties(self.lightweighting.alpha) or {},
             "lightweighting.beta": named_parties(self.lightweighting.beta) or {},
+            "lightweighting.alpha_max": named_parties(self.lightweighting.alpha_max) or {},
+            "lightweighting.beta_max": named_parties(self.lightweighting.beta_max) or {},
             "models.parties": self.models.parties,
             "simulation.parties": self.simulation.parties,
         }
@@ -168,6 +170,7 @@ class ExperimentConfig(Section):
             for name in names:
                 if name not in parties:
                     raise ValueError(f"{field}: no party is called {name!r}{nearest(name, parties)}")
+        self.lightweighting.check_bounds(parties)
         if self.network.on_party_loss == "drop" and self.lightweighting.error_feedback:
             raise ValueError(
                 "network.on_party_loss: drop needs lightweighting.error_feedback=false: the others' estimates of a "
@@ -205,7 +208,7 @@ class ExperimentConfig(Section):
             if self.evaluation.batch_statistics != "estimated":
                 lines.append("evaluation.batch_statistics: ignored, horizontal learning has the server's statistics")
             return lines
-        lines: list[str] = []
+        lines = ignored_settings(self.lightweighting, "lightweighting")
         alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.parties}
         for fall in sorted({fall for fall in alphas.values() if fall is not None}):
             who = ", ".join(party for party in alphas if alphas[party] == fall)

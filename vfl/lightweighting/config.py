@@ -1,9 +1,14 @@
 """Settings of pruning and sparsification: ``lightweighting``."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
 
 from vfl.agreement import OWN, SHARED
-from vfl.settings import Positive, RatioSchedule, Section
+from vfl.components import CONTROLLERS
+from vfl.lightweighting.schedule import Schedule, largest, schedule_of
+from vfl.settings import AboveZero, Positive, RatioSchedule, Section, name_in
 
 
 class PruningConfig(Section):
@@ -16,13 +21,81 @@ class PruningConfig(Section):
     exact widths."""
 
 
+class BudgetConfig(Section):
+    """What controller budget spends in the whole run, by all parties together; one of the three is given."""
+
+    seconds: AboveZero | None = None
+    """On the run's clock."""
+    bytes: Positive | None = None
+    """Of training, both ways, without control parts."""
+    macs: Positive | None = None
+    """Multiply-accumulates of the feature models' training."""
+
+
 class LightweightingConfig(Section):
     """What each party is spared: a number, {round: value}, or {party: either}."""
 
     alpha: Annotated[RatioSchedule, OWN] = 0.0
-    """Removed share of the filters of every prunable layer, relative to the original width."""
+    """Removed share of the filters of every prunable layer, relative to the original width. With a controller that
+    measures the least that it chooses."""
     beta: Annotated[RatioSchedule, OWN] = 0.0
-    """Share of the embedding's entries that is not sent."""
+    """Share of the embedding's entries that is not sent. With a controller that measures the least that it chooses."""
+    controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
+    """Who chooses the ratios. fixed: alpha and beta as they stand; deadline: the least with which every party keeps
+    seconds_per_exchange; budget: the least that spends no more than budget; or a controller of an installed package
+    (docs/extending.md)."""
+    seconds_per_exchange: Annotated[Literal["auto"] | AboveZero | None, OWN] = None
+    """Of controller deadline: seconds that no party should pass. auto: 1.2 times those of the median party without
+    lightweighting."""
+    budget: Annotated[BudgetConfig, OWN] = BudgetConfig()
+    alpha_max: Annotated[RatioSchedule, OWN] = 0.7
+    """Most that a controller chooses, as alpha; {5: 0.6} prunes from round 5 on."""
+    beta_max: Annotated[RatioSchedule, OWN] = 0.9
+    """Most that a controller chooses, as beta."""
+    alpha_weight: Annotated[AboveZero, OWN] = 1.0
+    """How much an alpha weighs against a beta, where either would do."""
+    options: Annotated[dict[str, Any], OWN] = Field(default={})
+    """Settings of a controller of another package, which checks them."""
     error_feedback: Annotated[bool, SHARED] = False
     """EF21: both ends keep an estimate per sample and only sparsified differences travel."""
     pruning: Annotated[PruningConfig, OWN] = PruningConfig()
+
+    @model_validator(mode="after")
+    def _goal(self) -> Self:
+        if self.controller == "deadline" and self.seconds_per_exchange is None:
+            raise ValueError("seconds_per_exchange is missing: controller deadline needs a number above 0, or auto")
+        given = [name for name in BudgetConfig.model_fields if getattr(self.budget, name) is not None]
+        if self.controller == "budget" and len(given) != 1:
+            raise ValueError(
+                f"budget must have one of seconds, bytes and macs (it has {' and '.join(given) or 'none'})"
+            )
+        return self
+
+    @property
+    def measures(self) -> bool:
+        """Whether a controller chooses the ratios by what it sees."""
+        return self.controller != "fixed"
+
+    def most_alpha(self, party: str) -> Schedule:
+        """Return the largest alpha that a party may be assigned, over the rounds."""
+        return schedule_of(self.alpha_max if self.measures else self.alpha, party)
+
+    def check_bounds(self, parties: Sequence[str]) -> None:
+        """Raise ValueError, naming the field, for a bound below what is the least."""
+        for ratio in ("alpha", "beta") if self.measures else ():
+            for party in parties:
+                least, most = (largest(schedule_of(getattr(self, f"{ratio}{end}"), party)) for end in ("", "_max"))
+                if most < least:
+                    raise ValueError(
+                        f"lightweighting.{ratio}_max: {most:g} for {party} is below lightweighting.{ratio}, the least, "
+                        f"which reaches {least:g}; raise it"
+                    )
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return the settings of other controllers."""
+        goals = {"seconds_per_exchange": "deadline", "budget": "budget"}
+        unused = [
+            name for name, controller in goals.items() if self.controller in {"fixed", *goals.values()} - {controller}
+        ]
+        bounds = [] if self.measures else ["alpha_max", "beta_max", "alpha_weight", "options"]
+        return dict.fromkeys([*unused, *bounds], f"lightweighting.controller is {self.controller}")

@@ -83,28 +83,23 @@ class Forecast:
     head_bytes: int
     """Of the head, where it comes down once a round."""
 
-    def exchange(self, ratios: Mapping[str, Ratios]) -> dict[str, Cost]:
-        """Return what an exchange costs every party when all have these ratios."""
-        sent = {name: self.frame_bytes(name, ratios[name].beta) for name in self.curves}
-        others = sum(sent.values()) if self.forwarded else 0
-        return {
-            name: Cost(
-                self.work.passes * curve.macs[ratios[name].alpha],
-                self.answer_bytes(name) + (others - sent[name] if self.forwarded else 0),
-                sent[name],
-            )
-            for name, curve in self.curves.items()
-        }
+    def cost(self, name: str, ratios: Ratios, betas: Mapping[str, float]) -> Cost:
+        """Return what a round costs a party of these ratios, when the others have these ``betas``; none is pruned."""
+        others = (self.frame_bytes(other, betas[other]) for other in self.curves if other != name)
+        down = self.answer_bytes(name) + (sum(others) if self.forwarded else 0)
+        return Cost(
+            self.work.forwards * self.curves[name].macs[ratios.alpha],
+            self.work.exchanges * down + self.head_bytes,
+            self.work.exchanges * self.frame_bytes(name, ratios.beta),
+        )
 
     def round(self, ratios: Mapping[str, Ratios], before: Mapping[str, Ratios]) -> dict[str, Cost]:
         """Return what a round costs every party, after one of ratios ``before``: a pruning repeats a forward pass."""
+        betas = {name: each.beta for name, each in ratios.items()}
+        costs = {name: self.cost(name, ratios[name], betas) for name in self.curves}
         return {
-            name: Cost(
-                self.work.exchanges * cost.macs + self._repeated(name, ratios[name].alpha, before[name].alpha),
-                self.work.exchanges * cost.downlink_bytes + self.head_bytes,
-                self.work.exchanges * cost.uplink_bytes,
-            )
-            for name, cost in self.exchange(ratios).items()
+            name: cost._replace(macs=cost.macs + self._repeated(name, ratios[name].alpha, before[name].alpha))
+            for name, cost in costs.items()
         }
 
     def _repeated(self, name: str, alpha: float, before: float) -> int:

@@ -5,9 +5,12 @@ first named round a ratio is 0. A party schedule is one schedule for all, or ``{
 parties that are not named are not lightweighted.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
+
+if TYPE_CHECKING:  # which itself needs ratios
+    from vfl.lightweighting.forecast import Spent
 
 Schedule = float | dict[int, float]
 PartySchedule = Schedule | dict[str, Schedule]
@@ -18,9 +21,15 @@ class Ratios(NamedTuple):
 
     alpha: float = 0.0
     beta: float = 0.0
+    reason: str = ""
+    """Why, where they follow from what was measured."""
+    exchange_s: float | None = None
+    """Seconds that an exchange is expected to take with them."""
 
 
-Assign = Callable[[int], Mapping[str, Ratios]]
+Reports = Sequence[Mapping[str, "Spent"]]
+"""Of every round so far: what it cost each party that was there, and how long it took."""
+Assign = Callable[[int, Reports], Mapping[str, Ratios]]
 """Chooses the ratios of a round, by party; a party that is not named is not lightweighted."""
 
 
@@ -34,7 +43,7 @@ class Lightweighted(Protocol):
 def scheduled(alpha: PartySchedule, beta: PartySchedule, parties: Iterable[str]) -> Assign:
     """Return what chooses the ratios that the configuration has for each round."""
     schedules = {party: (schedule_of(alpha, party), schedule_of(beta, party)) for party in parties}
-    return lambda round_index: {
+    return lambda round_index, _: {
         party: Ratios(value_at(alpha, round_index), value_at(beta, round_index))
         for party, (alpha, beta) in schedules.items()
     }

@@ -5,7 +5,7 @@ this round of this experiment is checked by who asked for it (``parties/expected
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -127,6 +127,11 @@ class Prices(Control):
 
     macs_per_sample: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
     parameters: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Sequence[int]]) -> Self:
+        """Return prices as a checkpoint has them: checked when they came."""
+        return cls.model_construct(**{name: tuple(each) for name, each in saved.items()})
 
     def curve(self, alphas: Sequence[float]) -> Curve:
         """Return the costs by the ratios that were asked for. Raises MessageError for other than one each."""

@@ -30,6 +30,7 @@ from vfl.experiments.run import Outcome, train
 from vfl.loop import Callback, TrainingLoop
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, update_config, write_run_id
 from vfl.runtime import Runtime, start_runtime
+from vfl.vertical.decisions import recorded_decisions
 from vfl.vertical.link import PartyLink
 
 OWNER = "server"
@@ -141,6 +142,7 @@ class ServerProcess:
             self.runtime,
             stage.progress.on_step,
         )
+        server.recorded = recorded_decisions(self.config, self.run_dir)
         built = Built(server, [ShowWidths(server, stage.tensorboard)])
         return train(built, self.config, stage, store, [self.breaks])
 

@@ -1,0 +1,153 @@
+"""The decision is a pure function of costs, rates and a goal: checked against all that could be chosen."""
+
+from functools import partial
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vfl.lightweighting.decision import (
+    LATE,
+    WORTH,
+    Choices,
+    Goal,
+    Rates,
+    least_level,
+    least_pairs,
+    rates_of,
+    seconds_of,
+    settled,
+)
+from vfl.lightweighting.forecast import Curve, Forecast, Spent, Work
+from vfl.lightweighting.schedule import Ratios
+
+NAMES = ("a", "b", "c")
+ALPHAS, BETAS = (0.0, 0.3, 0.6), (0.0, 0.25, 0.5, 0.75)
+
+
+def weigh(ratios: Ratios) -> float:
+    return ratios.alpha + 1.01 * ratios.beta  # no two pairs of the small grid weigh the same
+
+
+def forecast_of(sizes: dict[str, tuple[int, int]], *, forwarded: bool) -> Forecast:
+    curves = {
+        name: Curve({alpha: int(macs * (1 - alpha) ** 2) + 1 for alpha in ALPHAS}, dict.fromkeys(ALPHAS, 1))
+        for name, (macs, _) in sizes.items()
+    }
+    frame = lambda name, beta: int(sizes[name][1] * (1 - beta)) + 10  # noqa: E731 - a small function of two
+    return Forecast(Work(2, 4, 1), curves, frame, lambda name: 7, forwarded, 100)
+
+
+rate = st.floats(0, 1e-3)
+settings_of_three = st.fixed_dictionaries(
+    {name: st.tuples(st.integers(1, 10**6), st.integers(0, 10**6)) for name in NAMES}
+)
+rates_of_three = st.fixed_dictionaries({name: st.builds(Rates, rate, rate, rate, rate) for name in NAMES})
+choices_of_three = st.fixed_dictionaries(
+    {
+        name: st.builds(
+            Choices,
+            st.sampled_from([ALPHAS, ALPHAS[:1], ALPHAS[1:]]),
+            st.sampled_from([BETAS, BETAS[1:], BETAS[:2]]),
+        )
+        for name in NAMES
+    }
+)
+
+
+@given(settings_of_three, rates_of_three, choices_of_three, st.floats(0, 1e4), st.booleans())
+def test_everybody_keeps_what_can_be_kept_within_the_bounds(sizes, rates, choices, limit_s, forwarded):
+    forecast = forecast_of(sizes, forwarded=forwarded)
+    goal = Goal(limit_s, partial(seconds_of, forecast, rates)).possible(choices)
+    chosen = least_pairs(forecast, rates, goal.limit, choices, weigh)
+    assert not goal.missed(chosen)
+    for name, ratios in chosen.items():
+        assert ratios.alpha in choices[name].alphas
+        assert ratios.beta in choices[name].betas
+
+
+@given(settings_of_three, rates_of_three, choices_of_three, st.floats(0, 1e4))
+def test_where_nobody_depends_on_others_each_pair_is_the_best_of_all(sizes, rates, choices, limit_s):
+    forecast = forecast_of(sizes, forwarded=False)
+    goal = Goal(limit_s, partial(seconds_of, forecast, rates)).possible(choices)
+    chosen = least_pairs(forecast, rates, goal.limit, choices, weigh)
+    for name in NAMES:
+        pairs = [Ratios(*pair) for pair in product(choices[name].alphas, choices[name].betas)]
+        within = [pair for pair in pairs if rates[name].seconds(forecast.cost(name, pair, {})) <= goal.limit]
+        assert chosen[name] == min(within, key=weigh)
+
+
+@given(settings_of_three, rates_of_three, choices_of_three, st.tuples(st.floats(0, 1e4), st.floats(0, 1e4)))
+def test_a_later_deadline_never_asks_for_more_where_nobody_depends_on_others(sizes, rates, choices, limits):
+    forecast = forecast_of(sizes, forwarded=False)
+    goal = Goal(0.0, partial(seconds_of, forecast, rates)).possible(choices)
+    early, late = (least_pairs(forecast, rates, max(goal.limit, limit), choices, weigh) for limit in sorted(limits))
+    assert all(weigh(late[name]) <= weigh(early[name]) for name in NAMES)
+
+
+@given(settings_of_three, rates_of_three, choices_of_three, st.floats(0, 1e4), st.booleans(), st.data())
+def test_what_is_settled_stays_settled_and_near_the_goal(sizes, rates, choices, limit_s, forwarded, data):
+    forecast = forecast_of(sizes, forwarded=forwarded)
+    goal = Goal(limit_s, partial(seconds_of, forecast, rates)).possible(choices)
+    wanted = least_pairs(forecast, rates, goal.limit, choices, weigh)
+    present = {
+        name: Ratios(data.draw(st.sampled_from(each.alphas)), data.draw(st.sampled_from(each.betas)))
+        for name, each in choices.items()
+    }
+    chosen = settled(goal, wanted, present, weigh)
+    assert not goal.missed(chosen, LATE)
+    assert settled(goal, wanted, chosen, weigh) == chosen
+    for name in NAMES:
+        assert chosen[name] in (wanted[name], present[name])
+        assert weigh(chosen[name]) < weigh(wanted[name]) + WORTH
+
+
+def test_nobody_need_be_faster_than_who_cannot_keep_the_deadline():
+    """b cannot, so a may take as long as b does then, and is not lightweighted."""
+    forecast = forecast_of({"a": (1000, 0), "b": (1000, 0)}, forwarded=False)
+    rates = {"a": Rates(1.0, 0.0, 0.0, 0.0), "b": Rates(10.0, 0.0, 0.0, 0.0)}
+    choices = {name: Choices(ALPHAS, BETAS) for name in rates}
+    goal = Goal(1.0, partial(seconds_of, forecast, rates)).possible(choices)
+    assert least_pairs(forecast, rates, goal.limit, choices, weigh) == {"a": Ratios(), "b": Ratios(0.6, 0.0)}
+
+
+def test_a_slow_downlink_is_spared_by_the_others():
+    forecast = forecast_of({"a": (10, 1000), "b": (10, 1000)}, forwarded=True)
+    rates = {"a": Rates(0.0, 0.0, 0.0, 0.0), "b": Rates(0.0, 1.0, 0.0, 0.0)}
+    choices = {name: Choices(ALPHAS, BETAS) for name in rates}
+    limit_s = rates["b"].seconds(forecast.cost("b", Ratios(), {"a": 0.5}))
+    assert least_pairs(forecast, rates, limit_s, choices, weigh)["a"].beta == 0.5
+
+
+@given(settings_of_three, choices_of_three, st.integers(0, 10**7))
+def test_a_level_is_the_weakest_with_which_all_together_stay_within(sizes, choices, limit):
+    forecast = forecast_of(sizes, forwarded=True)
+
+    def amounts(ratios):
+        return {"all": sum(cost.uplink_bytes for cost in forecast.round(ratios, ratios).values())}
+
+    goal, levels = Goal(limit, amounts), [Ratios(beta=beta) for beta in BETAS]
+    chosen = least_level(goal, levels, choices)
+    if goal.missed(chosen):
+        assert chosen == {name: each.nearest(levels[-1]) for name, each in choices.items()}
+    weaker = [level for level in levels if {name: each.nearest(level) for name, each in choices.items()} != chosen]
+    earlier = [level for level in weaker if level.beta < max(each.beta for each in chosen.values())]
+    assert all(goal.missed({name: each.nearest(level) for name, each in choices.items()}) for level in earlier)
+
+
+def rounds(*downlink_s: float, alpha: float = 0.0) -> list[Spent]:
+    return [Spent(alpha, 0.0, 10, 100, 100, 1.0, each, 1.0, 0.0) for each in downlink_s]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "heard"), [((1.0,), 1.0), ((1.0, 1.0, 9.0), 1.0), ((1.0, 1.0, 9.0, 9.0), 9.0), ((9.0, 1.0, 1.0), 1.0)]
+)
+def test_one_odd_round_is_not_heard_and_a_change_is_after_two(seconds, heard):
+    assert rates_of(rounds(*seconds)).downlink_byte_s == heard / 100
+
+
+def test_seconds_per_multiply_accumulate_are_those_of_the_present_width():
+    wide = [Spent(0.0, 0.0, 1000, 1, 1, 1.0, 0.0, 0.0, 0.0)] * 5
+    narrow = Spent(0.5, 0.0, 250, 1, 1, 0.5, 0.0, 0.0, 0.0)
+    assert rates_of([*wide, narrow]).mac_s == 0.5 / 250

@@ -1,0 +1,186 @@
+"""Controllers choose ratios by what was measured: on the virtual clock exactly, and again after a resume."""
+
+import json
+import warnings
+
+import pytest
+
+from vfl.config import parse_config
+from vfl.vertical.decisions import recorded_decisions
+
+SPEED, BANDWIDTH = 1e9, 1e6
+FAST = {"macs_per_s": SPEED, "uplink_bytes_per_s": BANDWIDTH, "downlink_bytes_per_s": BANDWIDTH}
+SLOW_LINK = {0: BANDWIDTH, 4: BANDWIDTH / 4}
+MACHINES = {
+    "device": FAST,
+    "parties": {
+        "party_2": FAST | {"macs_per_s": SPEED / 4},
+        "party_3": FAST | {"uplink_bytes_per_s": SLOW_LINK, "downlink_bytes_per_s": SLOW_LINK},
+    },
+}
+MODELS = {"feature": {"kind": "vgg11", "width": 0.1, "embedding_size": 64}, "head": {"hidden": [16]}}
+DEADLINE_S = 0.06
+EIGHT = {"rounds": 8}
+
+
+def run(server, rounds: int, first: int = 0) -> list[dict[str, float]]:
+    return [server.train_round(round_index) for round_index in range(first, rounds)]
+
+
+def deadline(**more):
+    return {"controller": "deadline", "seconds_per_exchange": DEADLINE_S, **more}
+
+
+def ratios(rows, tag: str, party: str) -> list[float]:
+    return [row[f"{tag}/{party}"] for row in rows]
+
+
+def reason(row, party: str) -> str:
+    (found,) = (tag.rpartition("/")[2] for tag in row if tag.startswith(f"reason/{party}/"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def adapting():
+    """Eight rounds of a deadline: party_2 is slow, the link of party_3 falls to a quarter in round 4."""
+    from parties.local import build_in_process
+    from tests.conftest import small_config
+    from vfl.runtime import start_runtime
+
+    config = small_config(
+        simulation=MACHINES, models=MODELS, lightweighting=deadline(), training=EIGHT | {"batch_size": 16}
+    )
+    server = build_in_process(config, start_runtime(config))
+    return server, run(server, 8)
+
+
+def test_the_deadline_is_kept_after_the_first_pruning_and_two_rounds_after_a_link_falls(adapting):
+    """Round 1 prunes, and so repeats one of its three exchanges' forward passes."""
+    _, rows = adapting
+    slowest = [max(row[f"exchange_s/party_{number}"] for number in range(1, 5)) for row in rows]
+    late = [number for number, seconds in enumerate(slowest) if seconds > 1.05 * DEADLINE_S]
+    assert late == [0, 1, 4, 5], slowest
+    assert reason(rows[1], "party_2") == "compute"
+    assert reason(rows[6], "party_3") == "link"
+    assert {reason(row, "party_4") for row in rows[1:4]} == {"held"}
+
+
+def test_only_who_must_is_pruned_and_nothing_is_unpruned(adapting):
+    _, rows = adapting
+    assert max(ratios(rows, "alpha", "party_4")[:6]) == 0.0
+    alphas = ratios(rows, "alpha", "party_2")
+    assert alphas == sorted(alphas)
+    assert alphas[1] > 0
+
+
+def test_seconds_are_expected_exactly_while_machines_do_not_change(adapting):
+    _, rows = adapting
+    for number, row in enumerate(rows):
+        for party in ("party_1", "party_2", "party_4"):
+            if number > 0:
+                expected = row[f"predicted_exchange_s/{party}"]
+                assert row[f"exchange_s/{party}"] == pytest.approx(expected, rel=1e-9 if number < 6 else 0.03)
+
+
+def test_a_resumed_run_decides_as_the_first_one_did(adapting, build):
+    server, rows = adapting
+    training = EIGHT | {"batch_size": 16}
+    sections = {"simulation": MACHINES, "models": MODELS, "lightweighting": deadline(), "training": training}
+    first, second = build(**sections), build(**sections)
+    run(first, 3)
+    second.load_state_dict(json_round_trip(first.state_dict()))
+    assert run(second, 8, first=3)[-1]["simulated_time_s/total"] == rows[-1]["simulated_time_s/total"]
+    assert second.summary()["model_digest"] == server.summary()["model_digest"]
+
+
+def json_round_trip(state):
+    """As a checkpoint would keep the server's own numbers."""
+    own = state["server"]
+    kept = {key: json.loads(json.dumps(own[key])) for key in ("clock", "unmet", "prices")}
+    return state | {"server": own | kept}
+
+
+def test_decisions_in_the_rows_are_repeated_whatever_the_clock_says(build, tmp_path):
+    server = build(lightweighting=deadline(), simulation=MACHINES)
+    parties = {f"{tag}/party_{number}": 0.3 for tag in ("alpha", "beta") for number in range(1, 5)}
+    row = {"round": 0, **parties, "reason/party_1/compute": 1.0, "predicted_exchange_s/party_1": 0.5}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + '\n{"round": 1, "alp')
+    server.recorded = recorded_decisions(server.config, tmp_path)
+    assert list(server.recorded) == [0]
+    metrics = server.train_round(0)
+    assert row.items() - {("round", 0)} <= metrics.items()
+    assert server.train_round(1)["alpha/party_1"] == 0.3
+
+
+def test_what_cannot_be_met_is_said_once_and_the_bounds_hold(build):
+    server = build(lightweighting=deadline(seconds_per_exchange=1e-6, alpha_max=0.5, beta_max={"party_1": 0.5}))
+    with pytest.warns(UserWarning, match="party_1, party_2, party_3, party_4 cannot keep") as told:
+        rows = run(server, 3)
+    assert len([each for each in told if "cannot keep" in str(each.message)]) == 1
+    assert {reason(row, "party_1") for row in rows[1:]} == {"bound"}
+    assert max(ratios(rows, "alpha", "party_1")) <= 0.5
+    assert max(ratios(rows, "beta", "party_2")) == 0.0
+
+
+@pytest.mark.parametrize("unit", ["seconds", "bytes", "macs"])
+def test_a_budget_is_spent_and_not_passed(build, unit: str):
+    steady = MACHINES | {"parties": {"party_2": MACHINES["parties"]["party_2"]}}
+    sections = {"simulation": steady, "models": MODELS, "training": EIGHT | {"batch_size": 16, "rounds": 5}}
+    free = build(**sections)
+    run(free, 5)
+    whole = spent(free, unit)
+    limit = 0.6 * whole if unit == "seconds" else int(0.6 * whole)
+    server = build(**sections, lightweighting={"controller": "budget", "budget": {unit: limit}})
+    run(server, 5)
+    assert 0.75 * limit < spent(server, unit) <= limit * 1.05
+
+
+def spent(server, unit: str) -> float:
+    every = [each for rounds in server.clock.history for each in rounds.values()]
+    if unit == "seconds":
+        return server.clock.total_s
+    return sum(each.macs if unit == "macs" else each.uplink_bytes + each.downlink_bytes for each in every)
+
+
+def test_fixed_ratios_ask_no_party_for_prices(build):
+    server = build()
+    run(server, 1)
+    assert server.prices == {}
+    assert all(costs.evaluation_bytes("uplink") == 0 for costs in server.costs.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"controller": "deadlin"}, "unknown controller 'deadlin'; did you mean 'deadline'?"),
+        ({"controller": "deadline"}, "lightweighting: seconds_per_exchange is missing"),
+        (deadline(seconds_per_exchange=0), "lightweighting.seconds_per_exchange"),
+        (deadline(seconds_per_exchange="soon"), "lightweighting.seconds_per_exchange"),
+        ({"controller": "budget"}, "budget must have one of seconds, bytes and macs (it has none)"),
+        ({"controller": "budget", "budget": {"bytes": 5, "macs": 5}}, "(it has bytes and macs)"),
+        ({"controller": "budget", "budget": {"seconds": -1}}, "lightweighting.budget.seconds"),
+        (
+            deadline(alpha={"party_2": {1: 0.5}}, alpha_max=0.3),
+            "alpha_max: 0.3 for party_2 is below lightweighting.alpha",
+        ),
+        (deadline(beta_max={"party_7": 0.3}), "lightweighting.beta_max: no party is called 'party_7'"),
+    ],
+)
+def test_goals_that_contradict_themselves_are_one_line(settings, told: str):
+    with pytest.raises(ValueError, match="lightweighting") as error:
+        parse_config({"name": "small", "data": {"dataset": {"kind": "digits"}}, "lightweighting": settings})
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_settings_of_another_controller_are_said_to_be_ignored():
+    settings = {"seconds_per_exchange": 3, "alpha_max": 0.5, "budget": {"macs": 4}}
+    config = parse_config({"name": "small", "data": {"dataset": {"kind": "digits"}}, "lightweighting": settings})
+    ignored = [line.partition(":")[0] for line in config.warnings() if "controller is fixed" in line]
+    assert ignored == [f"lightweighting.{name}" for name in ("seconds_per_exchange", "budget", "alpha_max")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        measured = parse_config(
+            {"name": "small", "data": {"dataset": {"kind": "digits"}}, "lightweighting": deadline()}
+        )
+    assert measured.warnings() == []

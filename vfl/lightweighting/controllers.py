@@ -1,0 +1,168 @@
+"""Who chooses the ratios: the schedules of the configuration, a deadline, a budget, or an installed package's own.
+
+A controller is a function of the round and of what every round so far cost and took. It keeps no state: a resumed run
+decides as the first one did.
+"""
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median_low
+
+from vfl.lightweighting.config import LightweightingConfig
+from vfl.lightweighting.decision import (
+    LATE,
+    ByParty,
+    Choices,
+    Goal,
+    Rates,
+    least_level,
+    least_pairs,
+    rates_of,
+    seconds_of,
+    settled,
+)
+from vfl.lightweighting.forecast import ALPHAS, BETAS, Forecast, Spent
+from vfl.lightweighting.schedule import Assign, Ratios, Reports, schedule_of, scheduled, value_at
+
+ALL = "all"
+"""Name of what all parties spend together."""
+AUTO = 1.2
+"""Times the seconds of the median party (of two the faster) without lightweighting: the deadline ``auto``."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a controller is made of."""
+
+    config: LightweightingConfig
+    parties: Sequence[str]
+    rounds: int
+    """Of the whole run."""
+    forecast: Callable[[], Forecast]
+    """Asks the parties, once in a run, what their models would cost."""
+
+    def choices(self, round_index: int, present: ByParty) -> dict[str, Choices]:
+        """Return the ratios that each party may be given in a round."""
+        return {party: self._choices(party, round_index, present[party].alpha) for party in self.parties}
+
+    def weigh(self, ratios: Ratios) -> float:
+        """Return a party's part of the weighted sum with which Corollary 1's bound on convergence grows."""
+        return self.config.alpha_weight * ratios.alpha + ratios.beta
+
+    def _choices(self, party: str, round_index: int, reached: float) -> Choices:
+        config, macs = self.config, self.forecast().curves[party].macs
+        schedules = (config.alpha, config.beta, config.alpha_max, config.beta_max)
+        alpha, beta, alpha_max, beta_max = (value_at(schedule_of(each, party), round_index) for each in schedules)
+        alphas = [max(alpha, reached)]
+        for each in ALPHAS:
+            if alphas[-1] < each <= alpha_max and macs[each] < macs[alphas[-1]]:
+                alphas.append(each)
+        return Choices(alphas, [beta, *(each for each in BETAS if beta < each <= beta_max)])
+
+
+def fixed(given: Given) -> Assign:
+    """Assign the ratios that the configuration has for each round."""
+    return scheduled(given.config.alpha, given.config.beta, given.parties)
+
+
+def deadline(given: Given) -> Assign:
+    """Assign the least lightweighting with which every party keeps ``seconds_per_exchange``."""
+    wanted = given.config.seconds_per_exchange
+
+    def limit_s(forecast: Forecast, rates: Mapping[str, Rates]) -> float:
+        if isinstance(wanted, float):
+            return wanted * forecast.work.exchanges
+        return AUTO * median_low(seconds_of(forecast, rates, dict.fromkeys(given.parties, Ratios())).values())
+
+    return lambda round_index, reports: _in_time(given, round_index, reports, limit_s)
+
+
+def budget(given: Given) -> Assign:
+    """Assign what spends the budget evenly: what is left of it, over the rounds that are left."""
+    whole = given.config.budget
+
+    def assign(round_index: int, reports: Reports) -> dict[str, Ratios]:
+        share = 1 / (given.rounds - round_index)
+        every = [each for spent in reports for each in spent.values()]
+        if whole.seconds is not None:
+            left_s = whole.seconds - sum(max(each.seconds for each in spent.values()) for spent in reports if spent)
+            return _in_time(given, round_index, reports, lambda *_: share * left_s)
+        if whole.macs is not None:
+            limit = share * (whole.macs - sum(each.macs for each in every))
+            return _within(given, round_index, reports, limit, "macs")
+        assert whole.bytes is not None, "the configuration has one of the three"
+        limit = share * (whole.bytes - sum(each.downlink_bytes + each.uplink_bytes for each in every))
+        return _within(given, round_index, reports, limit, "bytes")
+
+    return assign
+
+
+def _in_time(
+    given: Given,
+    round_index: int,
+    reports: Reports,
+    limit_s: Callable[[Forecast, Mapping[str, Rates]], float],
+) -> dict[str, Ratios]:
+    """Choose the least ratios with which each party takes at most ``limit_s`` a round; nothing is known before one."""
+    rounds = {party: [spent[party] for spent in reports if party in spent] for party in given.parties}
+    rates = {party: rates_of(each) for party, each in rounds.items() if each}
+    present = {party: present_of(each) for party, each in rounds.items()}
+    choices = given.choices(round_index, present)
+    if not rates:
+        return {party: each.least for party, each in choices.items()}
+    forecast = given.forecast()
+    goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates))
+    limit = goal.possible(choices).limit
+    wanted = least_pairs(forecast, rates, limit, choices, given.weigh)
+    computing = {party for party, each in rounds.items() if each and 2 * each[-1].compute_s >= each[-1].seconds}
+    chosen = _explained(goal, choices, wanted, present, given, computing)
+    costs = forecast.round(chosen, present)
+    predicted = {party: each.seconds(costs[party]) / forecast.work.exchanges for party, each in rates.items()}
+    return {party: each._replace(exchange_s=predicted.get(party)) for party, each in chosen.items()}
+
+
+def _within(given: Given, round_index: int, reports: Reports, limit: float, unit: str) -> dict[str, Ratios]:
+    """Choose the least ratios, alike for all parties, with which all together spend at most ``limit`` in a round."""
+    present = {party: present_of([spent[party] for spent in reports if party in spent]) for party in given.parties}
+    choices, forecast = given.choices(round_index, present), given.forecast()
+
+    def amounts(ratios: ByParty) -> dict[str, float]:
+        costs = forecast.round(ratios, present).values()
+        return {ALL: sum(each.macs if unit == "macs" else each.downlink_bytes + each.uplink_bytes for each in costs)}
+
+    goal = Goal(limit, amounts)
+    levels = [Ratios(alpha=each) for each in ALPHAS] if unit == "macs" else [Ratios(beta=each) for each in BETAS]
+    return _explained(goal, choices, least_level(goal, levels, choices), present, given, set())
+
+
+def present_of(rounds: Sequence[Spent]) -> Ratios:
+    """Return the ratios of a party's last round; before one there are none."""
+    return Ratios(rounds[-1].alpha, rounds[-1].beta) if rounds else Ratios()
+
+
+def _explained(
+    goal: Goal,
+    choices: Mapping[str, Choices],
+    wanted: ByParty,
+    present: ByParty,
+    given: Given,
+    computing: Container[str],
+) -> dict[str, Ratios]:
+    """Keep what need not change, and add why every party has its ratios; some are mostly ``computing``."""
+    unchanged = {party: each.nearest(present[party]) for party, each in choices.items()}
+    chosen = settled(goal.possible(choices), wanted, unchanged, given.weigh)
+    missed = goal.missed(chosen, LATE)
+    for party, ratios in chosen.items():
+        reason = _reason(ratios, present[party], "compute" if party in computing else "link")
+        chosen[party] = ratios._replace(reason="bound" if {party, ALL} & missed else reason)
+    return chosen
+
+
+def _reason(ratios: Ratios, present: Ratios, slower: str) -> str:
+    """Say what changed the ratios: ``compute``, the ``link``, of both the slower one; ``held`` where nothing did."""
+    if ratios[:2] == present[:2]:
+        return "held"
+    if ratios.alpha != present.alpha and ratios.beta != present.beta:
+        return slower
+    return "compute" if ratios.alpha != present.alpha else "link"

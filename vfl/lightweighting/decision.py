@@ -1,0 +1,148 @@
+"""From costs and measured rates to ratios: the least lightweighting with which a goal is met.
+
+Pure functions: what they return follows from their arguments alone. Seconds, bytes and multiply-accumulates are those
+of a round.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import NamedTuple
+
+from vfl.lightweighting.forecast import BETAS, Cost, Forecast, Spent
+from vfl.lightweighting.schedule import Ratios
+
+ROUNDS_LOOKED_AT = 3
+"""A rate is the median of its last three rounds: one odd round is not heard, a change is after two."""
+LATE = 1.05
+"""Ratios are held as long as nothing is above this multiple of its limit ..."""
+WORTH = 0.1
+"""... and no sum of ratios this much smaller would do."""
+
+ByParty = Mapping[str, Ratios]
+Weigh = Callable[[Ratios], float]
+
+
+class Rates(NamedTuple):
+    """What a party's machine and link were measured to take."""
+
+    mac_s: float
+    downlink_byte_s: float
+    uplink_byte_s: float
+    latency_s: float
+
+    def seconds(self, cost: Cost) -> float:
+        """Return what a round of this cost takes."""
+        return (
+            self.mac_s * cost.macs
+            + self.downlink_byte_s * cost.downlink_bytes
+            + self.uplink_byte_s * cost.uplink_bytes
+            + self.latency_s
+        )
+
+
+class Choices(NamedTuple):
+    """Ratios that a party may be given, ascending: none that un-prunes, spares nothing or passes a bound."""
+
+    alphas: Sequence[float]
+    betas: Sequence[float]
+
+    @property
+    def least(self) -> Ratios:
+        """The weakest lightweighting."""
+        return Ratios(self.alphas[0], self.betas[0])
+
+    @property
+    def most(self) -> Ratios:
+        """The strongest lightweighting."""
+        return Ratios(self.alphas[-1], self.betas[-1])
+
+    def nearest(self, ratios: Ratios) -> Ratios:
+        """Return the weakest ones from some ratios on, or the strongest."""
+        return Ratios(at_least(ratios.alpha, self.alphas), at_least(ratios.beta, self.betas))
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Amounts that are not to pass a limit: each party's seconds, or what all spend together."""
+
+    limit: float
+    amounts: Callable[[ByParty], Mapping[str, float]]
+    """Of ratios; by party, or under one name."""
+
+    def missed(self, ratios: ByParty, slack: float = 1.0) -> set[str]:
+        """Return the names of the amounts above ``slack`` times the limit."""
+        return {name for name, amount in self.amounts(ratios).items() if amount > slack * self.limit}
+
+    def possible(self, choices: Mapping[str, Choices]) -> "Goal":
+        """Return the goal, or the least limit that can be kept: nobody need be faster than who cannot keep it."""
+        most = self.amounts({name: each.most for name, each in choices.items()})
+        return replace(self, limit=max([self.limit, *most.values()]))
+
+
+def rates_of(rounds: Sequence[Spent]) -> Rates:
+    """Return a party's rates from its rounds so far, at least one.
+
+    Time does not fall quite as multiply-accumulates do: only rounds of the present width tell seconds per one.
+    """
+    same_width = [each for each in rounds if each.alpha == rounds[-1].alpha]
+    return Rates(
+        _recent([each.compute_s / max(1, each.macs) for each in same_width]),
+        _recent([each.downlink_s / max(1, each.downlink_bytes) for each in rounds]),
+        _recent([each.uplink_s / max(1, each.uplink_bytes) for each in rounds]),
+        _recent([each.latency_s for each in rounds]),
+    )
+
+
+def seconds_of(forecast: Forecast, rates: Mapping[str, Rates], ratios: ByParty) -> dict[str, float]:
+    """Return the seconds of every party that has rates, without a pruning."""
+    betas = {name: each.beta for name, each in ratios.items()}
+    return {name: each.seconds(forecast.cost(name, ratios[name], betas)) for name, each in rates.items()}
+
+
+def least_pairs(
+    forecast: Forecast, rates: Mapping[str, Rates], limit_s: float, choices: Mapping[str, Choices], weigh: Weigh
+) -> dict[str, Ratios]:
+    """Return the ratios of smallest weight with which no party takes longer than a limit that can be kept.
+
+    What a party sends may come down to all others. So the smallest beta common to all is sought with which everybody
+    finds a pair; without forwarded embeddings that is 0, and each pair the best one. Who has no rates gets the least.
+    """
+    for common in (0.0, *BETAS[1:], 1.0):
+        betas = {name: at_least(common, each.betas) for name, each in choices.items()}
+        found = {name: choices[name].least._replace(beta=betas[name]) for name in choices}
+        for name in rates:
+            pairs = (Ratios(a, b) for a in choices[name].alphas for b in choices[name].betas if b >= betas[name])
+            kept = (each for each in pairs if rates[name].seconds(forecast.cost(name, each, betas)) <= limit_s)
+            best = min(kept, key=weigh, default=None)
+            if best is None:
+                break
+            found[name] = best
+        else:
+            return found
+    raise AssertionError("the strongest ratios keep the limit")
+
+
+def least_level(goal: Goal, levels: Sequence[Ratios], choices: Mapping[str, Choices]) -> dict[str, Ratios]:
+    """Return the weakest of some ratios, the same for all parties as far as they may, with which a goal is met."""
+    every = [{name: each.nearest(level) for name, each in choices.items()} for level in levels]
+    return next((ratios for ratios in every if not goal.missed(ratios)), every[-1])
+
+
+def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict[str, Ratios]:
+    """Return ``wanted``, but of every party the present ratios where a change is not worth it: noise moves nothing."""
+    chosen = dict(wanted)
+    for name in wanted:
+        unchanged = chosen | {name: present[name]}
+        if weigh(present[name]) - weigh(wanted[name]) < WORTH and not goal.missed(unchanged, LATE):
+            chosen = unchanged
+    return chosen
+
+
+def at_least(ratio: float, allowed: Sequence[float]) -> float:
+    """Return the smallest allowed ratio from ``ratio`` on, the largest where none is."""
+    return next((each for each in allowed if each >= ratio), allowed[-1])
+
+
+def _recent(values: Sequence[float]) -> float:
+    return median(values[-ROUNDS_LOOKED_AT:])

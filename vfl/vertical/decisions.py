@@ -1,0 +1,58 @@
+"""What was decided about ratios: shown with its reasons, said once where a goal cannot be met, and read again.
+
+Decisions follow from clocks, so that a resumed run repeats those that its rows have and decides the others anew.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vfl.config import ExperimentConfig
+from vfl.lightweighting.schedule import Ratios
+from vfl.loop import Metrics
+from vfl.run_folder import Row
+
+REASON, EXPECTED = "reason", "predicted_exchange_s"
+
+
+def decision_metrics(ratios: Mapping[str, Ratios]) -> Metrics:
+    """Return why every party has its ratios, as ``reason/PARTY/link: 1``, and the seconds expected of an exchange."""
+    reasons = {f"{REASON}/{party}/{each.reason}": 1.0 for party, each in ratios.items() if each.reason}
+    expected = {f"{EXPECTED}/{party}": each.exchange_s for party, each in ratios.items() if each.exchange_s is not None}
+    return reasons | expected
+
+
+def tell_unmet(ratios: Mapping[str, Ratios], told: Sequence[str]) -> list[str]:
+    """Warn of the parties that cannot meet the controller's goal, but for those ``told`` of; return all of them."""
+    unmet = [party for party, each in ratios.items() if each.reason == "bound" and party not in told]
+    if unmet:
+        warnings.warn(
+            f"lightweighting: {', '.join(unmet)} cannot keep what the controller is to reach, within alpha_max and "
+            "beta_max; the goal is missed, by as little as they allow",
+            stacklevel=2,
+        )
+    return [*told, *unmet]
+
+
+def recorded_decisions(config: ExperimentConfig, run_dir: Path) -> dict[int, dict[str, Ratios]]:
+    """Return the ratios that a controller has chosen already, by round: those in the rows of the run's folder."""
+    path = run_dir / "metrics.jsonl"
+    if not config.lightweighting.measures or not path.exists():
+        return {}
+    rows = [row for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if (row := _row(line))]
+    return {int(row["round"]): {party: _decision(row, party) for party in config.parties} for row in rows}
+
+
+def _row(line: str) -> Row | None:
+    try:
+        row: Row = json.loads(line)
+    except ValueError:  # the last line of a killed run may be cut off
+        return None
+    return row
+
+
+def _decision(row: Row, party: str) -> Ratios:
+    reasons = [tag.rpartition("/")[2] for tag in row if tag.startswith(f"{REASON}/{party}/")]
+    alpha, beta = row.get(f"alpha/{party}", 0.0), row.get(f"beta/{party}", 0.0)  # none of who never reported
+    return Ratios(alpha, beta, "".join(reasons), row.get(f"{EXPECTED}/{party}"))
