@@ -266,7 +266,9 @@ class HeadServer:
             "tested": self.tested,
             "clock": self.clock.state_dict(),
             "unmet": self.unmet,
-            "prices": {name: each.model_dump() for name, each in self.prices.items() if max(each.macs_per_sample)},
+            "prices": {
+                name: each.model_dump(mode="json") for name, each in self.prices.items() if max(each.macs_per_sample)
+            },
             "data_digest": self._data_digest,
         }
         saving = {link.name: link.save() for link in self.links}  # all at once

@@ -103,24 +103,37 @@ def seconds_of(forecast: Forecast, rates: Mapping[str, Rates], ratios: ByParty) 
 def least_pairs(
     forecast: Forecast, rates: Mapping[str, Rates], limit_s: float, choices: Mapping[str, Choices], weigh: Weigh
 ) -> dict[str, Ratios]:
-    """Return the ratios of smallest weight with which no party takes longer than a limit that can be kept.
+    """Return the ratios of smallest weight in sum with which no party takes longer than a limit that can be kept.
 
-    What a party sends may come down to all others. So the smallest beta common to all is sought with which everybody
-    finds a pair; without forwarded embeddings that is 0, and each pair the best one. Who has no rates gets the least.
+    What a party sends may come down to all others. So for every beta that all have at least, each party's best pair is
+    sought, and of these the best is taken; without forwarded embeddings that is the best of all there are.
     """
-    for common in (0.0, *BETAS[1:], 1.0):
-        betas = {name: at_least(common, each.betas) for name, each in choices.items()}
-        found = {name: choices[name].least._replace(beta=betas[name]) for name in choices}
-        for name in rates:
-            pairs = (Ratios(a, b) for a in choices[name].alphas for b in choices[name].betas if b >= betas[name])
-            kept = (each for each in pairs if rates[name].seconds(forecast.cost(name, each, betas)) <= limit_s)
-            best = min(kept, key=weigh, default=None)
-            if best is None:
-                break
-            found[name] = best
-        else:
-            return found
-    raise AssertionError("the strongest ratios keep the limit")
+    found = (_best_pairs(forecast, rates, limit_s, choices, common, weigh) for common in (*BETAS, 1.0))
+    return min((pairs for pairs in found if pairs), key=lambda pairs: sum(map(weigh, pairs.values())))
+
+
+def _best_pairs(
+    forecast: Forecast,
+    rates: Mapping[str, Rates],
+    limit_s: float,
+    choices: Mapping[str, Choices],
+    common: float,
+    weigh: Weigh,
+) -> dict[str, Ratios]:
+    """Return each party's pair of smallest weight with a beta of at least ``common``; none where one finds none.
+
+    Who has no rates gets the least.
+    """
+    betas = {name: at_least(common, each.betas) for name, each in choices.items()}
+    pairs = {name: each.least._replace(beta=betas[name]) for name, each in choices.items()}
+    for name, rate in rates.items():
+        every = (Ratios(alpha, beta) for alpha in choices[name].alphas for beta in choices[name].betas)
+        kept = (each for each in every if each.beta >= betas[name])
+        kept = (each for each in kept if rate.seconds(forecast.cost(name, each, betas)) <= limit_s)
+        if (best := min(kept, key=weigh, default=None)) is None:
+            return {}
+        pairs[name] = best
+    return pairs
 
 
 def least_level(goal: Goal, levels: Sequence[Ratios], choices: Mapping[str, Choices]) -> dict[str, Ratios]:

@@ -51,6 +51,7 @@ class AbsentLink:
     """The place of a party that is not there. Nothing is asked of it."""
 
     absent = True
+    under_way_s = None
 
     def __init__(self, name: str) -> None:
         self.name = name
