@@ -22,6 +22,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--keep-checkpoints", action="store_true", help="of finished runs as well, for predict.py and export.py"
     )
+    parser.add_argument(
+        "--shard", default="1/1", metavar="I/N", help="train the I-th of N parts: for several hosts that share DIR"
+    )
     parser.add_argument("--dry-run", action="store_true", help="train nothing; tell the runs, and the minutes left")
     return parser.parse_intermixed_args()
 
@@ -30,19 +33,22 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the sweep."""
     from vfl.config import ConfigError
-    from vfl.experiments.sweep import foresee, train_sweep
+    from vfl.experiments.sweep import foresee, parse_shard, train_sweep
     from vfl.experiments.sweep_plan import load_sweep
     from vfl.experiments.sweep_view import names
 
     if arguments.jobs < 1:
         raise ConfigError(f"--jobs: {arguments.jobs} runs at once train nothing; give at least 1")
+    shard = parse_shard(arguments.shard)
     sweep = load_sweep(arguments.sweep, arguments.overrides)
     folder = arguments.out or Path("runs") / sweep.name
     if arguments.dry_run:
         for line in foresee(sweep, folder, arguments.jobs):
             console.print(line)
         return DONE
-    state = train_sweep(sweep, folder, arguments.jobs, console, keep_checkpoints=arguments.keep_checkpoints)
+    state = train_sweep(
+        sweep, folder, arguments.jobs, console, keep_checkpoints=arguments.keep_checkpoints, shard=shard
+    )
     console.print(f"{len(state.summaries)} of {len(state.runs)} runs finished: {folder / 'sweep.csv'}")
     if state.failures:
         print(f"error: failed: {names(list(state.failures))}; see {folder / 'sweep.csv'}", file=sys.stderr)

@@ -147,6 +147,17 @@ def test_killed_and_interrupted_it_gives_the_table_of_one_that_was_left_alone(
     assert (out / "sweep.csv").read_bytes() == (undisturbed[0] / "sweep.csv").read_bytes()
 
 
+def test_shards_in_one_folder_leave_the_table_of_the_whole(undisturbed: tuple[Path, str, str], tmp_path: Path):
+    finish(start(tmp_path, "--shard", "2/2"), code=0)  # the run that fails is the third
+    states = [row["status"] for row in rows_of(tmp_path / "out")]
+    assert states == ["open", "finished", "open", "finished"]
+    out, _ = finish(start(tmp_path, "--shard", "1/2"))
+    assert "3 of 4 runs finished" in out
+    again, _ = finish(start(tmp_path, "--shard", "2/2"))  # trains nothing, and keeps what the other shard told
+    assert "3 of 4 runs finished" in again
+    assert (tmp_path / "out" / "sweep.csv").read_bytes() == (undisturbed[0] / "sweep.csv").read_bytes()
+
+
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     """Call the command with what ends before any run; return its code and its one line."""
@@ -172,6 +183,9 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         ({}, (), "the sweep is empty"),
         ({"grid": {"training.epochs": [1]}}, (), "training.epochs: unknown key"),
         ({"grid": {"seed": [0]}}, ("--jobs", "0"), "--jobs: 0"),
+        ({"grid": {"seed": [0]}}, ("--shard", "0/2"), "--shard: '0/2'"),
+        ({"grid": {"seed": [0]}}, ("--shard", "3/2"), "--shard: '3/2'"),
+        ({"search": {"trials": 2}}, ("--shard", "1/2"), "--shard: a search"),
         ({"grid": {"seed": [0]}}, ("--out", "full"), "--out: full is not empty and holds no sweep"),
     ],
 )

@@ -3,13 +3,16 @@
 What is finished is kept, what was killed goes on from its checkpoint, what failed is tried again.
 """
 
+import csv
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -18,11 +21,41 @@ from vfl.config import ConfigError
 from vfl.experiments.pool import Ended, Event, train_in_processes
 from vfl.experiments.search import Search
 from vfl.experiments.sweep_plan import Sweep, SweepRun
-from vfl.experiments.sweep_table import shares, write_tables
+from vfl.experiments.sweep_table import TABLE, shares, write_tables
 from vfl.experiments.sweep_view import SweepView
 from vfl.run_folder import is_finished, only_process_in, read_summary
 
 MANIFEST = "sweep.json"
+
+
+class Shard(NamedTuple):
+    """A part of a sweep's runs, for one of several hosts that see the same folder."""
+
+    index: int = 1
+    count: int = 1
+
+    def of(self, runs: Sequence[SweepRun]) -> Sequence[SweepRun]:
+        """Return every ``count``-th run, from the ``index``-th on."""
+        return runs[self.index - 1 :: self.count]
+
+    def lock(self, folder: Path) -> AbstractContextManager[None]:
+        """Refuse another process that trains the same shard, or any where all is one shard."""
+        if self.count == 1:
+            return only_process_in(folder)
+        own = folder / "shards" / f"{self.index}of{self.count}"
+        own.mkdir(parents=True, exist_ok=True)
+        return only_process_in(own)
+
+
+WHOLE = Shard()
+
+
+def parse_shard(text: str) -> Shard:
+    """Read ``3/16``. Raises ConfigError."""
+    match = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise ConfigError(f"--shard: {text!r} is no part of a sweep; write I/N with I from 1 to N, as 3/16")
+    return Shard(int(match[1]), int(match[2]))
 
 
 @dataclass
@@ -32,6 +65,7 @@ class SweepState:
     folder: Path
     keep_checkpoints: bool
     """Of finished runs as well."""
+    shard: Shard = WHOLE
     runs: list[SweepRun] = field(default_factory=list[SweepRun])
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     failures: dict[str, str] = field(default_factory=dict[str, str])
@@ -40,6 +74,11 @@ class SweepState:
     def runs_dir(self) -> Path:
         """Folder of the runs' folders."""
         return self.folder / "runs"
+
+    @property
+    def own(self) -> Sequence[SweepRun]:
+        """The runs of this shard."""
+        return self.shard.of(self.runs)
 
     def add(self, runs: Sequence[SweepRun]) -> None:
         """Take in runs that are new, with the results that are there: a search may choose a pair twice, at once even.
@@ -60,12 +99,27 @@ class SweepState:
         summary = read_summary(self.runs_dir / run.folder)
         self.summaries[run.folder] = summary | shares(summary)
 
+    def catch_up(self) -> None:
+        """Take in what other shards have trained since."""
+        told = {row["run"]: row["error"] for row in _told(self.folder) if row["status"] == "failed"}
+        for run in self.runs:
+            if run.folder in self.summaries or run.folder in self.failures:
+                continue
+            if (self.runs_dir / run.folder / "summary.json").exists():
+                self.read(run)
+            elif run.folder in told and run not in self.own:
+                self.failures[run.folder] = told[run.folder]
+
     def write(self) -> None:
-        """Write the tables."""
+        """Write the tables; of several shards the one that ends last leaves those of all."""
+        if self.shard.count > 1:
+            self.catch_up()
         write_tables(self.folder, self.runs, self.summaries, self.failures)
 
 
-def train_sweep(sweep: Sweep, folder: Path, jobs: int, console: Console, *, keep_checkpoints: bool) -> SweepState:
+def train_sweep(
+    sweep: Sweep, folder: Path, jobs: int, console: Console, *, keep_checkpoints: bool, shard: Shard = WHOLE
+) -> SweepState:
     """Train what is not finished, ``jobs`` runs at once. Checkpoints of finished runs are deleted unless kept.
 
     The threads of a run are its share when the sweep begins, and stay so: its bits depend on them. Raises
@@ -73,15 +127,17 @@ def train_sweep(sweep: Sweep, folder: Path, jobs: int, console: Console, *, keep
     a sweep that a signal has ended.
     """
     threads = _threads_per_run(sweep, folder, jobs, console)
+    if sweep.search is not None and shard.count > 1:
+        raise ConfigError("--shard: a search chooses its runs by those before; use --jobs")
     search = Search(sweep.search) if sweep.search is not None else None
-    state = SweepState(folder, keep_checkpoints)
+    state = SweepState(folder, keep_checkpoints, shard)
     state.add(sweep.runs(threads))
     try:
         state.runs_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out: {folder} cannot be written ({error.strerror})") from None
-    view = SweepView(console, len(state.runs) if search is None else search.most_runs)
-    with only_process_in(folder), view:
+    view = SweepView(console, len(state.own) if search is None else search.most_runs)
+    with shard.lock(folder), view:
         if search is None:
             _train(state, sweep.name, threads, jobs, view)
             return state
@@ -111,12 +167,12 @@ def foresee(sweep: Sweep, folder: Path, jobs: int) -> list[str]:
 
 
 def _train(state: SweepState, name: str, threads: int, jobs: int, view: SweepView) -> None:
-    """Train the runs that are known and have neither finished nor failed."""
+    """Train the runs of this shard that are known and have neither finished nor failed."""
     manifest = {"name": name, "threads": threads, "runs": {run.folder: run.settings for run in state.runs}}
     write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     state.write()
-    left = [run for run in state.runs if run.folder not in state.summaries.keys() | state.failures.keys()]
-    view.kept = len(state.summaries) - view.finished
+    left = [run for run in state.own if run.folder not in state.summaries.keys() | state.failures.keys()]
+    view.kept = sum(run.folder in state.summaries for run in state.own) - view.finished
 
     def on_event(run: SweepRun, event: Event) -> None:
         if not isinstance(event, Ended):
@@ -134,6 +190,14 @@ def _train(state: SweepState, name: str, threads: int, jobs: int, view: SweepVie
     signal_name = train_in_processes(left, state.runs_dir, jobs, on_event)
     if signal_name is not None:
         raise KeyboardInterrupt(signal_name)
+
+
+def _told(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of the table as another shard left it."""
+    if not (folder / TABLE).exists():
+        return []
+    with (folder / TABLE).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def _threads_per_run(sweep: Sweep, folder: Path, jobs: int, console: Console) -> int:
