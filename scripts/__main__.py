@@ -17,6 +17,7 @@ COMMANDS = {
     "report": "show a run or a sweep on one page",
     "predict": "predict with a trained split model",
     "describe": "look at a table, and propose which columns to use",
+    "align": "match the keys of several owners' tables in private",
     "export": "write a trained model as torch.export and ONNX files",
     "server": "serve a training to party processes",
     "party": "take part in a training",

@@ -139,14 +139,14 @@ class Passing:
 def match_keys(
     links: Sequence[PartyLink],
     how: How,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[float, int], None] = lambda share, keys: None,
     chunk: int = CHUNK,
 ) -> Outcome:
     """Match the owners' keys and give each its result.
 
-    Where all of them have the result of the same earlier match, nothing is done. ``progress`` is called with the points
-    that were computed, and how many there are in all. Raises PeerLost for an owner that is lost or misbehaves,
-    ValueError where not just one of them is the label owner.
+    Where all of them have the result of the same earlier match, nothing is done. ``progress`` is called with the share
+    of the work that is done, and the number of keys in all lists. Raises PeerLost for an owner that is lost or
+    misbehaves, ValueError where not just one of them is the label owner.
     """
     stopped = threading.Event()
     peers = {link.name: Peer(link, stopped) for link in links}
@@ -158,7 +158,7 @@ def match_keys(
                 return Outcome(0, {}, again=True)
             leader = _leader(brought)
             lists = key_lists(brought, leader)
-            advance = _counted(progress, sum(each.size * (1 + len(each.others)) for each in lists))
+            advance = _counted(progress, lists)
             raised = _at_once(threads, {each: Passing(peers, each, chunk, advance).run for each in lists})
             rows = _join(peers[leader], brought[leader], lists, raised, how)
             part = _described(brought[leader], rows, rows[leader])
@@ -253,15 +253,16 @@ def _deliver(peer: Peer, part: Matched, places: Rows) -> None:
         peer.ask(Kind.MATCHED, lambda reply: None, control, Part(PartKind.PLACES, packed))
 
 
-def _counted(progress: Callable[[int, int], None], total: int) -> Callable[[int], None]:
+def _counted(progress: Callable[[float, int], None], lists: Sequence[KeyList]) -> Callable[[int], None]:
     """Return what the lists' threads call with the points that they have computed."""
+    total, keys = sum(each.size * (1 + len(each.others)) for each in lists), sum(each.size for each in lists)
     lock, done = threading.Lock(), 0
 
     def advance(points: int) -> None:
         nonlocal done
         with lock:
             done += points
-            progress(done, total)
+            progress(done / total, keys)
 
     return advance
 

@@ -33,6 +33,7 @@ from vfl.data.files import load_label_data
 from vfl.data.prediction_files import write_prediction_files
 from vfl.data.source import open_source
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
+from vfl.data.tables.config import TableConfig
 from vfl.loop import stop_on_signal
 from vfl.run_folder import check_run, private_files
 
@@ -102,8 +103,41 @@ def party_command(folder: Path, name: str) -> list[str]:
     return ["party", config, "--party", name, "--run-dir", own]
 
 
+def match_together(config: ExperimentConfig, run_dir: Path, console: Console) -> int:
+    """Start a match's server and all owners, wait for their end, and return the server's exit code.
+
+    Each owner's process is told of its own table alone. Raises ValueError for a folder that cannot be used.
+    """
+    folder = run_dir / PROCESSES
+    configs = {name: _of_owner(own, name) for name, own in networked(config, folder).items()}
+    with private_files():
+        make_keys(config, folder, configs)
+        write_configs(folder, configs)
+    serve = ["align", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
+    owners = {name: ["align", *party_command(folder, name)[1:]] for name in config.parties}
+    return Supervisor(serve, owners, folder, console).run()
+
+
+def _of_owner(config: ExperimentConfig, name: str) -> ExperimentConfig:
+    tables = {owner: table if owner == name else TableConfig() for owner, table in config.data.tables.items()}
+    return config.model_copy(update={"data": config.data.model_copy(update={"tables": tables})})
+
+
 def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:
     """Return every process's own configuration, by name."""
+    configs: dict[str, ExperimentConfig] = {}
+    for name, own in networked(config, folder).items():
+        values = own.model_dump()
+        data = folder / "data"
+        values["data"]["file"] = data / (LABELS_FILE if name == SERVER else party_file(name))
+        if name != SERVER and config.training.labels == "shared":
+            values["data"]["labels_file"] = data / SHARED_LABELS_FILE
+        configs[name] = parse_config(values)
+    return configs
+
+
+def networked(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:
+    """Return the configuration with each process's identity and a free address, by name."""
     address = f"127.0.0.1:{free_port()}"
     configs: dict[str, ExperimentConfig] = {}
     for name in (SERVER, *config.parties):
@@ -114,10 +148,6 @@ def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, Experim
             "listen": address,
             "tls": {"ca": keys / CA, "certificate": keys / CERTIFICATE, "key": keys / KEY},
         }
-        data = folder / "data"
-        values["data"]["file"] = data / (LABELS_FILE if name == SERVER else party_file(name))
-        if name != SERVER and config.training.labels == "shared":
-            values["data"]["labels_file"] = data / SHARED_LABELS_FILE
         configs[name] = parse_config(values)
     return configs
 
@@ -128,8 +158,19 @@ def prepare(config: ExperimentConfig, folder: Path, configs: dict[str, Experimen
     if not (folder / f"{SERVER}.yaml").exists():  # written last: what an interrupted start left is made again
         shared = config.training.labels == "shared"
         write_split(folder / "data", split_data(config), shared_labels=shared, overwrite=True)
+    make_keys(config, folder, configs)
+    write_configs(folder, configs)
+
+
+def make_keys(config: ExperimentConfig, folder: Path, names: Collection[str]) -> None:
+    """Make an authority and everybody's certificate, unless an earlier start has."""
+    if not (folder / f"{SERVER}.yaml").exists():  # written last
         make_authority(folder / "keys", config.name, KEY_DAYS + 1, overwrite=True)
-        issue(folder / "keys", [Owner(name) for name in configs], KEY_DAYS, overwrite=True)
+        issue(folder / "keys", [Owner(name) for name in names], KEY_DAYS, overwrite=True)
+
+
+def write_configs(folder: Path, configs: dict[str, ExperimentConfig]) -> None:
+    """Write every process's configuration, the server's last."""
     for name, own in reversed(configs.items()):
         write_atomically(folder / f"{name}.yaml", dump_config(own))
 

@@ -7,7 +7,6 @@ how far it is through a pipe; what it prints goes to ``train.log`` in its folder
 import multiprocessing
 import os
 import signal
-import threading
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,10 +21,9 @@ from vfl.experiments.run import run_experiment
 from vfl.experiments.sweep_plan import SweepRun
 from vfl.loop import Callback, Metrics, TrainingLoop, stop_on_signal
 from vfl.metrics import shown, title
+from vfl.orphans import end_with_parent
 
 LOG = "train.log"
-PARENT_LOST = 1
-"""Exit code of a run whose parent has died."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +135,7 @@ def _receive(pipe: Connection, process: ForkServerProcess, *, interrupted: bool)
 
 def _train(run: SweepRun, run_dir: Path, pipe: Connection) -> None:
     """Train one run in this process, which belongs to it alone."""
-    os.setpgrp()  # Ctrl-C on the terminal is the parent's to hand on
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    end_with_parent()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         with (run_dir / LOG).open("a", encoding="utf-8") as log:
@@ -167,13 +164,6 @@ def _outcome(run: SweepRun, run_dir: Path, console: ShowConsole, pipe: Connectio
         expected = isinstance(error, ValueError | OSError)
         return Ended(finished=False, error=_one_line(error) if expected else f"{type(error).__name__}: {error}")
     return Ended(outcome.finished)
-
-
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(PARENT_LOST)  # at once, as the parent died: the last checkpoint is what stays
 
 
 def _one_line(error: BaseException) -> str:

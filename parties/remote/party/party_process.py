@@ -13,7 +13,7 @@ from parties.remote.audit import NAME as AUDIT
 from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, Terms, agreement, check_mode, labels_digest
 from parties.remote.machine import MACHINE, Machine
-from parties.remote.party.consent import Consent, agree
+from parties.remote.party.consent import agree
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import Order, Over
 from parties.remote.party.worker import PartyWorker, open_store
@@ -21,7 +21,7 @@ from parties.remote.tls.diagnosis import explain
 from parties.remote.tls.lists import Lists
 from parties.remote.transport.security import last_word, load_identity
 from parties.remote.transport.stream import Stream
-from vfl.checkpoint import CheckpointStore, State
+from vfl.checkpoint import State
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_shared_labels
 from vfl.data.prediction_files import load_samples
@@ -31,8 +31,12 @@ from vfl.loop import stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, update_config, write_run_id
 from vfl.runtime import start_runtime
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Leaving, kind_of
+from vfl.wire.messages import Buffer
+from vfl.wire.parcel import Parcel
 from vfl.wire.text import plain
 
+Answer = Callable[[Parcel], tuple[Envelope, list[Buffer]]]
+"""Carries out an order and returns its answer, with the packed message in it."""
 LISTEN_S = 0.5
 """Between looks at whether this process should end."""
 
@@ -98,15 +102,23 @@ def run_party(
             party.test = party.preparation.apply(holding.wanted)
         return party
 
-    def consent(welcome: Envelope) -> Consent:
+    def begin(welcome: Envelope) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
-        return agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
+        consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
+        _enter_run(run_dir, welcome.run)
+        worker = PartyWorker(welcome.run, restore, store)
+
+        def answer(order: Parcel) -> tuple[Envelope, list[Buffer]]:
+            consent.check(order)
+            return worker.answer(order)
+
+        return answer
 
     dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation, lists=lists, machine=machine)
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     with only_process_in(run_dir), dialer:
         update_config(run_dir, config)
-        return Participation(dialer, run_dir, store, restore, consent, console).follow_orders()
+        return Participation(dialer, run_dir, begin, console).follow_orders()
 
 
 def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: Path, instance: str) -> Envelope:
@@ -145,36 +157,24 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
 
 
 class Participation:
-    """Carries out what the server orders, within what the owner agreed to, until it says goodbye.
+    """Carries out what the server orders until it says goodbye.
 
     Args:
         dialer: brings the orders.
-        run_dir: the party's folder.
-        store: its checkpoints.
-        restore: makes the party as of a saved state, or as it is before the first round.
-        consent: what the owner agrees to, given the server's welcome.
+        run_dir: the party's folder, for its audit log.
+        begin: returns what answers orders, within what the owner agrees to, given the server's welcome.
         console: shows what happens.
     """
 
-    def __init__(
-        self,
-        dialer: Dialer,
-        run_dir: Path,
-        store: CheckpointStore,
-        restore: Callable[[State | None], FeatureParty],
-        consent: Callable[[Envelope], Consent],
-        console: Console,
-    ) -> None:
+    def __init__(self, dialer: Dialer, run_dir: Path, begin: Callable[[Envelope], Answer], console: Console) -> None:
         self.dialer = dialer
-        self.run_dir = run_dir
-        self.store = store
-        self.restore = restore
-        self.consent = consent
+        self.begin = begin
         self.console = console
         self.audit = Audit(run_dir)
         self.leaving = False
-        self.agreed: Consent
-        self.worker: PartyWorker
+        self.run = ""
+        """As the server's welcome has it; empty before the first one."""
+        self.answer: Answer
         self.stream: Stream | None = None
         """The one on which the server has welcomed this party."""
 
@@ -200,8 +200,7 @@ class Participation:
             if kind_of(order.parcel.envelope) == "welcome":
                 self._enter(order)
                 return
-            self.agreed.check(order.parcel)
-            answer, content = self.worker.answer(order.parcel)
+            answer, content = self.answer(order.parcel)
             order.stream.send(answer, content)
             if kind_of(answer) == "saved":
                 self.audit.note("saved", self.dialer.server, f"round {order.parcel.envelope.save.round}")
@@ -211,13 +210,11 @@ class Participation:
             raise
 
     def _enter(self, welcome: Order) -> None:
-        run = welcome.parcel.envelope.run
-        self.agreed = self.consent(welcome.parcel.envelope)
-        _enter_run(self.run_dir, run)
-        self.worker = PartyWorker(run, self.restore, self.store)
+        self.answer = self.begin(welcome.parcel.envelope)
+        self.run = welcome.parcel.envelope.run
         self.stream = welcome.stream
-        self.console.print(f"joined run {run}")
-        self.audit.note("joined", self.dialer.server, f"run {run}")
+        self.console.print(f"joined run {self.run}")
+        self.audit.note("joined", self.dialer.server, f"run {self.run}")
         if self.leaving:
             self._send_leaving()
 
@@ -227,9 +224,8 @@ class Participation:
         self._send_leaving()
 
     def _send_leaving(self) -> None:
-        if self.dialer.stream is not None:
-            run = read_run_id(self.run_dir)
-            self.dialer.stream.send(Envelope(version=PROTOCOL_VERSION, run=run, leaving=Leaving()))
+        if self.dialer.stream is not None and self.run:
+            self.dialer.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, leaving=Leaving()))
 
 
 def _forget_attempt(run_dir: Path) -> None:

@@ -1,7 +1,9 @@
 """A party's answers to the server's orders: the session, what may come when, and the party's own checkpoints."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from parties.feature_party import FeatureParty
 from vfl.checkpoint import CheckpointStore, State
@@ -24,32 +26,32 @@ RESTORES = 2
 """Orders with which a session begins: be as built, then as after a round."""
 
 
-class PartyWorker:
+class Answers(Protocol):
+    """What a session's requests are for."""
+
+    def handle(self, request: Message) -> Message:
+        """Answer a message. Raises MessageError for one that does not belong here."""
+        ...
+
+
+P = TypeVar("P", bound=Answers)
+
+
+class Worker(ABC, Generic[P]):
     """Carries out orders one after another.
 
     An order must be the next of its session; a session begins with ``restore`` and has a higher number than the one
     before. So nothing that is duplicated, reordered, replayed or of another round is ever carried out.
 
-    Nor does an order make the party lose what it has on disk. A session's branch are the rounds up to the one that it
-    goes on from, and those that it trains to their ends and saves: of these alone the oldest are removed. A session
-    that begins at round 0 finds at most one round of another, the newest, which may not count yet.
-
     Args:
         run: id of the run.
-        restore: makes the party as of a saved state, or as it is before the first round.
-        store: the party's own checkpoints.
     """
 
-    def __init__(self, run: str, restore: Callable[[State | None], FeatureParty], store: CheckpointStore) -> None:
+    def __init__(self, run: str) -> None:
         self.run = run
-        self.restore = restore
-        self.store = store
-        self.party: FeatureParty | None = None
+        self.party: P | None = None
         self.session = 0
         self.sequence = 0
-        self._branch: set[int] = set()
-        self._trained: int | None = None
-        """The rounds done when this session last trained one to its end."""
 
     def answer(self, parcel: Parcel) -> tuple[Envelope, list[Buffer]]:
         """Carry out an order and return its answer, with the packed message in it.
@@ -110,7 +112,40 @@ class PartyWorker:
 
     def _handle(self, request: Message) -> Message:
         assert self.party is not None, "a session begins with restore"
-        reply = self.party.handle(request)
+        return self.party.handle(request)
+
+    @abstractmethod
+    def _restore(self, restore: Restore) -> P:
+        """Return who answers in the session that begins."""
+
+    @abstractmethod
+    def _save(self, rounds: int) -> str:
+        """Save the state after so many rounds; return its digest."""
+
+
+class PartyWorker(Worker[FeatureParty]):
+    """Carries out the orders of a training.
+
+    Nor does an order make the party lose what it has on disk. A session's branch are the rounds up to the one that it
+    goes on from, and those that it trains to their ends and saves: of these alone the oldest are removed. A session
+    that begins at round 0 finds at most one round of another, the newest, which may not count yet.
+
+    Args:
+        run: id of the run.
+        restore: makes the party as of a saved state, or as it is before the first round.
+        store: the party's own checkpoints.
+    """
+
+    def __init__(self, run: str, restore: Callable[[State | None], FeatureParty], store: CheckpointStore) -> None:
+        super().__init__(run)
+        self.restore = restore
+        self.store = store
+        self._branch: set[int] = set()
+        self._trained: int | None = None
+        """The rounds done when this session last trained one to its end."""
+
+    def _handle(self, request: Message) -> Message:
+        reply = super()._handle(request)
         if request.kind == Kind.END_ROUND:
             self._trained = request.round_index + 1
         return reply

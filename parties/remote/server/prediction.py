@@ -5,6 +5,7 @@ A party needs no mode for it: it does what the server orders. Only the server kn
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,12 +27,12 @@ from parties.remote.joining import Expected, Terms, agreement
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.server.offences import Offences
 from parties.remote.server.server_process import OWNER, ServerLabels, server_labels
-from parties.remote.transport.security import last_word, load_identity
+from parties.remote.server.sessions import in_sessions
+from parties.remote.transport.security import load_identity
 from parties.trained import Trained, load_run
 from vfl.checkpoint import CheckpointStore, State
-from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
+from vfl.cli import INTERRUPTED
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.prediction_files import load_sample_labels, unknown_labels
 from vfl.data.samples import ids_digest
@@ -111,28 +112,14 @@ class PredictionServer:
 
         A party that is lost meanwhile is waited for again. Raises PeerLost where nothing may stand for one.
         """
-        reason, code = "the server stopped", INTERRUPTED
-        session = 0
-        offences = Offences(self.config.network.max_offences)
-        try:
-            while True:
-                session += 1
-                connections = self._gather(hub, console)
-                try:
-                    prediction = self._predict(connections, session)
-                except PeerLost as lost:
-                    if last := offences.note(lost):
-                        raise PeerLost(last) from None
-                    console.print(f"{lost}; waiting up to {self.config.network.wait_s:g} s for it to come back")
-                    continue
-                reason, code = f"{len(prediction.ids_N)} samples are predicted", DONE
-                return prediction
-        except Exception as error:
-            reason = f"the server ended: {last_word(error)}"
-            code = LOST if isinstance(error, PeerLost) else BAD_INPUT
-            raise
-        finally:
-            hub.dismiss(tuple(self.expected), exit_code=code, reason=reason)
+        network = self.config.network
+        names = tuple(self.expected)
+        gather = partial(self._gather, hub, console)
+
+        def end(prediction: Prediction) -> str:
+            return f"{len(prediction.ids_N)} samples are predicted"
+
+        return in_sessions(hub, names, network, console, gather, self._predict, end)
 
     def _gather(self, hub: Hub, console: Console) -> dict[str, PartyConnection]:
         try:

@@ -1,0 +1,167 @@
+"""A match between processes: the server's and an owner's, over the connections that training has."""
+
+import json
+import multiprocessing
+import os
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from parties.matching.owner import MatchingOwner
+from parties.matching.server import Outcome, match_keys
+from parties.remote.joining import DataDigests, Expected
+from parties.remote.party.dialer import Dialer
+from parties.remote.party.party_process import Answer, Participation
+from parties.remote.party.worker import Worker
+from parties.remote.server.connection import PartyConnection
+from parties.remote.server.hub import Hub
+from parties.remote.server.link import RemoteLink
+from parties.remote.server.sessions import in_sessions
+from parties.remote.tls.diagnosis import explain
+from parties.remote.tls.lists import Lists
+from parties.remote.transport.rpc import SERVER
+from parties.remote.transport.security import load_identity
+from vfl.cli import INTERRUPTED
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.source import open_source
+from vfl.data.tables.source import Tables
+from vfl.orphans import end_with_parent
+from vfl.run_folder import only_process_in, private_files
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Restore
+
+TELL_S = 5.0
+"""Between two lines of progress."""
+
+
+class MatchingWorker(Worker[MatchingOwner]):
+    """Carries out the orders of a match: each session is one, with secrets of its own, and nothing is ever saved."""
+
+    def __init__(self, run: str, begin: Callable[[], MatchingOwner]) -> None:
+        super().__init__(run)
+        self.begin = begin
+
+    def _restore(self, restore: Restore) -> MatchingOwner:
+        if restore.round:
+            raise EnvelopeError(f"restore of round {restore.round} came, a match has none")
+        return self.begin()
+
+    def _save(self, rounds: int) -> str:
+        raise EnvelopeError("save came, a match saves nothing on the way")
+
+
+def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, console: Console) -> Outcome:
+    """Listen, and match the keys of the owners that dial in; one that is lost is waited for, and it begins again.
+
+    Raises ValueError for what cannot be used, PeerLost where an owner stays away.
+    """
+    _tables(config)
+    tls = load_identity(SERVER, config.network, "listen", insecure=insecure)
+    run = secrets.token_hex(8)
+    expected = {name: Expected(0, match_agreement(config), DataDigests("", "", "")) for name in config.parties}
+
+    def let_go(name: str) -> None:
+        hub.say_goodbye((name,), exit_code=INTERRUPTED, reason="left before the match was done")
+
+    def match(connections: dict[str, PartyConnection], session: int) -> Outcome:
+        links = [RemoteLink(connections[name], session) for name in config.parties]
+        return match_keys(links, config.data.join, ShowPace(console))
+
+    with private_files():
+        run_dir.mkdir(parents=True, exist_ok=True)
+    hub = Hub(run, expected, config.network, tls, log=console.print, folder=run_dir, on_leaving=let_go)
+    with only_process_in(run_dir), hub:
+        console.print(f"{config.name}: match {run}, listening on {config.network.listen}")
+        gather = partial(hub.wait_for, config.parties, config.network.wait_s)
+        return in_sessions(hub, config.parties, config.network, console, gather, match, described)
+
+
+def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: bool, console: Console) -> Goodbye:
+    """Take part in a match until it is over; return the server's last word. The result is in the table's ``match``.
+
+    Raises ValueError for what cannot be used or the server refuses, PeerLost where it stays away.
+    """
+    source = _tables(config)
+    if name not in config.parties:
+        raise ConfigError(f"--party: data.tables knows {', '.join(config.parties)}, not {name!r}")
+    path = config.data.tables[name].match
+    if path is None:
+        raise ConfigError(f"data.tables.{name}.match: is missing; name the file that the result is written to")
+    tls = load_identity(name, config.network, "server", insecure=insecure)
+    lists = Lists(config.network.tls)
+    keys = source.own_keys(name)
+    hello = Hello(party=name, instance=secrets.token_hex(8), agreement=match_agreement(config))
+    workers = config.threads or os.cpu_count() or 1
+
+    def begin(welcome: Envelope) -> Answer:
+        return MatchingWorker(
+            welcome.run, lambda: MatchingOwner(name, keys, config.data.join, path, pool, workers)
+        ).answer
+
+    dialer = Dialer(
+        lambda: Envelope(version=PROTOCOL_VERSION, hello=hello),
+        config.network,
+        tls,
+        log=console.print,
+        explain=lambda: explain(config.network.server, tls),
+        lists=lists,
+    )
+    sizes = " and ".join(f"{len(each):,}" for each in keys.lists)
+    console.print(f"{name}: {sizes} keys; dialling the server at {config.network.server}")
+    with private_files():
+        run_dir.mkdir(parents=True, exist_ok=True)
+    with multiplying(workers) as pool, only_process_in(run_dir), dialer:
+        goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
+    if path.exists():
+        console.print(f"{name}: {path} holds the match")
+    return goodbye
+
+
+def multiplying(workers: int) -> ProcessPoolExecutor:
+    """Return processes that multiply points: they know the group and nothing else, and end with this one."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["vfl.matching.group", "vfl.orphans"])
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
+
+
+def match_agreement(config: ExperimentConfig) -> str:
+    """Return what all sides of a match must share, as JSON: {dotted key: value}."""
+    return json.dumps({"a match of keys": True, "data.join": config.data.join, "data.tables": list(config.parties)})
+
+
+def described(outcome: Outcome) -> str:
+    """Return an outcome in one line."""
+    if outcome.again:
+        return "matched already: all owners have the same result; to match again, remove one of their files"
+    lacking = [f"{count:,} of them not at {name}" for name, count in outcome.missing.items() if count]
+    return ", ".join([f"{outcome.samples:,} samples are matched", *lacking])
+
+
+class ShowPace:
+    """Shows how far a match is, how fast, and when it will end."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.started_s = self.told_s = time.monotonic()
+
+    def __call__(self, share: float, keys: int) -> None:
+        """Take the share of the work that is done; a line every ``TELL_S``, and in the end."""
+        now_s = time.monotonic()
+        if now_s - self.told_s < TELL_S and share < 1:
+            return
+        self.told_s = now_s
+        rate = share * keys / max(now_s - self.started_s, 1e-9)
+        end = datetime.now() + timedelta(seconds=(1 - share) * keys / rate)
+        self.console.print(f"{share:.0%} of {keys:,} keys, {rate:,.0f} keys/s, done at {end:%H:%M:%S}")
+
+
+def _tables(config: ExperimentConfig) -> Tables:
+    source = open_source(config) if config.data.dataset.kind == "tables" else None
+    if not isinstance(source, Tables) or len(source.parties) < 2:
+        raise ConfigError("data.tables: a match needs data.dataset.kind=tables and two owners or more")
+    return source

@@ -1,0 +1,55 @@
+"""Match the keys of several owners' tables in private: lvfl align CONFIG [--party NAME | --processes] [key=value ...].
+
+No owner and not the server sees a key that is not its own (docs/protocol.md says who learns what). The server listens
+(without --party), each owner dials it (--party NAME, with its own table in data.tables). Each owner's result is the
+file that data.tables.NAME.match names, which training reads; data.join says which samples stay. Whoever is killed is
+started again with the same command: a match that is not finished begins again, a finished one is left as it is.
+
+Exit codes: 0 done, 2 bad input or refused (one line on stderr), 3 somebody stayed away, 130 interrupted.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from vfl.cli import DONE, OneLineParser, command
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path, help="YAML file with data.tables and network")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as data.join=left")
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--party", metavar="NAME", help="the owner that this is; without, this is the server")
+    who.add_argument("--processes", action="store_true", help="the server and all owners, over TLS on this machine")
+    parser.add_argument("--run-dir", type=Path, help="folder of logs (default: runs/NAME-align, runs/NAME-align-PARTY)")
+    parser.add_argument("--insecure", action="store_true", help="plaintext; only on loopback")
+    return parser.parse_intermixed_args()
+
+
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Take the side that is asked for."""
+    from parties.remote.matching import described, match_owner, serve_match
+    from vfl.config import load_config
+
+    config = load_config(arguments.config, arguments.overrides)
+    of_party = f"-{arguments.party}" if arguments.party else ""
+    run_dir = arguments.run_dir or Path("runs") / f"{config.name}-align{of_party}"
+    if arguments.processes:
+        from parties.remote.together import match_together
+
+        return match_together(config, run_dir, console)
+    if arguments.party:
+        goodbye = match_owner(config, arguments.party, run_dir, insecure=arguments.insecure, console=console)
+        console.print(goodbye.reason)
+        return goodbye.exit_code
+    console.print(described(serve_match(config, run_dir, insecure=arguments.insecure, console=console)))
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Processes that ``multiprocessing`` has started belong to the one that did so."""
+
+import multiprocessing
+import os
+import threading
+
+PARENT_LOST = 1
+"""Exit code of a process whose parent has died."""
+
+
+def end_with_parent() -> None:
+    """Let this process end when its parent dies, and leave the terminal's Ctrl-C to that."""
+    os.setpgrp()
+    threading.Thread(target=_wait, name="parent", daemon=True).start()
+
+
+def _wait() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(PARENT_LOST)
