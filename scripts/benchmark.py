@@ -1,7 +1,7 @@
 """Measure LVFL: lvfl benchmark BENCHMARK [--pairs N] [--json FILE].
 
-BENCHMARK is vertical, pruning, processes, codec, horizontal, export or scheduling (FLARE's); doctor CONFIG finds out
-which precision and memory layout is the fastest for an experiment.
+BENCHMARK is vertical, tables, pruning, processes, codec, horizontal, export or scheduling (FLARE's); doctor CONFIG
+finds out which precision and memory layout is the fastest for an experiment.
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -43,6 +43,12 @@ BENCHMARKS = {
         "an exchange of four parties against the bare PyTorch loop: throughput, codec share, memory",
         10,
         ("batch_size", "width", "embedding_size"),
+    ),
+    "tables": Benchmark(
+        "parties.benchmarks",
+        "an epoch over two owners' tables against the bare PyTorch loop; memory of reading a million rows",
+        4,
+        (),
     ),
     "pruning": Benchmark(
         "vfl.studies.benchmarks",

@@ -28,6 +28,8 @@ def small(monkeypatch):
     monkeypatch.setattr("parties.benchmarks.vertical.LAYOUTS", ("bfloat16 channels_last",))
     monkeypatch.setattr("parties.benchmarks.vertical.LABELS", {"labels server": "server"})
     monkeypatch.setattr("parties.benchmarks.vertical.BETAS", (0.9,))
+    for name, value in (("ROWS", 64), ("BATCH_SIZES", (32,)), ("FILE_ROWS", 300), ("FILE_COLUMNS", 3)):
+        monkeypatch.setattr(f"parties.benchmarks.tables.{name}", value)
     monkeypatch.setattr("vfl.studies.benchmarks.pruning.ROUND_TO", (None, 8))
     monkeypatch.setattr("vfl.studies.benchmarks.codec.DENSITIES", (1.0, 0.1))
     short = replace(horizontal.CASES[1], clients=10, samples=20, rounds=1)
@@ -41,6 +43,7 @@ def small(monkeypatch):
     ("benchmark", "options", "cases"),
     [
         ("vertical", [*SIZES, *MODEL], 1 + 1 + 1 + 1),
+        ("tables", [], 1 + 1),
         ("pruning", [*SIZES, *MODEL], 2 * 2 * 2),
         ("codec", SIZES, 2 * 3 * 2),
         ("horizontal", [], 2 + 1),

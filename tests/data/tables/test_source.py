@@ -15,6 +15,7 @@ from vfl.config import parse_config
 from vfl.data.samples import Samples
 from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
+from vfl.data.tables.config import TableConfig
 from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
 from vfl.runtime import start_runtime
 
@@ -111,7 +112,9 @@ def test_a_process_with_its_own_table_holds_what_the_split_gives_it(tmp_path):
     source = open_source(config.model_copy(update={"data": data}))
     split = source.split()
     for whole in split.parties:
-        alone = source.held_by(whole.party)
+        own = {name: table if name == whole.party else TableConfig() for name, table in data.tables.items()}
+        knows = config.model_copy(update={"data": data.model_copy(update={"tables": own})})
+        alone = open_source(knows).held_by(whole.party)
         for a, b in ((alone.train, whole.train), (alone.test, whole.test)):
             assert torch.equal(a.ids, b.ids)
             assert all(torch.equal(x, y) for x, y in zip(a.inputs, b.inputs, strict=True))

@@ -199,7 +199,7 @@ class Tables(Source):
         if matches:
             without = [owner for owner in tables if owner not in matches]
             raise ValueError(f"data.tables.{without[0]}.match: is missing; name it for all owners, or for none")
-        leader = self.leader if self.leader in tables else next(iter(tables))
+        leader = self.leader if len(tables) > 1 else next(iter(tables))
         return join(tables, self.data.tables, leader, keep_all=self.data.join == "left")
 
     def _part(self, owner: str, table: Table, joined: Joined, train: Rows, test: Rows) -> PartyData:
