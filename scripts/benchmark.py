@@ -1,7 +1,7 @@
 """Measure LVFL: lvfl benchmark BENCHMARK [--pairs N] [--json FILE].
 
-BENCHMARK is vertical, tables, pruning, processes, codec, horizontal, export or scheduling (FLARE's); doctor CONFIG
-finds out which precision and memory layout is the fastest for an experiment.
+BENCHMARK is vertical, tables, pruning, processes, light, codec, horizontal, export or scheduling (FLARE's); doctor
+CONFIG finds out which precision and memory layout is the fastest for an experiment.
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -61,6 +61,12 @@ BENCHMARKS = {
         "five processes over TLS against one; round trip of a frame; what beta saves on a slow link",
         10,
         ("batch_size", "width", "embedding_size"),
+    ),
+    "light": Benchmark(
+        "parties.benchmarks",
+        "an exchange that computes little against the bare loop, in one process and in two over TLS",
+        200,
+        (),
     ),
     "codec": Benchmark(
         "vfl.studies.benchmarks",

@@ -15,9 +15,10 @@ from typing import Self
 import torch
 from rich.console import Console
 
+import parties.benchmarks.light_model  # noqa: F401  # the processes know it by name
 from parties.benchmarks.vertical import CLASSES, Stepped, random_data
 from parties.build import TrainingLabels, build_head_server, feature_config
-from parties.remote.joining import DataDigests, Expected, agreement, labels_digest
+from parties.remote.joining import DataDigests, Expected, Terms, agreement, labels_digest
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import Over
 from parties.remote.party.party_process import run_party
@@ -139,7 +140,12 @@ class Federation(Stepped):
         labels = TrainingLabels(labels_N, Classification(CLASSES)) if self.config.training.labels == "shared" else None
         data = DataDigests(ids_digest(ids), ids_digest(test_ids), labels_digest(labels))
         return {
-            name: Expected(feature_config(self.config, name).embedding_size, agreement(self.config), data)
+            name: Expected(
+                feature_config(self.config, name).embedding_size,
+                agreement(self.config),
+                data,
+                Terms.of(self.config, name, TEST_SAMPLES).text(),
+            )
             for name in self.config.parties
         }
 

@@ -1,0 +1,28 @@
+"""A feature model that computes next to nothing, and whose embedding is half zeros: what is left is the exchange."""
+
+from torch import Tensor, nn
+
+from models.features import ModelSpec
+from vfl.components import FEATURE_MODELS
+
+LIGHT = "light"
+"""Its kind, in processes that import this module."""
+LIGHT_WIDTH = 4096
+"""Of its embedding."""
+
+
+class LightModel(nn.Module):
+    """One linear layer with ReLU: [B, 3, 16, 16] -> [B, 4096], in 786,432 multiply-accumulates a sample."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        channels, height, width = spec.features.expect("images", 3)
+        self.pool = nn.AvgPool2d(2)
+        self.linear = nn.Linear(channels * (height // 2) * (width // 2), spec.embedding_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the embeddings of images."""
+        return self.linear(self.pool(images).flatten(1)).relu()
+
+
+FEATURE_MODELS.add(LIGHT, LightModel)
