@@ -90,6 +90,7 @@ def results(python: Path) -> list[dict[str, Any]]:
 
 
 TRAIN = ["train", "waves.yaml"]
+ONE_BY_ONE = ["threads=1", "horizontal.engine=sequential"]
 COMMANDS: list[tuple[list[str], str | None]] = [
     ([*TRAIN, "--run-dir", "whole"], None),
     ([*TRAIN, "--run-dir", "killed"], "killed/checkpoints"),
@@ -98,7 +99,7 @@ COMMANDS: list[tuple[list[str], str | None]] = [
     (["predict", "whole"], None),
     (["export", "whole"], None),
     (["report", "whole"], None),
-    (["train", "halfway.yaml", "--run-dir", "halfway"], None),
+    (["train", "halfway.yaml", *ONE_BY_ONE, "--run-dir", "halfway"], None),
 ]
 REFUSED = {
     "models.feature={kind: silent, options: {}}": r"Silent: forward gives torch.float32 \[\] instead of float \[B, D\]",
@@ -130,6 +131,14 @@ def test_all_of_it_trains_alone_in_processes_and_after_a_kill(python: Path, resu
     assert whole["train_macs"] < whole["unpruned_train_macs"]
     assert whole["uplink_bytes"] < 0.6 * whole["dense_uplink_bytes"]  # a byte per value instead of four
     assert summary(python, "halfway")["rounds"] == 2
+
+
+def test_its_algorithm_has_the_same_bits_over_processes(python: Path, results):
+    torchrun = [str(python), "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "lvfl"]
+    command = [*torchrun, "train", "halfway.yaml", *ONE_BY_ONE, "--run-dir", "halved"]
+    done = subprocess.run(command, cwd=python.parents[2] / "source", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert summary(python, "halved")["model_digest"] == summary(python, "halfway")["model_digest"]
 
 
 def test_what_was_trained_is_predicted_with_exported_and_reported(python: Path, results):
