@@ -315,8 +315,10 @@ class HeadServer:
         parts, head_digest = self.protocol.start_round(self.trainer)
         self.ratios = self.recorded.get(round_index) or self.assign(round_index, self.clock.history)
         self.unmet = tell_unmet(self.ratios, self.unmet)
+        tell = self.config.evaluation.tell_parties and self.tested is not None
+        tested = {self.metric: self.tested[f"{self.metric}/test"]} if tell else None
         self.assigned = {
-            name: RoundStart(alpha=ratios.alpha, beta=ratios.beta, head_digest=head_digest)
+            name: RoundStart(alpha=ratios.alpha, beta=ratios.beta, head_digest=head_digest, tested=tested)
             for name, ratios in ((link.name, self.ratios.get(link.name, Ratios())) for link in self.links)
         }
         requests = [

@@ -43,8 +43,6 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from vfl.workers import join_workers
 
     config = load_config(arguments.config, arguments.overrides)
-    for line in config.warnings():
-        console.print(f"warning: {line}")
     workers = join_workers(config, MODES.load(config.mode).check_workers)
     run_dir = find_run_dir(config, arguments.config, arguments.run_dir, resume=arguments.resume)
     run_dir = Path(workers.from_first(str(run_dir)))  # the others may find it begun
@@ -55,6 +53,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         from parties.remote.together import run_together
 
         return run_together(config, run_dir, resume=arguments.resume, console=console)
+    for line in config.warnings():
+        console.print(f"warning: {line}")
     outcome = run_experiment(config, run_dir, resume=arguments.resume, console=console, workers=workers)
     workers.leave()
     return show_outcome(outcome, config, run_dir, console)

@@ -12,11 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vfl.atomic import write_atomically
 from vfl.checkpoint import State
-from vfl.loop import Callback, Metrics, TrainingLoop
+from vfl.loop import Callback, Metrics, TrainingLoop, Viewer, Watched
 from vfl.metrics import is_better, shown, title
 
 
-class JsonLines(Callback):
+class JsonLines(Viewer):
     """Appends one JSON object per round to a file and flushes it; a resume drops what it will write again."""
 
     name = "metrics"
@@ -26,7 +26,7 @@ class JsonLines(Callback):
         self._written = hashlib.sha256()
         self._saved: str | None = None
 
-    def on_start(self, loop: TrainingLoop) -> None:
+    def on_start(self, loop: Watched) -> None:
         """Keep the rows of the rounds before the first one to come; warn where they are not those that were written."""
         text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
         rows = {_round_of(line): line for line in text.splitlines(keepends=True)}
@@ -38,7 +38,7 @@ class JsonLines(Callback):
             what = f"rounds {lost} are damaged or missing" if lost else "a row is not as it was written"
             warnings.warn(f"{self.path}: {what}; the checkpoints are whole, training goes on", stacklevel=2)
 
-    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+    def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Append the round."""
         row = json.dumps({"round": round_index, **metrics}, allow_nan=False) + "\n"
         with self.path.open("a", encoding="utf-8") as file:
@@ -54,7 +54,7 @@ class JsonLines(Callback):
         self._saved = state["sha256"]
 
 
-class ShowProgress(Callback):
+class ShowProgress(Viewer):
     """A bar on a terminal, one plain line per round otherwise.
 
     Args:
@@ -76,7 +76,7 @@ class ShowProgress(Callback):
         )
         self.task = self.bar.add_task("", total=None, label="")
 
-    def on_start(self, loop: TrainingLoop) -> None:
+    def on_start(self, loop: Watched) -> None:
         """Show where the run stands."""
         if loop.next_round:
             self._print(f"resumed after {loop.next_round} of {loop.rounds} rounds")
@@ -87,9 +87,9 @@ class ShowProgress(Callback):
         """Advance within the round."""
         self.bar.update(self.task, completed=done, total=total)
 
-    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+    def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Show the round's result."""
-        metric = loop.algorithm.metric
+        metric = loop.metric
         texts = [f"loss {metrics['loss/train']:.4f}"] if "loss/train" in metrics else []
         if (value := metrics.get(f"{metric}/test")) is not None:
             texts.append(f"test {title(metric)} {shown(metric, value)}")
@@ -98,11 +98,11 @@ class ShowProgress(Callback):
         self._label_round(loop)
         self._print(f"round {round_index} ({round_index + 1}/{loop.rounds})  {text}")
 
-    def on_end(self, loop: TrainingLoop) -> None:
+    def on_end(self, loop: Watched) -> None:
         """Take the bar away."""
         self.bar.stop()
 
-    def _label_round(self, loop: TrainingLoop) -> None:
+    def _label_round(self, loop: Watched) -> None:
         self.bar.update(self.task, label=f"{min(loop.next_round, loop.rounds - 1)} of {loop.rounds}")
 
     def _print(self, line: str) -> None:
@@ -125,10 +125,10 @@ class EarlyStop(Callback):
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Count evaluations without improvement."""
-        value = metrics.get(f"{loop.algorithm.metric}/test")
+        value = metrics.get(f"{loop.metric}/test")
         if value is None:
             return
-        if self.best is None or is_better(loop.algorithm.metric, value, self.best):
+        if self.best is None or is_better(loop.metric, value, self.best):
             self.best, self.waited = value, 0
         else:
             self.waited += 1
@@ -144,7 +144,7 @@ class EarlyStop(Callback):
 
     def _stop_if_exhausted(self, loop: TrainingLoop) -> None:
         if self.best is not None and self.waited >= self.patience:
-            metric = loop.algorithm.metric
+            metric = loop.metric
             best = f"no better test {title(metric)} than {shown(metric, self.best)}"
             loop.request_stop(f"{best} in {self.patience} evaluations")
 

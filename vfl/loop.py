@@ -54,6 +54,19 @@ class Algorithm(Protocol):
         ...
 
 
+class Watched(Protocol):
+    """What callbacks that only show look at: a loop, or a party's part in one."""
+
+    rounds: int
+    next_round: int
+    last_metrics: Metrics
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric by which models are compared."""
+        ...
+
+
 class Callback:
     """Something that watches the loop. Override what is needed."""
 
@@ -75,6 +88,19 @@ class Callback:
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
+
+
+class Viewer(Callback):
+    """A callback that only shows: it can watch a party's part in a loop as well."""
+
+    def on_start(self, loop: Watched) -> None:
+        """Run before the first round to come."""
+
+    def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
+        """Run after every round."""
+
+    def on_end(self, loop: Watched) -> None:
+        """Run at the end."""
 
 
 class TrainingLoop:
@@ -113,6 +139,11 @@ class TrainingLoop:
         """Seconds up to the end of the last round, in all sessions of this run."""
         self._saved_round = 0
         self._started_s = time.perf_counter()
+
+    @property
+    def metric(self) -> str:
+        """The algorithm's."""
+        return self.algorithm.metric
 
     def run(self) -> dict[str, Any]:
         """Train the rounds that are left and return the run's summary."""
@@ -158,7 +189,7 @@ class TrainingLoop:
             "rounds": self.next_round,
             "test_accuracy": self.last_metrics.get("accuracy/test"),
             "test_loss": self.last_metrics.get("loss/test"),
-            "metric": self.algorithm.metric,
+            "metric": self.metric,
             "test_metrics": self._test_metrics(),
             "wall_time_s": self.wall_time_s,
             **self.algorithm.summary(),

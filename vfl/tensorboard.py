@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from vfl.loop import Callback, Metrics, TrainingLoop
+from vfl.loop import Metrics, Viewer, Watched
 from vfl.results import CLOCK
 from vfl.tensorboard_hparams import hparams_summaries
 
@@ -43,7 +43,7 @@ FrontPage = Mapping[str, str]
 REACHED = {"test accuracy": "accuracy/test"}
 
 
-class TensorBoard(Callback):
+class TensorBoard(Viewer):
     """Writes every metric under its tag, step = round, time = that of the run's clock if it has one.
 
     Rounds that a resume repeats are purged.
@@ -75,7 +75,7 @@ class TensorBoard(Callback):
         self.writer: SummaryWriter | None = None
         self._owners: dict[str, SummaryWriter] = {}
 
-    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+    def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Write the round; the first one of a session opens the event files and purges what it will write again."""
         if self.writer is None:
             self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
@@ -85,7 +85,7 @@ class TensorBoard(Callback):
         for name, writer in self._owners.items():
             _write(writer, of_owner(metrics, name), round_index, metrics.get(CLOCK))
 
-    def on_end(self, loop: TrainingLoop) -> None:
+    def on_end(self, loop: Watched) -> None:
         """Write what was reached as text, where no curve is read off, and close the event files."""
         if self.writer is None:
             return

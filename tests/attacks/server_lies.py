@@ -164,7 +164,9 @@ CASES: dict[str, Case] = {
     ),
     "START_ROUND: alpha beyond": Case("START_ROUND", start_round('{"alpha":0.3,"beta":0.5}'), "at most 0.2 is agreed"),
     "START_ROUND: beta beyond": Case("START_ROUND", start_round('{"alpha":0.2,"beta":0.4}'), "at least 0.5 is agreed"),
-    "START_ROUND: a round beyond": Case("START_ROUND", lambda orders: orders.start_round(round=2), "2 are agreed"),
+    "START_ROUND: a round beyond": Case(
+        "START_ROUND", lambda orders: orders.start_round(round=2), "2 rounds are agreed"
+    ),
     "START_ROUND: the second first": Case("START_ROUND", lambda orders: orders.start_round(round=1), "round 1 came"),
     # an update, which EMBED and END_ROUND bring
     "UPDATE: before the first embedding": Case(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,22 @@ class Federation:
         """What must not depend on the processes nor on what happened to them."""
         return outcome_of(self.run_dir)
 
+    def check_own_rows(self) -> None:
+        """Assert that every party's own rows have the server's numbers, each round once, and rising totals."""
+        rows = self.outcome()["rows"]
+        for name in self.names[1:]:
+            own = [json.loads(line) for line in (self.folder / name / "metrics.jsonl").read_text().splitlines()]
+            assert [row["round"] for row in own] == [row["round"] for row in rows]
+            for mine, servers in zip(own, rows, strict=True):
+                shared = {tag for tag in mine.keys() & servers.keys() if not tag.startswith(TIMES)}
+                assert {
+                    f"{tag}/{name}" for tag in ("alpha", "beta", "uplink_bytes", "downlink_bytes", "omega")
+                } <= shared
+                assert {tag: mine[tag] for tag in shared} == {tag: servers[tag] for tag in shared}
+            embeddings = [row["given/embeddings"] for row in own]
+            assert all(before < after for before, after in pairwise(embeddings))
+            assert list((self.folder / name).glob("events.*"))
+
     def saved_rounds(self, name: str) -> list[int]:
         return CheckpointStore((self.run_dir if name == SERVER else self.folder / name) / "checkpoints").rounds()
 
@@ -199,6 +216,9 @@ class Federation:
             self.wait(name)
 
 
+TIMES = ("train_time_s/", "simulated_time_s/", "exchange_s/")
+
+
 def outcome_of(run_dir: Path) -> dict[str, Any]:
     """Weights, rows and bytes of a finished run; not seconds."""
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
@@ -206,8 +226,7 @@ def outcome_of(run_dir: Path) -> dict[str, Any]:
     del summary["wall_time_s"]
     for party in summary["parties"].values():
         del party["train_time_s"]
-    times = ("train_time_s/", "simulated_time_s/", "exchange_s/")
-    timeless = [{tag: value for tag, value in row.items() if not tag.startswith(times)} for row in rows]
+    timeless = [{tag: value for tag, value in row.items() if not tag.startswith(TIMES)} for row in rows]
     return {"rows": timeless, "summary": summary}
 
 

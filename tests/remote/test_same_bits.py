@@ -1,5 +1,7 @@
 """Five processes over mutual TLS train the same bits, report the same metrics and count the same bytes as one."""
 
+import re
+
 import pytest
 
 GRID = {"partition": {"rows": 2, "columns": 2}}
@@ -14,6 +16,7 @@ def test_five_processes_equal_one(federate, in_process, labels: str, iterations:
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
     expected = in_process(**sections)
     assert federation.outcome() == expected
+    federation.check_own_rows()
     # What a wrong link would have to get right: two prunings, changing sparsity, sparse differences.
     assert [row["alpha/party_4"] for row in expected["rows"]] == [0.0, 0.2, 0.5]
     assert [row["beta/party_4"] for row in expected["rows"]] == [0.3, 0.3, 0.6]
@@ -23,8 +26,19 @@ def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
     sections = {
         "training": {"head_sync": "broadcast"},
         "wire": {"values": "bfloat16"},
+        "evaluation": {"tell_parties": True},
         "models": {"parties": {"party_2": {"kind": "mlp", "embedding_size": 4, "width": 0.1}}},
     }
     federation = federate(**sections)
     federation.run()
-    assert federation.outcome() == in_process(**sections)
+    outcome = federation.outcome()
+    assert outcome == in_process(**sections)
+    reached = [f"test accuracy {row['accuracy/test']:.2%}" for row in outcome["rows"]]
+    for name in federation.names[1:]:
+        lines = federation.log(name).splitlines()
+        rounds = [line for line in lines if line.startswith("round ")]
+        assert [told in line for told, line in zip(reached, rounds, strict=True)] == [True, True, False], rounds
+        assert re.fullmatch(
+            rf"{name} gave away so far: [0-9,]+ embeddings of [0-9,]+ of its rows, [0-9.]+ MB", lines[-2]
+        )
+        assert lines[-1] == f"the server ended after 3 rounds, {reached[-1]}"

@@ -74,6 +74,8 @@ class EvaluationConfig(Section):
     metric: Annotated[MetricName | None, OWN] = None
     """By which patience, sweeps, searches and reports compare models; null: accuracy, of two-class tables auc, of a
     regression rmse."""
+    tell_parties: Annotated[bool, OWN] = False
+    """Tell the parties the metric on the test samples, at the next round's beginning and at the end: a few bytes."""
     threshold: Annotated[Probability, OWN] = 0.5
     """Of two classes: the probability from which the second one is predicted, for f1 and accuracy."""
 

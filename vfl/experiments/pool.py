@@ -59,7 +59,7 @@ class Tell(Callback):
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Tell the round."""
-        metric = loop.algorithm.metric
+        metric = loop.metric
         score = metrics.get(f"{metric}/test")
         told = None if score is None else f"{title(metric)} {shown(metric, score)}"
         self.pipe.send(Progress(round_index + 1, told))

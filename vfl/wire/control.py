@@ -26,6 +26,7 @@ Width = Annotated[int, Field(ge=1, lt=2**31)]
 Measure = Annotated[float, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 LayerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,200}$")]
+MetricTag = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
 Widths = Annotated[dict[LayerName, Width], Field(max_length=MAX_LAYERS)]
 Seconds = Annotated[str, Field(pattern=r"^[0-9]\.[0-9]{6}e[+-][0-9]{2}$")]
 """Of fixed width: bytes must not depend on speed."""
@@ -63,6 +64,8 @@ class RoundStart(Control):
     beta: Ratio
     head_digest: Sha256 | None = None
     """With head_sync replay: of theta_0, which comes along."""
+    tested: Annotated[dict[MetricTag, float], Field(max_length=1)] | None = None
+    """What the rounds before have reached, where ``evaluation.tell_parties``: the metric and its value."""
 
 
 class SampleRange(Control):

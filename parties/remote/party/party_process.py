@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from parties.remote.machine import MACHINE, Machine
 from parties.remote.party.consent import agree
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import Order, Over
+from parties.remote.party.own_view import OwnView
 from parties.remote.party.worker import PartyWorker, open_store
 from parties.remote.tls.diagnosis import explain
 from parties.remote.tls.lists import Lists
@@ -87,6 +89,7 @@ def run_party(
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
     instance = secrets.token_hex(8)
+    view = OwnView(name, config, run_dir, console, len(holding.prepared.train))
 
     def hello() -> Envelope:
         return make_hello(config, name, holding, run_dir, instance)
@@ -106,7 +109,7 @@ def run_party(
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
         _enter_run(run_dir, welcome.run)
-        worker = PartyWorker(welcome.run, restore, store)
+        worker = PartyWorker(welcome.run, restore, store, view.note)
 
         def answer(order: Parcel) -> tuple[Envelope, list[Buffer]]:
             consent.check(order)
@@ -116,7 +119,7 @@ def run_party(
 
     dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation, lists=lists, machine=machine)
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
-    with only_process_in(run_dir), dialer:
+    with only_process_in(run_dir), dialer, closing(view):
         update_config(run_dir, config)
         return Participation(dialer, run_dir, begin, console).follow_orders()
 

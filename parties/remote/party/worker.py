@@ -134,12 +134,20 @@ class PartyWorker(Worker[FeatureParty]):
         run: id of the run.
         restore: makes the party as of a saved state, or as it is before the first round.
         store: the party's own checkpoints.
+        on_answer: called with every request of the training and its reply.
     """
 
-    def __init__(self, run: str, restore: Callable[[State | None], FeatureParty], store: CheckpointStore) -> None:
+    def __init__(
+        self,
+        run: str,
+        restore: Callable[[State | None], FeatureParty],
+        store: CheckpointStore,
+        on_answer: Callable[[Message, Message], None] = lambda request, reply: None,
+    ) -> None:
         super().__init__(run)
         self.restore = restore
         self.store = store
+        self.on_answer = on_answer
         self._branch: set[int] = set()
         self._trained: int | None = None
         """The rounds done when this session last trained one to its end."""
@@ -148,6 +156,7 @@ class PartyWorker(Worker[FeatureParty]):
         reply = super()._handle(request)
         if request.kind == Kind.END_ROUND:
             self._trained = request.round_index + 1
+        self.on_answer(request, reply)
         return reply
 
     def _restore(self, restore: Restore) -> FeatureParty:

@@ -145,7 +145,7 @@ class PartyConnection:
         if oldest is None:
             return
         waited_s = self.machine.now_s() - oldest.sent_s
-        where = f"{oldest.answer} of round {oldest.order.round + 1}, exchange {oldest.order.exchange + 1}"
+        where = f"{oldest.answer} of round {oldest.order.round}, exchange {oldest.order.exchange}"
         if waited_s > self.reply_limit_s:
             reason = f"{self.name} lives but gave no {where} within network.reply_limit_s = {self.reply_limit_s:g}"
             self.fail(PeerLost(reason))

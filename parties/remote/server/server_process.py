@@ -28,8 +28,10 @@ from vfl.errors import PeerLost
 from vfl.experiments.mode import Built
 from vfl.experiments.run import Outcome, train
 from vfl.loop import Callback, TrainingLoop
+from vfl.metrics import headline
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, update_config, write_run_id
 from vfl.runtime import Runtime, start_runtime
+from vfl.tensorboard import how_to_watch
 from vfl.vertical.decisions import recorded_decisions
 from vfl.vertical.link import PartyLink
 
@@ -120,6 +122,7 @@ class ServerProcess:
                 if outcome.finished or outcome.signal_name:
                     code = DONE if outcome.finished else INTERRUPTED
                     reason = f"the server ended after {outcome.summary['rounds']} rounds"
+                    reason += f", {headline(outcome.summary)}" if self.config.evaluation.tell_parties else ""
                     return outcome
                 self._let_leave(hub, outcome)
         except Exception as error:
@@ -264,6 +267,7 @@ def run_server(
             machine=machine,
         ) as hub:
             console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
+            console.print(how_to_watch(run_dir))
             return process.serve(hub, console)
 
 

@@ -97,7 +97,7 @@ class Scheduler:
             self.warned = True
             settings = self.horizontal.wireless
             warnings.warn(
-                f"round {round_index + 1} is empty: {settings.policy} finds none of {len(cell)} available clients that "
+                f"round {round_index} is empty: {settings.policy} finds none of {len(cell)} available clients that "
                 f"meets horizontal.wireless.deadline_s = {cell.deadline_s:g}; raise it (later empty rounds are not "
                 "reported)",
                 stacklevel=2,
