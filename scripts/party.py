@@ -24,7 +24,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as threads=2")
     parser.add_argument("--party", required=True, metavar="NAME", help="who this is, as party_1")
     parser.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
-    parser.add_argument("--samples", type=Path, metavar="FILE", help="to predict, in place of the test samples")
+    parser.add_argument(
+        "--samples",
+        type=Path,
+        metavar="FILE",
+        help="to predict, in place of the test samples; of tables the owner's own new rows",
+    )
     parser.add_argument(
         "--accept", action="store_true", help="agree to what the server will train where CONFIG says otherwise"
     )

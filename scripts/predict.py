@@ -42,7 +42,8 @@ def parse_arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="[PARTY=]FILE",
-        help="new rows of a party to predict, in one process; repeated for each, or one table that has all columns",
+        help="new rows of a party to predict; repeated for each, or one table that has all columns; with --serve the "
+        "label owner's alone",
     )
     parser.add_argument(
         "--absent", action="append", default=[], metavar="PARTY", help="predict without it; may be repeated"
@@ -63,18 +64,17 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Predict and write the table."""
     out = arguments.out or arguments.run / "predictions.csv"
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
-    if arguments.table and (arguments.processes or arguments.serve or arguments.data):
-        raise ValueError("--table: goes with none of --processes, --serve and --data")
+    tables = new_tables(arguments.run, arguments.table)
+    if tables and arguments.data:
+        raise ValueError("--table: goes without --data")
     if arguments.processes:
         from parties.remote.together import predict_together
 
-        return predict_together(arguments.run, arguments.data, absent, when_absent, out, console)
+        return predict_together(arguments.run, arguments.data, absent, when_absent, out, console, tables)
     if arguments.serve is None:
         from parties.predict import predict_in_process
 
-        prediction = predict_in_process(
-            arguments.run, arguments.data, absent, when_absent, new_tables(arguments.run, arguments.table)
-        )
+        prediction = predict_in_process(arguments.run, arguments.data, absent, when_absent, tables)
     else:
         from parties.remote.server.prediction import serve_predictions
         from vfl.config import load_config
@@ -82,7 +82,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         prediction = serve_predictions(
             load_config(arguments.serve),
             arguments.run,
-            arguments.data,
+            labels_table(tables) if tables else arguments.data,
             absent,
             when_absent,
             insecure=arguments.insecure,
@@ -108,6 +108,16 @@ def new_tables(run: Path, given: Sequence[str]) -> dict[str, Path]:
             raise ValueError(f"--table: {text!r}: write PARTY=FILE, once for each of {', '.join(names)}")
         tables[party] = Path(path)
     return tables
+
+
+def labels_table(tables: dict[str, Path]) -> Path:
+    """Return the one table that the server reads. Raises ValueError for several."""
+    (path, *others) = set(tables.values())
+    if others:
+        raise ValueError(
+            "--table: with --serve name the label owner's alone; the others give theirs to party --samples"
+        )
+    return path
 
 
 def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:

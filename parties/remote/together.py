@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -69,10 +69,12 @@ def predict_together(
     when_absent: WhenAbsent,
     out: Path,
     console: Console,
+    tables: Mapping[str, Path] | None = None,
 ) -> int:
     """Start a run's processes again, but for those of ``absent`` parties, have them predict, and return the exit code.
 
-    ``data`` are new samples (``Source.read_samples``), None for the test set. Raises ValueError for a run or data that
+    ``data`` are new samples (``Source.read_samples``), None for the test set; ``tables`` new rows by owner, whose keys
+    are the same; an owner without one is absent. Raises ValueError for a run or data that
     cannot be used, PeerLost as ``check_absent``.
     """
     config = load_run(run_dir).config
@@ -80,12 +82,21 @@ def predict_together(
     if not (folder / f"{SERVER}.yaml").exists():
         raise ConfigError(f"--processes: {run_dir} was not trained by train.py --processes; leave the option out")
     names = config.parties
+    tables = tables or {}
+    absent = [*absent, *(name for name in names if tables and name not in (*tables, *absent))]
     check_absent(absent, names, when_absent)
+    leader = next((name for name, table in config.data.tables.items() if table.label is not None), names[0])
+    if tables and leader not in tables:
+        raise ConfigError(f"--table: {leader}'s is missing; it names the samples")
     configs = process_configs(config, folder)
     prepare(config, folder, configs)
     serve = ["predict", str(run_dir), "--serve", str(folder / f"{SERVER}.yaml"), "--out", str(out)]
     serve += [option for name in absent for option in ("--absent", name)] + ["--when-absent", when_absent]
     parties = {name: party_command(folder, name) for name in names if name not in absent}
+    if tables:
+        serve += ["--table", str(tables[leader])]
+        for name, command in parties.items():
+            command += ["--samples", str(tables[name])]
     if data is not None:
         source = open_source(configs[names[0]])
         classes = len(load_label_data(folder / "data" / LABELS_FILE).classes)

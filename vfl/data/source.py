@@ -160,6 +160,13 @@ class Source:
         """Read new rows to predict from tables by owner. Raises ValueError for a source without tables."""
         raise ValueError(f"--table: {self.data.dataset.kind} has no tables; use --data")
 
+    def own_rows(self, path: Path, owner: str | None = None) -> NewSamples | None:
+        """Read new rows of one owner alone (None: of the labels' owner) from a file of its own kind.
+
+        None where ``path`` is no such file, but one that ``write_prediction_files`` wrote.
+        """
+        return None
+
     def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
         """Read samples to predict from a file of this source's own.
 

@@ -28,7 +28,7 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_shared_labels
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
-from vfl.data.source import Prepared, open_source, prepare_party
+from vfl.data.source import Prepared, Source, open_source, prepare_party
 from vfl.loop import stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, update_config, write_run_id
 from vfl.runtime import start_runtime
@@ -146,7 +146,7 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
     """
     source = open_source(config)
     data = source.held_by(name)
-    wanted = None if samples is None else load_samples(samples, name, data.train, source.check)
+    wanted = None if samples is None else _wanted(source, samples, name, data.train)
     labels: TrainingLabels | None = None
     if config.training.labels == "shared":
         if config.data.labels_file is None:
@@ -157,6 +157,12 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
         labels = training_labels(shared, config)
     digests = DataDigests(data.train.ids_digest(), (wanted or data.test).ids_digest(), labels_digest(labels))
     return Holding(prepare_party(source, data), wanted, labels, digests)
+
+
+def _wanted(source: Source, path: Path, name: str, train: Samples) -> Samples:
+    """Read the samples to predict: from the owner's own table, or a file of prediction_files."""
+    rows = source.own_rows(path, name)
+    return load_samples(path, name, train, source.check) if rows is None else rows.parts[source.parties.index(name)]
 
 
 class Participation:

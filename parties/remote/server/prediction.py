@@ -3,12 +3,13 @@
 A party needs no mode for it: it does what the server orders. Only the server knows that nothing is trained.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from rich.console import Console
 from torch import Tensor
 
@@ -86,6 +87,8 @@ class PredictionServer:
     classes: tuple[str, ...]
     ids_N: Tensor
     labels_N: Tensor | None
+    keys: tuple[Sequence[str], ...]
+    """Of new rows of tables, as in `NewSamples`; else none."""
     runtime: Runtime
     means: "MeanEmbeddings"
     absent: tuple[str, ...]
@@ -141,7 +144,9 @@ class PredictionServer:
         accuracies: dict[str, float] = {}
         if self.labels_N is not None:
             accuracies[accuracy_name(absent, self.when_absent)] = accuracy(probabilities_NC, self.labels_N)
-        return Prediction(self.ids_N, self.labels_N, probabilities_NC, self.classes, accuracies)
+        everywhere = torch.ones(len(self.ids_N), dtype=torch.bool)
+        present = {name: everywhere for name in names if name in connections} if self.keys else {}
+        return Prediction(self.ids_N, self.labels_N, probabilities_NC, self.classes, accuracies, self.keys, present)
 
     def _build(self, connections: dict[str, PartyConnection], session: int) -> HeadServer:
         """Return the server as after training, with the samples to predict in place of the test samples."""
@@ -193,7 +198,7 @@ def serve_predictions(
     insecure: bool,
     console: Console,
 ) -> Prediction:
-    """Listen, and predict the test samples, or those whose ids ``data`` has, with the parties that dial in.
+    """Listen, and predict the test samples, or those whose ids or keys ``data`` has, with the parties that dial in.
 
     ``config`` is the server's, ``run_dir`` its folder. Parties in ``absent`` are not waited for, others for
     ``network.wait_s``. Raises ValueError for what cannot be used, PeerLost where nothing may stand for a party.
@@ -205,9 +210,14 @@ def serve_predictions(
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; predict there, without --serve")
     tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
     check_absent(absent, config.parties, when_absent)
-    held = open_source(config).held_labels()
+    source = open_source(config)
+    held = source.held_labels()
     ids_N, labels_N = held.test.ids, held.test.values
-    if data is not None:
+    keys: tuple[Sequence[str], ...] = ()
+    rows = None if data is None else source.own_rows(data)
+    if rows is not None:
+        ids_N, labels_N, keys = rows.whole.ids, None, rows.keys
+    elif data is not None:
         ids_N, labels_N = load_sample_labels(data, len(held.classes))
     means = MeanEmbeddings(run_dir, trained)
     if when_absent == "mean":
@@ -219,6 +229,7 @@ def serve_predictions(
         held.classes,
         ids_N,
         labels_N,
+        keys,
         start_runtime(config),
         means,
         absent,

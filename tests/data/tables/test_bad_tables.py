@@ -120,6 +120,12 @@ def test_tables_that_cannot_be_learned_from_are_one_line(tmp_path, bank, shop, c
             owners(tmp_path, bank, shop, **changes)
 
 
+def test_a_feature_that_tells_the_class_is_warned_of_and_kept(tmp_path):
+    bank = changed(BANK, 1, lambda index: f"was {BANK[1 + index][2]}")
+    with pytest.warns(UserWarning, match="column 'a' tells the label 'y' in every row; is it known beforehand"):
+        assert len(owners(tmp_path, bank, SHOP).parties) == 2
+
+
 def test_what_is_dropped_is_counted_in_one_line(tmp_path):
     with pytest.warns(UserWarning, match="30 keys .*; dropped: 10 of 40 rows of bank, 5 of 35"):
         split = owners(tmp_path, BANK, [*SHOP[:31], *((f"x{row}", 1) for row in range(5))])

@@ -2,6 +2,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Signatures of torch and numpy are partly untyped.
 
+import warnings
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -38,17 +40,32 @@ def read_labels(table: Table, name: str, rows: Rows) -> tuple[Tensor, tuple[str,
 
 
 def refuse_copies(table: Table, label: str, rows: Rows) -> None:
-    """Raise TableError for a feature that is the label: the same amounts, or classes one for one."""
+    """Raise TableError for a feature whose cells are the label's; warn of one that tells the class in every row."""
     wanted = table.columns[label]
     for name, column in table.columns.items():
         if name == label:
             continue
-        if isinstance(wanted, Numbers):
-            same = isinstance(column, Numbers) and np.array_equal(column.values[rows], wanted.values[rows])
-        else:
-            same = _one_for_one(_places(wanted, rows), _places(column, rows))
-        if same:
-            raise TableError(f"{table.path}: column {name!r} is the label {label!r} under another name; make it ignore")
+        where = f"{table.path}: column {name!r}"
+        if _same(wanted, column, rows):
+            raise TableError(f"{where} is the label {label!r} under another name; make it ignore")
+        if isinstance(wanted, Categories) and _one_for_one(_places(wanted, rows), _places(column, rows)):
+            warnings.warn(f"{where} tells the label {label!r} in every row; is it known beforehand?", stacklevel=3)
+
+
+def _same(label: Numbers | Categories, column: Numbers | Categories, rows: Rows) -> bool:
+    """Return whether the cells are equal, whole numbers also where one column is text."""
+    if isinstance(label, Numbers):
+        return isinstance(column, Numbers) and np.array_equal(column.values[rows], label.values[rows])
+    if not _one_for_one(_places(label, rows), _places(column, rows)):
+        return False
+    of_class = rows[np.unique(label.codes[rows], return_index=True)[1]]  # a row of each class: there are few
+    return _texts(label, of_class) == _texts(column, of_class)
+
+
+def _texts(column: Numbers | Categories, rows: Rows) -> list[str]:
+    if isinstance(column, Numbers):
+        return [f"{value:g}" for value in column.values[rows]]
+    return [column.names[code] if code >= 0 else "" for code in column.codes[rows]]
 
 
 def _places(column: Numbers | Categories, rows: Rows) -> Rows:

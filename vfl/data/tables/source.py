@@ -120,7 +120,7 @@ class Tables(Source):
         Raises TableError.
         """
         owners = [owner for owner in self.parties if owner in paths]
-        first = self.leader if self.leader in owners else owners[0]
+        first = owners[0] if len(owners) == 1 or self.leader not in owners else self.leader
         tables = {owner: self._read(owner, owners, paths[owner]) for owner in dict.fromkeys((first, *owners))}
         joined = join(tables, self.data.tables, first, keep_all=True)
         ids = joined.ids
@@ -134,6 +134,10 @@ class Tables(Source):
             keys=(key, *key_cells(joined.keys)),
             present={o: torch.from_numpy(joined.rows[o] >= 0) for o in owners},
         )
+
+    def own_rows(self, path: Path, owner: str | None = None) -> NewSamples | None:
+        """Read new rows of one owner alone, by its own key. Raises TableError."""
+        return None if path.suffix == ".safetensors" else self.read_tables({owner or self.leader: path})
 
     def features(self, owner: str) -> Mapping[str, ColumnKind]:
         """Return what the owner's columns are: as given, or proposed from its table. Raises TableError."""
