@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from parties.remote.audit import limited
 from parties.remote.machine import MACHINE, Machine
@@ -31,6 +31,17 @@ JOIN_LIMIT_S = 20.0
 
 class _NotNow(Exception):  # noqa: N818 - says why
     """No stream came about; dialling again may help."""
+
+
+class _Attempt(NamedTuple):
+    """How a dial went that ended without an error."""
+
+    reason: str
+    """Why there is no stream now."""
+    joined: bool = False
+    """There was one."""
+    refused: bool = False
+    """The server does not let this party in for now."""
 
 
 class Dialer:
@@ -109,44 +120,46 @@ class Dialer:
     async def _keep_dialling(self) -> None:
         """Return only by an error: what the server refused, or that it stayed away."""
         connected_s = self.machine.now_s()
-        pause_s, told = FIRST_PAUSE_S, ""
+        pause_s, told, refused_s = FIRST_PAUSE_S, "", 0.0
         while True:
-            joined, reason = await self._dial(connected_s)
+            attempt = await self._dial(patient=refused_s < 2 * self.network.silence_s)
             if self._closing:
                 return
-            if joined:
+            if attempt.joined:
                 connected_s, pause_s, told = self.machine.now_s(), FIRST_PAUSE_S, ""
             if self.machine.now_s() - connected_s > self.network.wait_s:
                 raise PeerLost(
                     f"the server at {self.network.server} stayed away for network.wait_s = {self.network.wait_s:g} s "
-                    f"({reason})"
+                    f"({attempt.reason})"
                 )
-            if reason != told:
-                self.log(f"no connection to the server at {self.network.server} ({reason}); dialling again")
-                told = reason
+            if attempt.reason != told:
+                self.log(f"no connection to the server at {self.network.server} ({attempt.reason}); dialling again")
+                told = attempt.reason
+            # Only what this side waits is counted: a server that is frozen itself cannot let go of another of the name.
+            refused_s = refused_s + pause_s if attempt.refused else 0.0
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def _dial(self, connected_s: float) -> tuple[bool, str]:
-        """Serve one stream to its end; return whether it was let in, and why it ended.
+    async def _dial(self, *, patient: bool) -> _Attempt:
+        """Serve one stream to its end. Raises ValueError for what dialling again would not mend.
 
-        Raises ValueError for what dialling again would not mend. ``connected_s``: when a stream last was there.
+        ``patient``: one that may be let in later dials again.
         """
         async with AsyncExitStack() as undo:
             try:
                 call, first = await self._open(undo)
             except _NotNow as error:
-                return False, str(error)
+                return _Attempt(str(error))
             if kind_of(first) == "refusal":
-                if first.refusal.again and self.machine.now_s() - connected_s < 2 * self.network.silence_s:
-                    return False, first.refusal.reason
+                if first.refusal.again and patient:
+                    return _Attempt(first.refusal.reason, refused=True)
                 raise ValueError(f"refused by the server: {first.refusal.reason}")
             if kind_of(first) != "welcome":
                 raise ValueError(f"the server: {kind_of(first)} came where welcome is due")
             ended = await self._serve(call, first)
             if ended.violation:
                 raise ValueError(f"the server: {ended.reason}")
-            return True, ended.reason
+            return _Attempt(ended.reason, joined=True)
 
     async def _open(self, undo: AsyncExitStack) -> tuple[Call, Envelope]:
         """Open a stream and return it with the server's answer to the hello; ``undo`` closes it.

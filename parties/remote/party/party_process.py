@@ -108,12 +108,15 @@ def run_party(
     def begin(welcome: Envelope) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
-        _enter_run(run_dir, welcome.run)
+        _check_welcome(run_dir, welcome.run)
         worker = PartyWorker(welcome.run, restore, store, view.note)
 
         def answer(order: Parcel) -> tuple[Envelope, list[Buffer]]:
             consent.check(order)
-            return worker.answer(order)
+            answered = worker.answer(order)
+            if kind_of(order.envelope) == "restore":
+                _note_run(run_dir, welcome.run)
+            return answered
 
         return answer
 
@@ -233,8 +236,8 @@ class Participation:
         self._send_leaving()
 
     def _send_leaving(self) -> None:
-        if self.dialer.stream is not None and self.run:
-            self.dialer.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, leaving=Leaving()))
+        if self.stream is not None and self.stream is self.dialer.stream:  # else once the server's welcome is read
+            self.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, leaving=Leaving()))
 
 
 def _forget_attempt(run_dir: Path) -> None:
@@ -244,12 +247,16 @@ def _forget_attempt(run_dir: Path) -> None:
             (run_dir / "config.yaml").unlink(missing_ok=True)
 
 
-def _enter_run(run_dir: Path, run: str) -> None:
-    """Note the run that the folder belongs to. Raises EnvelopeError for another one than before, or none."""
+def _check_welcome(run_dir: Path, run: str) -> None:
+    """Raise EnvelopeError for a run that is not the one that the folder belongs to, or none."""
     known = read_run_id(run_dir)
     if not run or known not in ("", run):
         raise EnvelopeError(
             f"welcome to run {run or '(none)'} came, this party's folder belongs to run {known or '(none)'}"
         )
-    if not known:
+
+
+def _note_run(run_dir: Path, run: str) -> None:
+    """Note the run to which the folder belongs from its first order on."""
+    if not read_run_id(run_dir):
         write_run_id(run_dir, run)

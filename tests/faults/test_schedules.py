@@ -1,0 +1,34 @@
+"""Seeded faults: whatever happens to a training, it ends with the undisturbed outcome or an error that was stated.
+
+``python -m faults`` plays as many seeds as one likes (docs/results/faults).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.federation import prepare
+from faults.schedules import play
+
+# What a killed process was about to do is never done: its server's end, for instance.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+SEEDS = 50
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("faults")
+    undisturbed = prepare(folder)
+    return folder / "data", undisturbed
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_training_ends_as_undisturbed_or_as_stated(seed: int, tmp_path: Path, prepared: tuple[Path, dict[str, Any]]):
+    verdict = play(seed, tmp_path, *prepared)
+    assert not verdict.wrong, verdict
+
+
+def test_a_seed_repeats_exactly(tmp_path: Path, prepared: tuple[Path, dict[str, Any]]):
+    first, again = (play(3, tmp_path / name, *prepared) for name in ("first", "again"))
+    assert first.happened
+    assert (first.trace, first.happened, first.ended) == (again.trace, again.happened, again.ended)
