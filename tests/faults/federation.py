@@ -2,7 +2,9 @@
 
 import os
 import random
+import secrets
 import signal
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -163,6 +165,9 @@ def simulating(turns: Turns) -> Generator[None]:
     with (
         mock.patch.object(signal, "signal", lambda number, handler: handlers().update({number: handler})),
         mock.patch.object(signal, "getsignal", lambda number: handlers().get(number, signal.default_int_handler)),
+        mock.patch.object(time, "monotonic", side_effect=lambda: turns.now_s),
+        mock.patch.object(time, "perf_counter", side_effect=lambda: turns.now_s),
+        mock.patch.object(secrets, "token_hex", side_effect=lambda size: turns.random.randbytes(size).hex()),
         mock.patch.object(os, "fsync", side_effect=lambda _file: turns.pause()),
         # Not under test here, and most of the time.
         mock.patch("vfl.tensorboard.SummaryWriter"),
