@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 
@@ -28,7 +28,8 @@ from vfl.run_folder import is_finished, only_process_in, read_summary
 MANIFEST = "sweep.json"
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     """A part of a sweep's runs, for one of several hosts that see the same folder."""
 
     index: int = 1
