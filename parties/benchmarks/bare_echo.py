@@ -4,16 +4,15 @@
 """
 
 import asyncio
-import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from queue import Queue
 
-from parties.benchmarks.workbench import JOIN_S, Workplace
+from parties.benchmarks.workbench import JOIN_S, Workplace, child
 from parties.remote.tls.certificates import Peer
 from parties.remote.together import SERVER
 from parties.remote.transport.rpc import Pipe, Server, grpc, is_end, make_server, open_channel, open_stream
@@ -21,80 +20,69 @@ from parties.remote.transport.security import load_identity
 from vfl.config import ExperimentConfig, load_config
 
 
-class BareEcho:
-    """One process that sends back every gRPC message; a context manager."""
+@contextmanager
+def bare_echoing(config: ExperimentConfig) -> Generator[Callable[[bytes, int], bytes]]:
+    """Start one process that sends back every gRPC message.
 
-    _server: Server
-    _pipe: Pipe
+    Give what sends a message so many times, each after the one before has come back, and returns what came back last.
+    """
+    pipes: Queue[Pipe] = Queue()
+    with tempfile.TemporaryDirectory() as folder, _running_loop() as loop:
+        workplace, name = Workplace.make(config, Path(folder)), config.parties[0]
+        with (
+            _listening(workplace.configs[SERVER], loop, pipes),
+            child(__name__, str(workplace.folder / f"{name}.yaml"), name),
+        ):
+            pipe = pipes.get(timeout=JOIN_S)
 
-    def __init__(self, config: ExperimentConfig) -> None:
-        self.config = config
-        self._loop = asyncio.new_event_loop()
-        self._connected = threading.Event()
-        self._over = asyncio.Event()
-        self._at_end = ExitStack()
+            async def trips(content: bytes, times: int) -> bytes:
+                back = b""
+                for _ in range(times):
+                    await pipe.write(content)
+                    back = await pipe.read()
+                return back
 
-    def __enter__(self) -> Self:
-        """Start it and wait until it has dialled."""
-        with ExitStack() as undo:
-            workplace = Workplace.make(self.config, Path(undo.enter_context(tempfile.TemporaryDirectory())))
-            name = self.config.parties[0]
-            thread = threading.Thread(target=self._loop.run_forever, name="bare echo", daemon=True)
-            thread.start()
-            undo.callback(self._loop.close)
-            undo.callback(thread.join)
-            undo.callback(self._loop.call_soon_threadsafe, self._loop.stop)
-            network = workplace.configs[SERVER].network
-            tls = load_identity(SERVER, network, "listen", insecure=False)
+            yield lambda content, times: asyncio.run_coroutine_threadsafe(trips(content, times), loop).result()
 
-            async def listen() -> None:
-                self._server = make_server(network.listen, tls, 1, self._serve)
-                await self._server.start()
 
-            async def stop() -> None:
-                self._over.set()
-                await self._server.stop(None)
+@contextmanager
+def _running_loop() -> Generator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="bare echo", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
-            asyncio.run_coroutine_threadsafe(listen(), self._loop).result()
-            undo.callback(lambda: asyncio.run_coroutine_threadsafe(stop(), self._loop).result())
-            command = [
-                sys.executable,
-                "-m",
-                "parties.benchmarks.bare_echo",
-                str(workplace.folder / f"{name}.yaml"),
-                name,
-            ]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-            undo.callback(process.wait)
-            undo.callback(process.kill)
-            if not self._connected.wait(JOIN_S):
-                raise TimeoutError(f"the echo did not dial within {JOIN_S:g} s")
-            self._at_end = undo.pop_all()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End it."""
-        self._at_end.close()
+@contextmanager
+def _listening(config: ExperimentConfig, loop: asyncio.AbstractEventLoop, pipes: "Queue[Pipe]") -> Generator[None]:
+    """Serve streams from outside the loop's thread; tell each by its pipe."""
+    over = asyncio.Event()
+    tls = load_identity(SERVER, config.network, "listen", insecure=False)
 
-    def send(self, content: bytes, times: int) -> bytes:
-        """Send so many times, each after the one before has come back; return what came back last."""
-
-        async def trips() -> bytes:
-            back = b""
-            for _ in range(times):
-                await self._pipe.write(content)
-                back = await self._pipe.read()
-            return back
-
-        return asyncio.run_coroutine_threadsafe(trips(), self._loop).result()
-
-    async def _serve(self, pipe: Pipe, _caller: Peer | None) -> None:
+    async def serve(pipe: Pipe, _caller: Peer | None) -> None:
         await pipe.read()  # the client's first message: gRPC tells of a stream with it
-        self._pipe = pipe
-        self._connected.set()
-        await self._over.wait()
+        pipes.put(pipe)
+        await over.wait()
+
+    async def listen() -> Server:
+        server = make_server(config.network.listen, tls, 1, serve)
+        await server.start()
+        return server
+
+    async def stop() -> None:
+        over.set()
+        await server.stop(None)
+
+    server = asyncio.run_coroutine_threadsafe(listen(), loop).result()
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(stop(), loop).result()
 
 
 async def echo(config: ExperimentConfig, name: str) -> None:

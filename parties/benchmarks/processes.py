@@ -6,9 +6,9 @@ from statistics import median
 
 import torch
 
-from parties.benchmarks.bare_echo import BareEcho
+from parties.benchmarks.bare_echo import bare_echoing
 from parties.benchmarks.vertical import WARM_UP, Lightweight, make_config
-from parties.benchmarks.workbench import Echo, Federation
+from parties.benchmarks.workbench import Federation, echoing
 from vfl.studies.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
 from vfl.studies.benchmarks.shaped_link import Shape
 
@@ -57,12 +57,12 @@ def _against_one(options: Options, labels: str) -> Result:
 def _round_trip(options: Options) -> Result:
     config = make_config(options, LAYOUT)
     frame, empty = os.urandom(FRAME_BYTES), b""
-    with Echo(config) as echo, BareEcho(config) as bare:
+    with echoing(config) as echo, bare_echoing(config) as bare:
         raw = interleave(
             {
-                "1 MB": _repeat(lambda: echo.send(frame)),
-                "1 MB by gRPC alone": lambda: bare.send(frame, ROUND_TRIPS),
-                "0 MB": _repeat(lambda: echo.send(empty)),
+                "1 MB": _repeat(lambda: echo(frame)),
+                "1 MB by gRPC alone": lambda: bare(frame, ROUND_TRIPS),
+                "0 MB": _repeat(lambda: echo(empty)),
             },
             options.pairs,
             WARM_UP,

@@ -6,7 +6,8 @@
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -92,7 +93,6 @@ class Federation(Stepped):
             self._write_data(workplace, images, labels_N)
             names = self.config.parties
             hub = undo.enter_context(workplace.hub(self._expected(labels_N)))
-            undo.callback(self._end_processes)
             for name in names:
                 self._start_party(workplace, name, undo)
             connections = hub.wait_for(names, JOIN_S)
@@ -122,7 +122,7 @@ class Federation(Stepped):
             network = own.network.model_copy(update={"server": f"127.0.0.1:{link.port}"})
             write_atomically(path, dump_config(own.model_copy(update={"network": network})))
         folder = workplace.folder / name
-        self.processes[name] = _start("party", str(path), name, str(folder))
+        self.processes[name] = undo.enter_context(child(__name__, "party", str(path), name, str(folder)))
 
     def _write_data(self, workplace: Workplace, images: list[torch.Tensor], labels_N: torch.Tensor) -> None:
         ids = torch.arange(len(labels_N))
@@ -149,43 +149,19 @@ class Federation(Stepped):
             for name in self.config.parties
         }
 
-    def _end_processes(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
 
-
-class Echo:
-    """One process that sends back what it is sent; a context manager."""
-
-    def __init__(self, config: ExperimentConfig) -> None:
-        self.config = config
-        self._at_end = ExitStack()
-
-    def __enter__(self) -> Self:
-        """Start it and wait until it has joined."""
-        with ExitStack() as undo:
-            workplace = Workplace.make(self.config, Path(undo.enter_context(tempfile.TemporaryDirectory())))
-            name = self.config.parties[0]
-            expected = {name: Expected(0, "{}", DataDigests("", "", ""))}
-            hub = undo.enter_context(workplace.hub(expected))
-            process = _start("echo", str(workplace.folder / f"{name}.yaml"), name)
-            undo.callback(process.wait)
-            undo.callback(process.kill)
-            self.connection = hub.wait_for((name,), JOIN_S)[name]
-            self.connection.start_session(1)
-            self._at_end = undo.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End it."""
-        self._at_end.close()
-
-    def send(self, content: bytes) -> Buffer:
-        """Return what came back."""
-        return self.connection.order(Envelope(request=b""), [content]).result().content
+@contextmanager
+def echoing(config: ExperimentConfig) -> Generator[Callable[[bytes], Buffer]]:
+    """Start one process that sends back what it is sent; give what sends and returns what came back."""
+    with tempfile.TemporaryDirectory() as folder:
+        workplace, name = Workplace.make(config, Path(folder)), config.parties[0]
+        with (
+            workplace.hub({name: Expected(0, "{}", DataDigests("", "", ""))}) as hub,
+            child(__name__, "echo", str(workplace.folder / f"{name}.yaml"), name),
+        ):
+            connection = hub.wait_for((name,), JOIN_S)[name]
+            connection.start_session(1)
+            yield lambda content: connection.order(Envelope(request=b""), [content]).result().content
 
 
 def echo(config: ExperimentConfig, name: str) -> None:
@@ -206,9 +182,16 @@ def echo(config: ExperimentConfig, name: str) -> None:
                 event.stream.send(answer, [event.parcel.content])
 
 
-def _start(*arguments: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "parties.benchmarks.workbench", *arguments]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+@contextmanager
+def child(module: str, *arguments: str) -> "Generator[subprocess.Popen[bytes]]":
+    """Run a module as a process of its own, and kill it in the end."""
+    command = [sys.executable, "-m", module, *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 if __name__ == "__main__":

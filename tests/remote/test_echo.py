@@ -2,13 +2,13 @@
 
 import os
 
-from parties.benchmarks.bare_echo import BareEcho
-from parties.benchmarks.workbench import Echo
+from parties.benchmarks.bare_echo import bare_echoing
+from parties.benchmarks.workbench import echoing
 
 
 def test_what_is_sent_comes_back(configure):
     content = os.urandom(1_500_000)
     config = configure()
-    with Echo(config) as echo, BareEcho(config) as bare:
-        assert bytes(echo.send(content)) == content
-        assert bare.send(content, 2) == content
+    with echoing(config) as echo, bare_echoing(config) as bare:
+        assert bytes(echo(content)) == content
+        assert bare(content, 2) == content
