@@ -46,6 +46,7 @@ OFFERED = {
     "lvfl.feature_models": "silent = broken:Silent",
     "lvfl.sources": "unsplit = broken:Unsplit",
     "lvfl.compressors": "one_way = broken:OneWay",
+    "lvfl.controllers": "idle = broken:NoAlgorithm",
     "lvfl.algorithms": "nothing = broken:NoAlgorithm\ngone = broken:Gone",
 }
 
@@ -107,6 +108,7 @@ REFUSED = {
     "models.feature.kind=stranger.residual:Residual": "unknown feature model 'stranger.residual:Residual'",
     "data.dataset.kind=unsplit": "data.dataset.kind: unsplit has owners and does not split over them",
     "wire.compressor=one_way": "compressor 'one_way': gives .*OneWay.* it must be a callable that makes",
+    "lightweighting.controller=idle": "controller 'idle': cannot be built .TypeError.* it must be a callable",
     "horizontal.algorithm=nothing": "algorithm 'nothing' of package 'broken': .* does not fit; it must be a subclass",
     "horizontal.algorithm=gone": "algorithm 'gone' of package 'broken': cannot import 'broken:Gone' .AttributeError",
 }

@@ -1,6 +1,7 @@
 """What a finished run left, and the quantities that reports and studies derive from it: the one reader of both."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -35,6 +36,12 @@ class RunResult:
     def clocked(self) -> bool:
         """Whether its rounds have seconds on a clock."""
         return all(CLOCK in row for row in self.rows)
+
+    @property
+    def unmet(self) -> dict[str, int]:
+        """Return, by party, the rounds in which it could not keep what a controller was to reach."""
+        tags = [tag.split("/") for row in self.rows for tag in row if tag.startswith("reason/")]
+        return Counter(party for _, party, reason in tags if reason == "bound")
 
     @property
     def evaluated(self) -> list[Row]:

@@ -42,3 +42,15 @@ def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
             rf"{name} gave away so far: [0-9,]+ embeddings of [0-9,]+ of its rows, [0-9.]+ MB", lines[-2]
         )
         assert lines[-1] == f"the server ended after 3 rounds, {reached[-1]}"
+
+
+def test_a_controller_that_counts_decides_alike_wherever_parties_are(federate, in_process):
+    """By bytes, not seconds: the server decides, and what it orders is within what every party agreed to."""
+    ratios = {"alpha": 0.0, "beta": 0.1, "controller": "budget", "budget": {"bytes": 16_000}, "alpha_max": 0.0}
+    sections = {"lightweighting": ratios}
+    federation = federate(**sections)
+    federation.run()
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    outcome = federation.outcome()
+    assert outcome == in_process(**sections)
+    assert {row["beta/party_1"] > 0.1 for row in outcome["rows"]} == {True}

@@ -171,7 +171,7 @@ def _spent(subject: Subject) -> list[Drawing]:
         ("macs", "Multiply-accumulates of training", "", run.macs_by_round()),
     ]
     if run.clocked:
-        label = "Simulated time" if run.simulated or run.config.simulation.given else "Time"
+        label = "Simulated time" if subject.on_virtual_clock else "Time"
         costs.append(("time", label, "s", run.seconds_by_round()))
     drawings: list[Drawing] = []
     for name, label, unit, spent in costs:

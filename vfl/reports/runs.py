@@ -72,6 +72,11 @@ class Subject:
         return self.runs[0].simulated
 
     @property
+    def on_virtual_clock(self) -> bool:
+        """Whether its seconds are simulated."""
+        return self.simulated or self.runs[0].config.simulation.given
+
+    @property
     def saves(self) -> bool:
         """Whether several settings are compared of which one saves bytes or multiply-accumulates."""
         return len(self.variants) > 1 and any(run.bytes_saved > 0 or run.macs_saved > 0 for run in self.runs)

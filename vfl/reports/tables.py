@@ -92,7 +92,9 @@ def time_table(subject: Subject) -> TableData:
             continue
         rounds, seconds = f"{round(spent.rounds, 1):g}", f"{spent.seconds:.1f} s"
         rows.append((variant.label, rounds, f"{amount(spent.bytes)}B", amount(spent.macs).strip(), seconds))
-    clock = "are simulated" if subject.simulated else "are those of the slowest party's own work, as measured"
+    clock = "are those of the slowest party's own work, as measured"
+    if all(run.clocked for run in subject.runs):
+        clock = "are simulated" if subject.on_virtual_clock else "are those of the run's clock"
     caption = (
         f"Until the test {title(subject.metric)} first was as good as {goal}, nine tenths of the best setting's; mean "
         f"over the seeds, not reached where one of them never was. Seconds {clock}."
@@ -145,6 +147,8 @@ def _party_table(run: ReportedRun, variant: Variant) -> TableData:
         for name, party in parties.items()
     ]
     caption = "Ratios, parameters and MACs (of one sample's forward pass) at the end; bytes and seconds of all rounds."
+    for name, rounds in run.unmet.items():
+        caption += f" {name} could not keep what the controller was to reach in {rounds} of {len(run.rows)} rounds."
     headings = ("party", "α", "β", "parameters", "MACs", "sent up", "sent down", "time")
     return TableData(title, caption, headings, rows)
 

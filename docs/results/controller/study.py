@@ -19,6 +19,7 @@ from vfl.studies.runs import StudyResult, StudyRun
 
 HERE = Path(__file__).parent
 ALPHAS, BETAS = (0.0, 0.3, 0.5, 0.7), (0.0, 0.3, 0.6, 0.85)
+DEADLINE: dict[str, object] = {"controller": "deadline", "seconds_per_exchange": "auto"}
 PARTIES = tuple(f"party_{number}" for number in range(1, 5))
 SPEED, LINK = 2.4e8, 12.5e6
 """A machine on which a dense exchange computes for about a quarter of a second; 100 Mbit/s."""
@@ -46,16 +47,17 @@ def scenarios(rounds: int) -> dict[str, SimulationConfig]:
 
 
 def plan(base: ExperimentConfig, seeds: tuple[int, ...]) -> list[StudyRun]:
-    """Return all runs: the grid, the pairs by party that can matter in scenario A, controllers."""
+    """Return all runs: controllers, the grid, and the pairs by party that can matter in scenario A."""
+    nowhere = SimulationConfig()
     settings: list[tuple[str, str, dict[str, object], SimulationConfig]] = []
+    for name, machines in scenarios(base.training.rounds).items():
+        settings.append((name, "deadline", DEADLINE, machines))
+    settings.append(("A", "deadline x3", DEADLINE | {"alpha_weight": 3.0}, scenarios(base.training.rounds)["A"]))
     for alpha, beta in product(ALPHAS, BETAS):
-        settings.append(("uniform", f"{alpha:g} {beta:g}", {"alpha": alpha, "beta": beta}, SimulationConfig()))
+        settings.append(("uniform", f"{alpha:g} {beta:g}", {"alpha": alpha, "beta": beta}, nowhere))
     for alpha, beta in product(ALPHAS[1:], BETAS):
         own = {"alpha": {"party_2": alpha}, "beta": beta}
-        settings.append(("by_party", f"{alpha:g} {beta:g}", own, SimulationConfig()))
-    deadline = {"controller": "deadline", "seconds_per_exchange": "auto"}
-    for name, machines in scenarios(base.training.rounds).items():
-        settings.append((name, "deadline", deadline, machines))
+        settings.append(("by_party", f"{alpha:g} {beta:g}", own, nowhere))
     return [
         StudyRun(study, method, seed, _with(base, seed=seed, lightweighting=ratios, simulation=machines))
         for seed in seeds
