@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vfl.data.tables.join import Rows
+from vfl.data.tables.keys import Rows
 from vfl.data.tables.match import Match, read_match, write_match
 from vfl.data.tables.own_keys import OwnKeys, shuffled
 from vfl.matching.group import POINT_BYTES, new_scalar, raise_keys, raise_points

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from parties.matching.owner import PLACE, read_places
-from vfl.data.tables.join import Rows
+from vfl.data.tables.keys import Rows
 from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.matching.group import POINT_BYTES, check_points
 from vfl.matching.join import How, as_column, has_doubled, join_points, order_digest

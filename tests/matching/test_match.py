@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from parties.matching.owner import MatchingOwner
 from parties.matching.server import ASKED_AGAIN, match_keys
 from vfl.config import parse_config
-from vfl.data.source import open_source
 from vfl.data.tables.match import read_match
+from vfl.data.tables.own_keys import own_keys
 from vfl.errors import PeerMisbehaved
 from vfl.matching.group import POINT_BYTES, hash_to_group, new_scalar, raise_points
 from vfl.wire.matching import Brought
@@ -80,9 +80,10 @@ def tables(folder, keys, foreign=(), join="inner", duplicates="refuse", **data):
 
 
 def owners(config, pool, workers=1):
-    source = open_source(config)
     return [
-        MatchingOwner(name, source.own_keys(name), config.data.join, config.data.tables[name].match, pool, workers)
+        MatchingOwner(
+            name, own_keys(config.data, name), config.data.join, config.data.tables[name].match, pool, workers
+        )
         for name in config.parties
     ]
 

@@ -12,6 +12,7 @@ from vfl.config.models import ModelsConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.data.config import TABLE_KINDS, DataConfig
+from vfl.data.tables.config import table_owners
 from vfl.devices import SimulationConfig
 from vfl.lightweighting.config import LightweightingConfig
 from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
@@ -156,6 +157,8 @@ class ExperimentConfig(Section):
 
         Raises ValueError for a source that cannot be used, or does not split over owners.
         """
+        if self.data.dataset.kind == "tables":  # known without the source, which needs PyTorch: lvfl align does without
+            return table_owners(self.data.tables)
         return SOURCES.make(self.data.dataset.kind, self.data, self.seed).parties
 
     def _check_vertical(self) -> None:

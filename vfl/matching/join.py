@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.join import Rows
+from vfl.data.tables.keys import Rows
 from vfl.matching.group import POINT_BYTES
 
 How = Literal["inner", "left"]

@@ -1,5 +1,6 @@
 """Settings of one owner's table: ``data.tables.OWNER``."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,3 +37,21 @@ class TableConfig(Section):
     """What becomes of rows whose key stands in an earlier one: the table is refused, or they are left out."""
     match: Path | None = None
     """What ``lvfl align`` writes and training reads: which row stands for which sample; null joins keys in the open."""
+
+
+def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
+    """Return the owners, who are the parties. Raises ValueError for no table, and for labels at several of them."""
+    if not tables:
+        raise ValueError("data.tables: is missing; name each owner's file and key")
+    owners = [owner for owner, table in tables.items() if table.label is not None]
+    if len(owners) > 1:
+        raise ValueError(f"data.tables: {', '.join(owners)} all name a label; leave it at one of them")
+    return tuple(tables)
+
+
+def table_of(tables: Mapping[str, TableConfig], owner: str) -> tuple[TableConfig, Path]:
+    """Return an owner's settings and its file. Raises ValueError where file or key is missing."""
+    config = tables[owner]
+    if config.file is None or config.key is None:
+        raise ValueError(f"data.tables.{owner}.{'file' if config.file is None else 'key'}: is missing")
+    return config, config.file

@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.cells import TableError, column_names
-from vfl.data.tables.columns import KEY_SEPARATOR, Table, read_table
+from vfl.data.tables.cells import TableError
+from vfl.data.tables.columns import Table
 from vfl.data.tables.config import TableConfig
+from vfl.data.tables.keys import Rows, examples, key_of, unique_rows
+from vfl.data.tables.match import keys_digest, read_match
 from vfl.random import generator
-
-Rows = npt.NDArray[np.int64]
-SHOWN = 3
-"""Keys that an error names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +63,7 @@ def join(
         found = pc.index_in(wanted, value_set=known)
         if found.null_count == len(found) and not keep_all:
             raise TableError(
-                f"{tables[owner].path}: no key of {leader} is in it: {_examples(wanted)} there, {_examples(known)} here"
+                f"{tables[owner].path}: no key of {leader} is in it: {examples(wanted)} there, {examples(known)} here"
             )
         rows[owner] = np.append(own, -1)[np.asarray(pc.fill_null(found, -1))]
     everywhere = np.logical_and.reduce([rows[owner] >= 0 for owner in tables])
@@ -78,6 +75,36 @@ def join(
     keys = keys.take(pa.array(order))
     ids = torch.tensor([text_hash(key) for key in keys.to_pylist()], dtype=torch.int64)
     return Joined(ids, joined, keys, dropped=_dropped(tables, joined))
+
+
+def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], join: str) -> Joined:
+    """Return the samples of the owners' matches.
+
+    Raises ValueError for files of different matches or another ``data.join``, and for a table whose keys are not those
+    that were matched.
+    """
+    matches = {owner: read_match(paths[owner], owner) for owner in tables}
+    first, *others = matches.values()
+    for other in others:
+        if (other.order, other.test, len(other.rows)) != (first.order, first.test, len(first.rows)):
+            raise ValueError(
+                f"data.tables: {paths[first.party]} and {paths[other.party]} are of different matches; run lvfl align"
+            )
+    if first.join != join:
+        raise ValueError(f"data.join: is {join}, {paths[first.party]} is of join {first.join}; run lvfl align again")
+    for owner, match in matches.items():
+        if match.keys != keys_digest(tables[owner]):
+            raise ValueError(
+                f"data.tables.{owner}.match: {paths[owner]} matched other keys than {tables[owner].path} has now; run "
+                "lvfl align again"
+            )
+    ids = order_ids(first.order, len(first.rows))
+    return Joined(ids, {owner: match.rows for owner, match in matches.items()}, test=first.test)
+
+
+def order_ids(order: str, samples: int) -> Tensor:
+    """Return the ids of a match's samples, int64 [N]: they tell its order apart, and nothing of the keys."""
+    return torch.tensor([text_hash(f"{order} {place}") for place in range(samples)], dtype=torch.int64)
 
 
 def split_rows(joined: Joined, share: float, seed: int, test_keys: Column | None) -> tuple[Rows, Rows]:
@@ -100,47 +127,6 @@ def split_rows(joined: Joined, share: float, seed: int, test_keys: Column | None
     if len(train) == 0 or len(test) == 0:
         raise TableError(f"data.tables: {len(train)} training and {len(test)} test samples; both need at least one")
     return train, test
-
-
-def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
-    """Return the keys of the test samples from a table that holds the ``key`` columns, or them alone by other names.
-
-    Raises TableError.
-    """
-    names = column_names(path)
-    if not set(key) <= set(names) and len(names) == len(key):
-        key = tuple(names)
-    return read_table(path, {}, [key]).keys[key]
-
-
-def key_cells(keys: Column) -> list[list[str]]:
-    """Return the columns' texts of each key."""
-    return [key.split(KEY_SEPARATOR) for key in keys.to_pylist()]
-
-
-def key_of(config: TableConfig) -> tuple[str, ...]:
-    """Return the columns of an owner's own key."""
-    assert config.key is not None
-    return config.key
-
-
-def unique_rows(table: Table, config: TableConfig) -> Rows:
-    """Return the rows of the first time that each key comes, ascending. Raises TableError where none may come again."""
-    codes = np.asarray(table.keys[key_of(config)].dictionary_encode().indices)
-    _, first = np.unique(codes, return_index=True)
-    if len(first) < len(codes) and config.duplicates == "refuse":
-        doubled = np.setdiff1d(np.arange(len(codes)), first)[:SHOWN]
-        which = _examples(table.keys[key_of(config)].take(pa.array(doubled)))
-        where = ", ".join(str(table.rows[row]) for row in doubled)
-        raise TableError(
-            f"{table.path}: column {', '.join(key_of(config))}: {len(codes) - len(first)} rows repeat a key: {which} "
-            f"in row {where}; remove them, or set duplicates: first"
-        )
-    return np.sort(first)
-
-
-def _examples(keys: Column) -> str:
-    return ", ".join(repr(" ".join(cells)) for cells in key_cells(keys.slice(0, SHOWN)))
 
 
 def _dropped(tables: Mapping[str, Table], rows: Mapping[str, Rows]) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import Categories, Numbers, Table
-from vfl.data.tables.join import Rows
+from vfl.data.tables.keys import Rows
 
 MOST_CLASSES = 1000
 """A label with more values is rather an amount."""

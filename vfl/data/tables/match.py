@@ -9,19 +9,18 @@ a sha256 that all files of a match have in common and no other match has, ``keys
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
-import torch
-from torch import Tensor
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
-from vfl.atomic import write_together
-from vfl.data.files import PRIVATE, read_tensors
+from vfl.atomic import write_durably, write_together
 from vfl.data.tables.columns import Table
-from vfl.data.tables.join import Joined, Rows, text_hash
-from vfl.tensor_file import write_tensors
+from vfl.data.tables.keys import Rows
 
 MATCH = "match"
 _RECORD_SEPARATOR = "\x1e"
@@ -48,53 +47,29 @@ def write_match(path: Path, match: Match) -> None:
     """Write the file (0600), or replace it. Raises OSError as the system does, with an earlier file untouched."""
     test = "" if match.test is None else str(match.test)
     metadata = {"holds": MATCH, "party": match.party, "order": match.order, "keys": match.keys, "join": match.join}
-    write = partial(
-        write_tensors, tensors={"rows": torch.from_numpy(match.rows)}, metadata=metadata | {"test": test}, mode=PRIVATE
-    )
-    write_together(path.parent, {path.name: write}, overwrite=True)
+    content = save({"rows": match.rows}, metadata | {"test": test})
+    write_together(path.parent, {path.name: partial(write_durably, chunks=[content], mode=0o600)}, overwrite=True)
 
 
 def read_match(path: Path, party: str) -> Match:
     """Read the file of ``party``. Raises ValueError, one line, for anything else."""
     field = f"data.tables.{party}.match"
-    metadata, tensors = read_tensors(field, path, {MATCH: ("rows",)})
+    try:
+        with cast(Any, safe_open(path, framework="np")) as file:  # the library's is untyped
+            metadata: dict[str, str] = file.metadata() or {}
+            if metadata.get("holds") != MATCH or set(file.keys()) != {"rows"}:
+                raise ValueError(f"{field}: {path} holds no match; name the file that lvfl align wrote")
+            rows = np.array(file.get_tensor("rows"))
+    except OSError as error:
+        raise ValueError(f"{field}: {path} cannot be read ({error.strerror or error}); run lvfl align") from None
+    except SafetensorError as error:
+        raise ValueError(f"{field}: {path} is no safetensors file, or damaged ({error})") from None
     if metadata.get("party") != party:
         raise ValueError(f"{field}: {path} is the match of {metadata.get('party')!r}, not of {party!r}")
-    rows, test = tensors["rows"], metadata.get("test", "")
-    if rows.dtype != torch.int64 or rows.dim() != 1:
+    if rows.dtype != np.int64 or rows.ndim != 1:
         raise ValueError(f"{field}: {path}: rows are {rows.dtype} {list(rows.shape)}, not int64 [N]")
-    order, keys, join = (metadata.get(name, "") for name in ("order", "keys", "join"))
-    return Match(party, order, keys, join, rows.numpy(), int(test) if test else None)
-
-
-def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], join: str) -> Joined:
-    """Return the samples of the owners' matches.
-
-    Raises ValueError for files of different matches or another ``data.join``, and for a table whose keys are not those
-    that were matched.
-    """
-    matches = {owner: read_match(paths[owner], owner) for owner in tables}
-    first, *others = matches.values()
-    for other in others:
-        if (other.order, other.test, len(other.rows)) != (first.order, first.test, len(first.rows)):
-            raise ValueError(
-                f"data.tables: {paths[first.party]} and {paths[other.party]} are of different matches; run lvfl align"
-            )
-    if first.join != join:
-        raise ValueError(f"data.join: is {join}, {paths[first.party]} is of join {first.join}; run lvfl align again")
-    for owner, match in matches.items():
-        if match.keys != keys_digest(tables[owner]):
-            raise ValueError(
-                f"data.tables.{owner}.match: {paths[owner]} matched other keys than {tables[owner].path} has now; run "
-                "lvfl align again"
-            )
-    ids = order_ids(first.order, len(first.rows))
-    return Joined(ids, {owner: match.rows for owner, match in matches.items()}, test=first.test)
-
-
-def order_ids(order: str, samples: int) -> Tensor:
-    """Return the ids of a match's samples, int64 [N]: they tell its order apart, and nothing of the keys."""
-    return torch.tensor([text_hash(f"{order} {place}") for place in range(samples)], dtype=torch.int64)
+    order, keys, join, test = (metadata.get(name, "") for name in ("order", "keys", "join", "test"))
+    return Match(party, order, keys, join, rows, int(test) if test else None)
 
 
 def keys_digest(table: Table) -> str:

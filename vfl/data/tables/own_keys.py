@@ -3,14 +3,16 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from vfl.data.config import DataConfig
 from vfl.data.tables.arrow import Column, pa, pc
-from vfl.data.tables.columns import Table
-from vfl.data.tables.config import TableConfig
-from vfl.data.tables.join import Rows, key_of, unique_rows
+from vfl.data.tables.columns import read_table
+from vfl.data.tables.config import table_of
+from vfl.data.tables.keys import Rows, key_of, keys_of, read_test_keys, unique_rows
 from vfl.data.tables.match import keys_digest
 
 
@@ -32,11 +34,11 @@ class OwnKeys:
     """At the label owner, where ``data.test_file`` says so: whether a row is a test sample, bool [M]."""
 
 
-def own_keys(table: Table, config: TableConfig, others: tuple[str, ...], test_keys: Column | None) -> OwnKeys:
-    """Return what an owner matches. ``others``: at the label owner, those who know its samples, else none.
-
-    Raises TableError for doubled keys.
-    """
+def own_keys(data: DataConfig, owner: str) -> OwnKeys:
+    """Return what an owner brings to a match of all of ``data.tables``. Raises ValueError for what cannot be used."""
+    config, path = table_of(data.tables, owner)
+    others = [other for other in data.tables if other != owner and config.label is not None]
+    table = read_table(path, {}, keys_of(config, data.tables))
     rows = unique_rows(table, config)
     own = key_of(config)
     columns = {owner: config.keys.get(owner, own) for owner in others}
@@ -48,8 +50,12 @@ def own_keys(table: Table, config: TableConfig, others: tuple[str, ...], test_ke
         tuple(np.asarray(each.indices).astype(np.int64) for each in encoded),
         keys_digest(table),
         {owner: used.index(columns[owner]) for owner in others} if others else None,
-        None if test_keys is None else np.asarray(pc.is_in(table.keys[own].take(pa.array(rows)), value_set=test_keys)),
+        _tested(table.keys[own].take(pa.array(rows)), data.test_file, own) if others else None,
     )
+
+
+def _tested(keys: Column, file: Path | None, columns: tuple[str, ...]) -> npt.NDArray[np.bool_] | None:
+    return None if file is None else np.asarray(pc.is_in(keys, value_set=read_test_keys(file, columns)))
 
 
 def shuffled(count: int) -> Rows:

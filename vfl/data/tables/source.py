@@ -24,12 +24,11 @@ from vfl.data.source import NewSamples, Preparation, Source, Split
 from vfl.data.tables.arrow import Column
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import ColumnKind, Table, read_table
-from vfl.data.tables.config import TableConfig
+from vfl.data.tables.config import table_of, table_owners
 from vfl.data.tables.describe import propose_features
-from vfl.data.tables.join import Joined, Rows, join, key_cells, key_of, read_test_keys, split_rows
+from vfl.data.tables.join import Joined, join, matched, split_rows
+from vfl.data.tables.keys import Rows, key_cells, keys_of, read_test_keys
 from vfl.data.tables.labels import read_labels, refuse_copies
-from vfl.data.tables.match import matched
-from vfl.data.tables.own_keys import OwnKeys, own_keys
 from vfl.data.tables.preparation import TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples
 from vfl.random import generator
@@ -43,11 +42,7 @@ class Tables(Source):
     def __init__(self, data: DataConfig, seed: int) -> None:
         super().__init__(data, seed)
         self._kinds: dict[str, Mapping[str, ColumnKind]] = {}
-        if not data.tables:
-            raise ValueError("data.tables: is missing; name each owner's file and key")
-        owners = [owner for owner, table in data.tables.items() if table.label is not None]
-        if len(owners) > 1:
-            raise ValueError(f"data.tables: {', '.join(owners)} all name a label; leave it at one of them")
+        table_owners(data.tables)
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -103,16 +98,6 @@ class Tables(Source):
         if bool(samples.features.isinf().any()):
             raise ValueError("features are infinite: leave such cells empty")
 
-    def own_keys(self, owner: str) -> OwnKeys:
-        """Return what an owner brings to a match. Raises TableError."""
-        config, path = self._config(owner)
-        table = self._read_columns(path, {}, self._keys(config, self.parties))
-        if config.label is None:
-            return own_keys(table, config, (), None)
-        others = tuple(other for other in self.parties if other != owner)
-        test = None if self.data.test_file is None else read_test_keys(self.data.test_file, key_of(config))
-        return own_keys(table, config, others, test)
-
     def read_tables(self, paths: Mapping[str, Path]) -> NewSamples:
         """Read new rows to predict, a table for each owner that is not away; labels are not looked at.
 
@@ -150,7 +135,7 @@ class Tables(Source):
 
         Raises TableError for the label among them.
         """
-        config, path = self._config(owner)
+        config, path = table_of(self.data.tables, owner)
         kinds = config.features
         if kinds is None:
             foreign = [name for key in config.keys.values() for name in key]
@@ -169,25 +154,13 @@ class Tables(Source):
         kinds = self.features(owner).items()
         return [name for name, kind in kinds if kind == "number"], [name for name, kind in kinds if kind == "category"]
 
-    def _config(self, owner: str) -> tuple[TableConfig, Path]:
-        config = self.data.tables[owner]
-        if config.file is None or config.key is None:
-            raise ValueError(f"data.tables.{owner}.{'file' if config.file is None else 'key'}: is missing")
-        return config, config.file
-
     def _read(self, owner: str, owners: Sequence[str], new: Path | None = None) -> Table:
         """Read an owner's table with the keys of other ``owners``; of ``new`` rows without the label."""
-        config, path = self._config(owner)
+        config, path = table_of(self.data.tables, owner)
         kinds = dict(self.features(owner))
         if new is None and config.label is not None:
             kinds[config.label] = "number" if self.task == "regression" else "category"
-        return self._read_columns(new or path, kinds, self._keys(config, owners))
-
-    def _keys(self, config: TableConfig, owners: Sequence[str]) -> list[tuple[str, ...]]:
-        foreign = [key for other, key in config.keys.items() if other in owners]
-        return list(dict.fromkeys((key_of(config), *foreign)))
-
-    def _read_columns(self, path: Path, kinds: Mapping[str, ColumnKind], keys: Sequence[tuple[str, ...]]) -> Table:
+        path, keys = new or path, keys_of(config, owners)
         with Console(stderr=True).status(f"reading {path}") as status:  # on a terminal only
             return read_table(path, kinds, keys, lambda rows: status.update(f"reading {path}: {rows:,} rows"))
 

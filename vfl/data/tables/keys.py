@@ -1,0 +1,64 @@
+"""The keys of one table: which rows have them, and what is shown of them."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from vfl.data.tables.arrow import Column, pa
+from vfl.data.tables.cells import TableError, column_names
+from vfl.data.tables.columns import KEY_SEPARATOR, Table, read_table
+from vfl.data.tables.config import TableConfig
+
+Rows = npt.NDArray[np.int64]
+SHOWN = 3
+"""Keys that an error names."""
+
+
+def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
+    """Return the keys of the test samples from a table that holds the ``key`` columns, or them alone by other names.
+
+    Raises TableError.
+    """
+    names = column_names(path)
+    if not set(key) <= set(names) and len(names) == len(key):
+        key = tuple(names)
+    return read_table(path, {}, [key]).keys[key]
+
+
+def key_cells(keys: Column) -> list[list[str]]:
+    """Return the columns' texts of each key."""
+    return [key.split(KEY_SEPARATOR) for key in keys.to_pylist()]
+
+
+def key_of(config: TableConfig) -> tuple[str, ...]:
+    """Return the columns of an owner's own key."""
+    assert config.key is not None
+    return config.key
+
+
+def keys_of(config: TableConfig, owners: Collection[str]) -> list[tuple[str, ...]]:
+    """Return the columns of all keys in an owner's table: its own, and those by which ``owners`` know its rows."""
+    foreign = [key for other, key in config.keys.items() if other in owners]
+    return list(dict.fromkeys((key_of(config), *foreign)))
+
+
+def unique_rows(table: Table, config: TableConfig) -> Rows:
+    """Return the rows of the first time that each key comes, ascending. Raises TableError where none may come again."""
+    codes = np.asarray(table.keys[key_of(config)].dictionary_encode().indices)
+    _, first = np.unique(codes, return_index=True)
+    if len(first) < len(codes) and config.duplicates == "refuse":
+        doubled = np.setdiff1d(np.arange(len(codes)), first)[:SHOWN]
+        which = examples(table.keys[key_of(config)].take(pa.array(doubled)))
+        where = ", ".join(str(table.rows[row]) for row in doubled)
+        raise TableError(
+            f"{table.path}: column {', '.join(key_of(config))}: {len(codes) - len(first)} rows repeat a key: {which} "
+            f"in row {where}; remove them, or set duplicates: first"
+        )
+    return np.sort(first)
+
+
+def examples(keys: Column) -> str:
+    """Return the first few keys, for an error."""
+    return ", ".join(repr(" ".join(cells)) for cells in key_cells(keys.slice(0, SHOWN)))
