@@ -12,10 +12,8 @@ from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.data.samples import Samples
 from vfl.data.source import open_source, prepare_party
+from vfl.run_folder import PROCESSES
 from vfl.runtime import start_runtime
-
-PROCESSES = "processes"
-"""Folder below a run's, of what belongs to the processes that ``train.py --processes`` started."""
 
 
 class Trained(NamedTuple):

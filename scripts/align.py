@@ -33,15 +33,13 @@ def parse_arguments() -> argparse.Namespace:
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take the side that is asked for."""
-    from parties.remote.matching import described, match_owner, serve_match
+    from parties.remote.matching import described, match_owner, match_together, serve_match
     from vfl.config import load_config
 
     config = load_config(arguments.config, arguments.overrides)
     of_party = f"-{arguments.party}" if arguments.party else ""
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-align{of_party}"
     if arguments.processes:
-        from parties.remote.together import match_together
-
         return match_together(config, run_dir, console)
     if arguments.party:
         goodbye = match_owner(config, arguments.party, run_dir, insecure=arguments.insecure, console=console)

@@ -16,7 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from vfl.callbacks import EarlyStop, JsonLines, ShowProgress
 from vfl.checkpoint import CheckpointStore, State
 from vfl.errors import Diverged
-from vfl.loop import Callback, Metrics, TrainingLoop, stop_on_signal
+from vfl.loop import Callback, Metrics, TrainingLoop
+from vfl.signals import stop_on_signal
 from vfl.tensorboard import TensorBoard
 
 

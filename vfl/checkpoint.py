@@ -25,10 +25,8 @@ import torch
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - a bare PathLike in its stub
 
 from vfl.atomic import Fingerprint, sync_directory, write_durably
+from vfl.state import State as State
 from vfl.tensor_file import write_tensors
-
-State = dict[str, Any]
-"""Nested dicts with string keys, lists, None, bool, int, float, str and torch tensors."""
 
 _FORMAT = 1
 _MANIFEST = "manifest.json"

@@ -1,10 +1,9 @@
 """The one training loop: vertical and horizontal algorithms, their callbacks, resume and interruption."""
 
 import math
-import signal
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 from vfl.checkpoint import CheckpointStore, State
@@ -229,22 +228,3 @@ class TrainingLoop:
             if callback.name in own["callbacks"]:  # patience may be new
                 callback.load_state_dict(own["callbacks"][callback.name])
         self.algorithm.load_state_dict(sections)
-
-
-@contextmanager
-def stop_on_signal(request_stop: Callable[[str], None]) -> Generator[None]:
-    """Turn the first SIGINT or SIGTERM into ``request_stop(name)``, a second one into KeyboardInterrupt."""
-
-    def handle(number: int, _frame: object) -> None:
-        for each in previous:
-            signal.signal(each, signal.default_int_handler)
-        request_stop(signal.Signals(number).name)
-
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in previous:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -11,6 +11,8 @@ from typing import Any
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config
 
+PROCESSES = "processes"
+"""Folder below a run's, of what belongs to the processes that ``train.py --processes`` started."""
 Row = dict[str, float]
 """One round of ``metrics.jsonl``."""
 

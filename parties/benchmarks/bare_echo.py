@@ -13,8 +13,8 @@ from pathlib import Path
 from queue import Queue
 
 from parties.benchmarks.workbench import JOIN_S, Workplace, child
+from parties.remote.supervisor import SERVER
 from parties.remote.tls.certificates import Peer
-from parties.remote.together import SERVER
 from parties.remote.transport.rpc import Pipe, Server, grpc, is_end, make_server, open_channel, open_stream
 from parties.remote.transport.security import load_identity
 from vfl.config import ExperimentConfig, load_config

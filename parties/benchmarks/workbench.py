@@ -19,15 +19,17 @@ from rich.console import Console
 import parties.benchmarks.light_model  # noqa: F401  # the processes know it by name
 from parties.benchmarks.vertical import CLASSES, Stepped, random_data
 from parties.build import TrainingLabels, build_head_server, feature_config
-from parties.remote.joining import DataDigests, Expected, Terms, agreement, labels_digest
+from parties.remote.joining import DataDigests, Expected, Terms
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import Over
 from parties.remote.party.party_process import run_party
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
+from parties.remote.supervisor import SERVER
 from parties.remote.tls.certificates import Owner
 from parties.remote.tls.folders import issue, make_authority
-from parties.remote.together import SERVER, process_configs
+from parties.remote.together import process_configs
+from parties.remote.training_terms import agreement, labels_digest
 from parties.remote.transport.security import load_identity
 from vfl.atomic import write_atomically
 from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config

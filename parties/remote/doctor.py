@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.request import getproxies
 
-from parties.remote.joining import Terms, agreement
+from parties.remote.joining import Terms
 from parties.remote.party.consent import agree
 from parties.remote.party.dialer import JOIN_LIMIT_S, say_hello
 from parties.remote.party.party_process import Holding, load_holding, make_hello
@@ -14,6 +14,7 @@ from parties.remote.party.worker import open_store
 from parties.remote.tls.diagnosis import Kind, probe
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.folders import describe
+from parties.remote.training_terms import agreement
 from parties.remote.transport.rpc import error_text, open_channel, open_stream
 from parties.remote.transport.security import load_identity
 from vfl.config import ExperimentConfig

@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self, cast
 
-import torch
 from pydantic import AfterValidator, Field, PlainValidator
 
-from parties.build import TrainingLabels, feature_config
-from vfl.agreement import agreed_values
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.digest import weights_digest
 from vfl.lightweighting.schedule import Schedule, parse_ratio_schedule, schedule_of
 from vfl.settings import AsItIs, Positive, Section
 from vfl.wire.envelope import Envelope, EnvelopeError, Hello, kind_of
@@ -96,15 +92,6 @@ class Expected:
     """As JSON; empty where nothing is offered."""
 
 
-def agreement(config: ExperimentConfig) -> str:
-    """Return the settings that both sides must share, as JSON: {dotted key: value}."""
-    replayed = config.training.labels == "shared"
-    values = agreed_values(config, replayed=replayed)
-    if replayed:
-        values["embedding sizes"] = [feature_config(config, party).embedding_size for party in config.parties]
-    return json.dumps(values, sort_keys=True)
-
-
 def fingerprint(agreed: str, terms: Terms) -> str:
     """Return what stands for all that is agreed on with a server: half a sha256, hexadecimal."""
     return hashlib.sha256(f"{agreed}\n{terms.text()}".encode()).hexdigest()[:32]
@@ -114,13 +101,6 @@ def check_mode(config: ExperimentConfig) -> None:
     """Raise ConfigError for an experiment that has no parties."""
     if config.mode != "vertical":
         raise ConfigError(f"mode: {config.mode} trains in one process, by train.py alone; parties need mode=vertical")
-
-
-def labels_digest(labels: TrainingLabels | None) -> str:
-    """Return the sha256 of the training labels and the number of classes; empty for none."""
-    if labels is None:
-        return ""
-    return weights_digest({"labels": labels.labels_N, "classes": torch.tensor(labels.task.outputs)})
 
 
 def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]) -> Hello:

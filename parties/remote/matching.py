@@ -17,22 +17,23 @@ from parties.matching.owner import MatchingOwner
 from parties.matching.server import Outcome, match_keys
 from parties.remote.joining import DataDigests, Expected
 from parties.remote.party.dialer import Dialer
-from parties.remote.party.party_process import Answer, Participation
-from parties.remote.party.worker import Worker
+from parties.remote.party.orders import Worker
+from parties.remote.party.participation import Answer, Participation
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.sessions import in_sessions
+from parties.remote.supervisor import Supervisor, make_keys, networked, party_command, write_configs
 from parties.remote.tls.diagnosis import explain
 from parties.remote.tls.lists import Lists
 from parties.remote.transport.rpc import SERVER
 from parties.remote.transport.security import load_identity
 from vfl.cli import INTERRUPTED
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.source import open_source
-from vfl.data.tables.source import Tables
+from vfl.data.tables.config import TableConfig
+from vfl.data.tables.own_keys import own_keys
 from vfl.orphans import end_with_parent
-from vfl.run_folder import only_process_in, private_files
+from vfl.run_folder import PROCESSES, only_process_in, private_files
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Restore
 
 TELL_S = 5.0
@@ -60,7 +61,7 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
 
     Raises ValueError for what cannot be used, PeerLost where an owner stays away.
     """
-    _tables(config)
+    _check(config)
     tls = load_identity(SERVER, config.network, "listen", insecure=insecure)
     run = secrets.token_hex(8)
     expected = {name: Expected(0, match_agreement(config), DataDigests("", "", "")) for name in config.parties}
@@ -86,7 +87,7 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
 
     Raises ValueError for what cannot be used or the server refuses, PeerLost where it stays away.
     """
-    source = _tables(config)
+    _check(config)
     if name not in config.parties:
         raise ConfigError(f"--party: data.tables knows {', '.join(config.parties)}, not {name!r}")
     path = config.data.tables[name].match
@@ -94,7 +95,7 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
         raise ConfigError(f"data.tables.{name}.match: is missing; name the file that the result is written to")
     tls = load_identity(name, config.network, "server", insecure=insecure)
     lists = Lists(config.network.tls)
-    keys = source.own_keys(name)
+    keys = own_keys(config.data, name)
     hello = Hello(party=name, instance=secrets.token_hex(8), agreement=match_agreement(config))
     workers = config.threads or os.cpu_count() or 1
 
@@ -120,6 +121,26 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
     if path.exists():
         console.print(f"{name}: {path} holds the match")
     return goodbye
+
+
+def match_together(config: ExperimentConfig, run_dir: Path, console: Console) -> int:
+    """Start a match's server and all owners, wait for their end, and return the server's exit code.
+
+    Each owner's process is told of its own table alone. Raises ValueError for a folder that cannot be used.
+    """
+    folder = run_dir / PROCESSES
+    configs = {name: _of_owner(own, name) for name, own in networked(config, folder).items()}
+    with private_files():
+        make_keys(config, folder, configs)
+        write_configs(folder, configs)
+    serve = ["align", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
+    owners = {name: ["align", *party_command(folder, name)[1:]] for name in config.parties}
+    return Supervisor(serve, owners, folder, console).run()
+
+
+def _of_owner(config: ExperimentConfig, name: str) -> ExperimentConfig:
+    tables = {owner: table if owner == name else TableConfig() for owner, table in config.data.tables.items()}
+    return config.model_copy(update={"data": config.data.model_copy(update={"tables": tables})})
 
 
 def multiplying(workers: int) -> ProcessPoolExecutor:
@@ -160,8 +181,6 @@ class ShowPace:
         self.console.print(f"{share:.0%} of {keys:,} keys, {rate:,.0f} keys/s, done at {end:%H:%M:%S}")
 
 
-def _tables(config: ExperimentConfig) -> Tables:
-    source = open_source(config) if config.data.dataset.kind == "tables" else None
-    if not isinstance(source, Tables) or len(source.parties) < 2:
+def _check(config: ExperimentConfig) -> None:
+    if config.data.dataset.kind != "tables" or len(config.data.tables) < 2:
         raise ConfigError("data.tables: a match needs data.dataset.kind=tables and two owners or more")
-    return source

@@ -22,10 +22,10 @@ from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import MOST_WAITING, Inbox, Order, Over
 from parties.remote.server import hub as hub_module
 from parties.remote.server.hub import Hub
+from parties.remote.supervisor import free_port
 from parties.remote.tls.certificates import Authority, Owner, key_pem, new_key, peer
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.lists import Lists
-from parties.remote.together import free_port
 from parties.remote.transport import rpc
 from parties.remote.transport.rpc import error_text, is_end, open_channel, open_stream
 from vfl.config import NetworkConfig

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from parties.remote.together import SERVER, prepare, process_configs
-from parties.trained import PROCESSES
+from parties.remote.supervisor import SERVER
+from parties.remote.together import prepare, process_configs
 from vfl.checkpoint import CheckpointStore
 from vfl.config import ExperimentConfig, dump_config, parse_config
+from vfl.run_folder import PROCESSES
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 100.0

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from parties.remote.doctor import Check, examine
 from parties.remote.party import party_process
+from parties.remote.supervisor import SERVER
 from parties.remote.tls.certificates import Owner
 from parties.remote.tls.folders import issue, make_authority
-from parties.remote.together import SERVER
 from vfl.config import load_config
 from vfl.run_folder import write_run_id
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from parties.remote.server.stand_in import StandIn
-from parties.remote.together import SERVER
+from parties.remote.supervisor import SERVER
 from vfl.vertical.batches import batch_rows
 from vfl.wire.codec import decode, encode
 from vfl.wire.control import Report

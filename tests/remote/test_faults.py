@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from parties.remote.together import SERVER
+from parties.remote.supervisor import SERVER
 
 EXCHANGES = 2
 """In a round."""

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from parties.remote.joining import DataDigests, Expected, agreement
+from parties.remote.joining import DataDigests, Expected
 from parties.remote.server.hub import Hub
+from parties.remote.supervisor import free_port
 from parties.remote.tls.certificates import Authority, Owner, key_pem, new_key
 from parties.remote.tls.files import TlsFiles
-from parties.remote.together import free_port
+from parties.remote.training_terms import agreement
 from parties.remote.transport import rpc
 from parties.remote.transport.rpc import error_text, grpc, is_end, open_channel, open_stream
 from vfl.config import ConfigError, NetworkConfig

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from parties.remote.together import SERVER
+from parties.remote.supervisor import SERVER
 
 EXCHANGES = 2
 """In a round."""

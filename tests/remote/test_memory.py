@@ -12,7 +12,7 @@ import torch
 from parties.remote.joining import DataDigests, Expected
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.together import free_port
+from parties.remote.supervisor import free_port
 from parties.remote.transport.rpc import is_end, open_channel, open_stream
 from vfl.config import NetworkConfig
 from vfl.lightweighting.sparsify import sparsify

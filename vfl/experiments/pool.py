@@ -19,9 +19,10 @@ from vfl.cli import ShowConsole
 from vfl.experiments.mode import MODES
 from vfl.experiments.run import run_experiment
 from vfl.experiments.sweep_plan import SweepRun
-from vfl.loop import Callback, Metrics, TrainingLoop, stop_on_signal
+from vfl.loop import Callback, Metrics, TrainingLoop
 from vfl.metrics import shown, title
 from vfl.orphans import end_with_parent
+from vfl.signals import stop_on_signal
 
 LOG = "train.log"
 

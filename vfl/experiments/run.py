@@ -13,9 +13,10 @@ from vfl.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.cli import DONE, INTERRUPTED, print_table
 from vfl.config import ExperimentConfig
 from vfl.experiments.mode import MODES, Built, Stage
-from vfl.loop import Callback, TrainingLoop, stop_on_signal
+from vfl.loop import Callback, TrainingLoop
 from vfl.run_folder import check_run, only_process_in, open_run, update_config, write_summary
 from vfl.runtime import start_runtime
+from vfl.signals import stop_on_signal
 from vfl.tensorboard import how_to_watch
 from vfl.workers import Alone
 

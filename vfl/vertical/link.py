@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from vfl.checkpoint import State
+from vfl.state import State
 from vfl.wire.messages import Message
 
 T = TypeVar("T")

@@ -35,6 +35,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vfl.wire.messages import MessageError
+
 ValueType = Literal["float32", "float16", "bfloat16"]
 Format = Literal["dense", "bitmap", "gaps"]
 
@@ -54,7 +56,7 @@ _Patterns = NDArray[np.unsignedinteger]
 _Integers = NDArray[np.int64]
 
 
-class CodecError(ValueError):
+class CodecError(MessageError):
     """A received frame is malformed, or is not of the agreed shape: the only error that bytes can cause."""
 
 

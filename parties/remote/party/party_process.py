@@ -1,7 +1,6 @@
 """A party as a process of its own: its data, its folder, and the server's orders until the server says goodbye."""
 
 import secrets
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,36 +10,28 @@ from rich.console import Console
 from parties.build import TrainingLabels, build_party, feature_config, training_labels
 from parties.feature_party import FeatureParty
 from parties.remote.audit import NAME as AUDIT
-from parties.remote.audit import Audit
-from parties.remote.joining import DataDigests, Terms, agreement, check_mode, labels_digest
+from parties.remote.joining import DataDigests, Terms, check_mode
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.party.consent import agree
 from parties.remote.party.dialer import Dialer
-from parties.remote.party.inbox import Order, Over
 from parties.remote.party.own_view import OwnView
+from parties.remote.party.participation import Answer, Participation
 from parties.remote.party.worker import PartyWorker, open_store
 from parties.remote.tls.diagnosis import explain
 from parties.remote.tls.lists import Lists
-from parties.remote.transport.security import last_word, load_identity
-from parties.remote.transport.stream import Stream
+from parties.remote.training_terms import agreement, labels_digest
+from parties.remote.transport.security import load_identity
 from vfl.checkpoint import State
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_shared_labels
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, Source, open_source, prepare_party
-from vfl.loop import stop_on_signal
 from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, update_config, write_run_id
 from vfl.runtime import start_runtime
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Leaving, kind_of
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, kind_of
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Parcel
-from vfl.wire.text import plain
-
-Answer = Callable[[Parcel], tuple[Envelope, list[Buffer]]]
-"""Carries out an order and returns its answer, with the packed message in it."""
-LISTEN_S = 0.5
-"""Between looks at whether this process should end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,78 +157,6 @@ def _wanted(source: Source, path: Path, name: str, train: Samples) -> Samples:
     """Read the samples to predict: from the owner's own table, or a file of prediction_files."""
     rows = source.own_rows(path, name)
     return load_samples(path, name, train, source.check) if rows is None else rows.parts[source.parties.index(name)]
-
-
-class Participation:
-    """Carries out what the server orders until it says goodbye.
-
-    Args:
-        dialer: brings the orders.
-        run_dir: the party's folder, for its audit log.
-        begin: returns what answers orders, within what the owner agrees to, given the server's welcome.
-        console: shows what happens.
-    """
-
-    def __init__(self, dialer: Dialer, run_dir: Path, begin: Callable[[Envelope], Answer], console: Console) -> None:
-        self.dialer = dialer
-        self.begin = begin
-        self.console = console
-        self.audit = Audit(run_dir)
-        self.leaving = False
-        self.run = ""
-        """As the server's welcome has it; empty before the first one."""
-        self.answer: Answer
-        self.stream: Stream | None = None
-        """The one on which the server has welcomed this party."""
-
-    def follow_orders(self) -> Goodbye:
-        """Carry out orders; the first signal asks the server for leave."""
-        with stop_on_signal(self._ask_for_leave):
-            while True:
-                event = self.dialer.inbox.get(LISTEN_S)
-                if event is None:
-                    if self.leaving and self.dialer.stream is None:
-                        raise KeyboardInterrupt
-                elif isinstance(event, Over):
-                    raise event.error
-                elif kind_of(event.parcel.envelope) == "goodbye":
-                    return event.parcel.envelope.goodbye
-                elif kind_of(event.parcel.envelope) == "welcome" or event.stream is self.stream:
-                    self._carry_out(event)
-                # else of a stream that has ended: nobody waits for the answer
-                del event  # or its message stays in memory while the next one comes
-
-    def _carry_out(self, order: Order) -> None:
-        try:
-            if kind_of(order.parcel.envelope) == "welcome":
-                self._enter(order)
-                return
-            answer, content = self.answer(order.parcel)
-            order.stream.send(answer, content)
-            if kind_of(answer) == "saved":
-                self.audit.note("saved", self.dialer.server, f"round {order.parcel.envelope.save.round}")
-        except (ValueError, OSError) as error:
-            self.audit.note("refused", self.dialer.server, plain(str(error)))
-            self.dialer.refuse(last_word(error))
-            raise
-
-    def _enter(self, welcome: Order) -> None:
-        self.answer = self.begin(welcome.parcel.envelope)
-        self.run = welcome.parcel.envelope.run
-        self.stream = welcome.stream
-        self.console.print(f"joined run {self.run}")
-        self.audit.note("joined", self.dialer.server, f"run {self.run}")
-        if self.leaving:
-            self._send_leaving()
-
-    def _ask_for_leave(self, signal_name: str) -> None:
-        self.leaving = True
-        self.console.print(f"{signal_name}: leaving after this round and its checkpoint (again: at once)")
-        self._send_leaving()
-
-    def _send_leaving(self) -> None:
-        if self.stream is not None and self.stream is self.dialer.stream:  # else once the server's welcome is read
-            self.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, leaving=Leaving()))
 
 
 def _forget_attempt(run_dir: Path) -> None:

@@ -5,8 +5,8 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from parties.remote.server.connection import PartyConnection
-from vfl.checkpoint import State
 from vfl.errors import PeerLost, PeerMisbehaved
+from vfl.state import State
 from vfl.wire.envelope import Envelope, Restore, Save
 from vfl.wire.messages import MEASURING, Kind, Message, pieces, unpack
 from vfl.wire.parcel import Parcel

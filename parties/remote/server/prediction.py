@@ -24,12 +24,13 @@ from parties.predict import (
     predict,
     zero_embeddings,
 )
-from parties.remote.joining import Expected, Terms, agreement
+from parties.remote.joining import Expected, Terms
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.server_process import OWNER, ServerLabels, server_labels
 from parties.remote.server.sessions import in_sessions
+from parties.remote.training_terms import agreement
 from parties.remote.transport.security import load_identity
 from parties.trained import Trained, load_run
 from vfl.checkpoint import CheckpointStore, State

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from parties.build import TrainingLabels, build_head_server, feature_config, training_labels
 from parties.mode import VERTICAL
-from parties.remote.joining import DataDigests, Expected, Terms, agreement, check_mode, labels_digest
+from parties.remote.joining import DataDigests, Expected, Terms, check_mode
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.offences import Offences
 from parties.remote.server.stand_in import ABSENT, DroppableLink, StandIn
+from parties.remote.training_terms import agreement, labels_digest
 from parties.remote.transport.security import last_word, load_identity
 from parties.widths import ShowWidths
 from vfl.checkpoint import CheckpointStore

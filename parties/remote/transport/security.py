@@ -5,7 +5,6 @@ import ipaddress
 from parties.remote.tls.files import TlsFiles, load_tls_files
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost
-from vfl.wire.codec import CodecError
 from vfl.wire.messages import MessageError
 from vfl.wire.parcel import TooLargeError
 from vfl.wire.text import plain
@@ -35,7 +34,7 @@ def load_identity(owner: str, network: NetworkConfig, address_field: str, *, ins
 
 def last_word(error: Exception) -> str:
     """Return what a peer is told of an error: all of what peers did, but of this process's own files nothing."""
-    if isinstance(error, MessageError | CodecError | PeerLost | TooLargeError):
+    if isinstance(error, MessageError | PeerLost | TooLargeError):
         return plain(str(error))
     return "something of its own is wrong; what it is, its own log says"
 

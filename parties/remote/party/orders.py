@@ -1,0 +1,117 @@
+"""The server's orders as a party takes them: the session, and what may come when."""
+
+from abc import ABC, abstractmethod
+from typing import Generic, Protocol, TypeVar
+
+from vfl.wire.envelope import (
+    PROTOCOL_VERSION,
+    Envelope,
+    EnvelopeError,
+    Restore,
+    Restored,
+    Saved,
+    check_run,
+    kind_of,
+)
+from vfl.wire.messages import Buffer, Message, pieces, read_header, unpack
+from vfl.wire.parcel import Parcel
+
+RESTORES = 2
+"""Orders with which a session begins: be as built, then as after a round."""
+
+
+class Answers(Protocol):
+    """What a session's requests are for."""
+
+    def handle(self, request: Message) -> Message:
+        """Answer a message. Raises MessageError for one that does not belong here."""
+        ...
+
+
+P = TypeVar("P", bound=Answers)
+
+
+class Worker(ABC, Generic[P]):
+    """Carries out orders one after another.
+
+    An order must be the next of its session; a session begins with ``restore`` and has a higher number than the one
+    before. So nothing that is duplicated, reordered, replayed or of another round is ever carried out.
+
+    Args:
+        run: id of the run.
+    """
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.party: P | None = None
+        self.session = 0
+        self.sequence = 0
+
+    def answer(self, parcel: Parcel) -> tuple[Envelope, list[Buffer]]:
+        """Carry out an order and return its answer, with the packed message in it.
+
+        Raises EnvelopeError for one that is not due, ValueError for one that cannot be carried out.
+        """
+        self._check_due(parcel)
+        order, content = parcel.envelope, list[Buffer]()
+        self.sequence = order.sequence
+        answer = Envelope(
+            version=PROTOCOL_VERSION,
+            run=self.run,
+            session=order.session,
+            sequence=order.sequence,
+            round=order.round,
+            exchange=order.exchange,
+        )
+        match kind_of(order):
+            case "restore":
+                self.session = order.session
+                self.party = self._restore(order.restore)
+                answer.restored.CopyFrom(Restored())
+            case "save":
+                answer.saved.CopyFrom(Saved(digest=self._save(order.save.round)))
+            case _:
+                answer.reply = b""
+                content = pieces(self._handle(unpack(parcel.content)))
+        return answer, content
+
+    def _check_due(self, parcel: Parcel) -> None:
+        order = parcel.envelope
+        check_run(order, self.run)
+        kind = kind_of(order)
+        if kind not in ("request", "restore", "save"):
+            raise EnvelopeError(f"{kind} came, which is no order")
+        first = kind == "restore" and order.session > self.session
+        if first and order.sequence == 1:
+            return
+        if self.party is None:
+            raise EnvelopeError(f"{kind} came before restore")
+        if order.session != self.session or first:
+            raise EnvelopeError(
+                f"{kind} {order.sequence} of session {order.session} came, this party is in session {self.session}"
+            )
+        if order.sequence <= self.sequence:
+            raise EnvelopeError(f"{kind} {order.sequence} came again: a duplicate or a replay")
+        if order.sequence > self.sequence + 1:
+            raise EnvelopeError(f"{kind} {order.sequence} came out of order, {self.sequence + 1} is due")
+        if kind == "restore" and order.sequence > RESTORES:
+            raise EnvelopeError(f"restore came as order {order.sequence}: a session begins with it")
+        if kind == "request":
+            _kind, round_index, exchange = read_header(parcel.content)
+            if (round_index, exchange) != (order.round, order.exchange):
+                raise EnvelopeError(
+                    f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
+                    f"{round_index}, exchange {exchange}"
+                )
+
+    def _handle(self, request: Message) -> Message:
+        assert self.party is not None, "a session begins with restore"
+        return self.party.handle(request)
+
+    @abstractmethod
+    def _restore(self, restore: Restore) -> P:
+        """Return who answers in the session that begins."""
+
+    @abstractmethod
+    def _save(self, rounds: int) -> str:
+        """Save the state after so many rounds; return its digest."""

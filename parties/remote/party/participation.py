@@ -1,0 +1,94 @@
+"""A party's thread: it carries out what the dialler's brings, until the server says goodbye."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from parties.remote.audit import Audit
+from parties.remote.party.dialer import Dialer
+from parties.remote.party.inbox import Order, Over
+from parties.remote.transport.security import last_word
+from parties.remote.transport.stream import Stream
+from vfl.signals import stop_on_signal
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Goodbye, Leaving, kind_of
+from vfl.wire.messages import Buffer
+from vfl.wire.parcel import Parcel
+from vfl.wire.text import plain
+
+Answer = Callable[[Parcel], tuple[Envelope, list[Buffer]]]
+"""Carries out an order and returns its answer, with the packed message in it."""
+LISTEN_S = 0.5
+"""Between looks at whether this process should end."""
+
+
+class Participation:
+    """Carries out what the server orders until it says goodbye.
+
+    Args:
+        dialer: brings the orders.
+        run_dir: the party's folder, for its audit log.
+        begin: returns what answers orders, within what the owner agrees to, given the server's welcome.
+        console: shows what happens.
+    """
+
+    def __init__(self, dialer: Dialer, run_dir: Path, begin: Callable[[Envelope], Answer], console: Console) -> None:
+        self.dialer = dialer
+        self.begin = begin
+        self.console = console
+        self.audit = Audit(run_dir)
+        self.leaving = False
+        self.run = ""
+        """As the server's welcome has it; empty before the first one."""
+        self.answer: Answer
+        self.stream: Stream | None = None
+        """The one on which the server has welcomed this party."""
+
+    def follow_orders(self) -> Goodbye:
+        """Carry out orders; the first signal asks the server for leave."""
+        with stop_on_signal(self._ask_for_leave):
+            while True:
+                event = self.dialer.inbox.get(LISTEN_S)
+                if event is None:
+                    if self.leaving and self.dialer.stream is None:
+                        raise KeyboardInterrupt
+                elif isinstance(event, Over):
+                    raise event.error
+                elif kind_of(event.parcel.envelope) == "goodbye":
+                    return event.parcel.envelope.goodbye
+                elif kind_of(event.parcel.envelope) == "welcome" or event.stream is self.stream:
+                    self._carry_out(event)
+                # else of a stream that has ended: nobody waits for the answer
+                del event  # or its message stays in memory while the next one comes
+
+    def _carry_out(self, order: Order) -> None:
+        try:
+            if kind_of(order.parcel.envelope) == "welcome":
+                self._enter(order)
+                return
+            answer, content = self.answer(order.parcel)
+            order.stream.send(answer, content)
+            if kind_of(answer) == "saved":
+                self.audit.note("saved", self.dialer.server, f"round {order.parcel.envelope.save.round}")
+        except (ValueError, OSError) as error:
+            self.audit.note("refused", self.dialer.server, plain(str(error)))
+            self.dialer.refuse(last_word(error))
+            raise
+
+    def _enter(self, welcome: Order) -> None:
+        self.answer = self.begin(welcome.parcel.envelope)
+        self.run = welcome.parcel.envelope.run
+        self.stream = welcome.stream
+        self.console.print(f"joined run {self.run}")
+        self.audit.note("joined", self.dialer.server, f"run {self.run}")
+        if self.leaving:
+            self._send_leaving()
+
+    def _ask_for_leave(self, signal_name: str) -> None:
+        self.leaving = True
+        self.console.print(f"{signal_name}: leaving after this round and its checkpoint (again: at once)")
+        self._send_leaving()
+
+    def _send_leaving(self) -> None:
+        if self.stream is not None and self.stream is self.dialer.stream:  # else once the server's welcome is read
+            self.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, leaving=Leaving()))

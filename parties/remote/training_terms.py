@@ -1,0 +1,26 @@
+"""What a party and the server of a training must have in common."""
+
+import json
+
+import torch
+
+from parties.build import TrainingLabels, feature_config
+from vfl.agreement import agreed_values
+from vfl.config import ExperimentConfig
+from vfl.digest import weights_digest
+
+
+def agreement(config: ExperimentConfig) -> str:
+    """Return the settings that both sides must share, as JSON: {dotted key: value}."""
+    replayed = config.training.labels == "shared"
+    values = agreed_values(config, replayed=replayed)
+    if replayed:
+        values["embedding sizes"] = [feature_config(config, party).embedding_size for party in config.parties]
+    return json.dumps(values, sort_keys=True)
+
+
+def labels_digest(labels: TrainingLabels | None) -> str:
+    """Return the sha256 of the training labels and the number of classes; empty for none."""
+    if labels is None:
+        return ""
+    return weights_digest({"labels": labels.labels_N, "classes": torch.tensor(labels.task.outputs)})
