@@ -24,6 +24,7 @@ def serve() -> None:
         "torch._dynamo",
         "parties.remote.server.prediction",
         "parties.remote.party.party_process",
+        "parties.remote.matching",
     ):
         importlib.import_module(name)
     for line in sys.stdin:
@@ -145,6 +146,7 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "evaluates": at("parties.feature_party", "FeatureParty.evaluate"),
     "has saved, unanswered": at("parties.remote.party.worker", "PartyWorker._save", after=True),
     "says hello": at("parties.remote.party.party_process", "Hello"),
+    "says its hello": at("parties.remote.matching", "Hello"),
     # at the server
     "listens": at("parties.remote.server.hub", "Hub.wait_for"),
     "asks for embeddings": at("parties.head_server", "HeadServer.exchange"),
@@ -152,6 +154,14 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "trains the head": at("vfl.vertical.head", "HeadTrainer.step"),
     "commits": lambda strike: around(Path, "rename", strike),
     "writes its summary": at("vfl.experiments.run", "write_summary"),
+    # at an owner in a match
+    "brings its keys": at("parties.matching.owner", "MatchingOwner._brought"),
+    "multiplies": at("parties.matching.owner", "MatchingOwner._in_parts"),
+    "takes its result": at("parties.matching.owner", "MatchingOwner._take"),
+    "has its result, unanswered": at("parties.matching.owner", "MatchingOwner._take", after=True),
+    # at its server
+    "joins": at("parties.matching.server", "_join"),
+    "has matched": at("parties.remote.matching", "described"),
     # at either
     "writes a checkpoint": at_half_a_tensor_file,
 }

@@ -1,0 +1,108 @@
+"""A match of real processes: killed at any moment, slow, and without PyTorch; training reads what it leaves."""
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parties.remote.supervisor import SERVER, make_keys, networked, write_configs
+from vfl.config import parse_config
+from vfl.data.source import open_source
+from vfl.data.tables.match import read_match
+
+from .conftest import ROOT, Federation, Strike, Zygote
+
+OWNERS = ("bank", "shop", "club")
+TIMING = {"heartbeat_s": 0.3, "silence_s": 30, "wait_s": 60}
+
+
+class Matching(Federation):
+    """The processes of one match: three owners with customers of their own, and of the bank's that all have."""
+
+    def __init__(self, zygote: Zygote, folder: Path) -> None:
+        self.zygote, self.folder = zygote, folder
+        draw = random.Random(0)
+        self.keys = {name: draw.sample([f"kunde-ä{number}" for number in range(60)], 40) for name in OWNERS}
+        folder.mkdir()
+        tables = {}
+        for name, keys in self.keys.items():
+            lines = [f"{key},{draw.random()},{'yn'[row % 2]}" for row, key in enumerate(keys)]
+            (folder / f"{name}.csv").write_text("\n".join(["id,amount,left", *lines]), encoding="utf-8")
+            tables[name] = {"file": str(folder / f"{name}.csv"), "key": "id", "match": str(folder / f"{name}.match")}
+            tables[name]["features"] = {"amount": "number"}
+        tables["bank"]["label"] = "left"
+        data = {"dataset": {"kind": "tables"}, "tables": tables}
+        self.config = parse_config({"name": "m", "threads": 1, "data": data, "network": TIMING})
+        self.configs = networked(self.config, folder)
+        make_keys(self.config, folder, self.configs)
+        write_configs(folder, self.configs)
+        self.names = (SERVER, *OWNERS)
+        self.running: dict[str, int] = {}
+        self.codes: dict[str, list[int]] = {name: [] for name in self.names}
+
+    def start(self, name: str, *strikes: Strike, extra: tuple[str, ...] = ()) -> None:
+        argv = [str(ROOT / "scripts/align.py"), str(self.folder / f"{name}.yaml"), "--run-dir", str(self.folder / name)]
+        self.launch(name, [*argv, *([] if name == SERVER else ["--party", name]), *extra], *strikes)
+
+    def found(self) -> set[tuple[str, ...]]:
+        """The keys of all owners that stand for each sample."""
+        matches = [read_match(self.folder / f"{name}.match", name) for name in OWNERS]
+        assert len({match.order for match in matches}) == 1
+        rows = zip(*(match.rows for match in matches), strict=True)
+        return {tuple(self.keys[name][row] for name, row in zip(OWNERS, each, strict=True)) for each in rows}
+
+    def expected(self) -> set[tuple[str, ...]]:
+        return {(key,) * 3 for key in set.intersection(*map(set, self.keys.values()))}
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [
+        {
+            "bank": ("brings its keys", 1),
+            "shop": ("multiplies", 3),
+            SERVER: ("joins", 1),
+            "club": ("takes its result", 1),
+        },
+        {"shop": ("has its result, unanswered", 1), SERVER: ("has matched", 1), "bank": ("says its hello", 1)},
+    ],
+    ids=["before it ends", "at its end"],
+)
+def test_whoever_is_killed_is_started_again_and_the_match_is_the_same(zygote, tmp_path, killed):
+    matching = Matching(zygote, tmp_path / "m")
+    try:
+        matching.run({name: [(*where, "SIGKILL")] for name, where in killed.items()})
+        died = {name: codes[:-1] for name, codes in matching.codes.items()}
+        assert died == {name: [-signal.SIGKILL] * (name in killed) for name in matching.names}, matching.logs()
+        assert {codes[-1] for codes in matching.codes.values()} == {0}, matching.logs()
+        assert matching.found() == matching.expected()
+        for name in OWNERS:
+            held = open_source(matching.config).held_by(name)
+            assert len(held.train) + len(held.test) == len(matching.expected())
+    finally:
+        matching.close()
+
+
+def test_an_owner_of_another_join_is_refused_and_a_slow_one_is_waited_for(zygote, tmp_path):
+    matching = Matching(zygote, tmp_path / "m")
+    try:
+        for name in (SERVER, "bank"):
+            matching.start(name)
+        matching.start("club", ("multiplies", 2, "busy 1"))
+        matching.start("shop", extra=("data.join=left",))
+        assert matching.wait("shop") == 2
+        assert 'data.join (server "inner", party "left")' in matching.log("shop")
+        matching.start("shop")
+        matching.finish()
+        assert matching.found() == matching.expected()
+        assert "done at" in matching.log(SERVER)
+    finally:
+        matching.close()
+
+
+def test_a_match_does_without_pytorch():
+    code = "import parties.remote.matching, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
