@@ -198,8 +198,8 @@ def advice(subject: Subject, points: float = 1.0) -> str:
     remark = noise(best, reference)
     return (
         f"Choose {best.label}: it saves {_saved(best)} of bytes and multiply-accumulates at "
-        f"a test {axis(subject.metric)} of {_score(best)}, {_change(best, reference)} {_unit(subject)} against "
-        f"{reference.label}{f' ({remark})' if remark else ''}; "
+        f"test {title(subject.metric)} {shown(subject.metric, best.score)}, {_change(best, reference)} "
+        f"{_unit(subject)} against {reference.label}{f' ({remark})' if remark else ''}; "
         f"train it by: lvfl train {run / 'config.yaml'}"
     )
 
