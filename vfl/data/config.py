@@ -53,6 +53,9 @@ class DataConfig(Section):
     """With kind tables: share of the samples that are the test, drawn by the seed."""
     test_file: Annotated[Path | None, OWN] = None
     """With kind tables: a table of the keys of the test samples, in place of test_share."""
+    validation_share: Annotated[Fraction, OWN] = 0.0
+    """With kind tables: share of the training samples, drawn by the seed, that is not trained on but evaluated in place
+    of the test samples: for patience, sweeps and searches, which must not see the test."""
     file: Annotated[Path | None, OWN] = None
     """What a process of its own holds, as ``scripts/split_data.py`` wrote it: a party's features, the server's labels.
     Training in one process loads the data set instead."""

@@ -122,6 +122,18 @@ def test_a_process_with_its_own_table_holds_what_the_split_gives_it(tmp_path):
     assert torch.equal(source.held_labels().test.values, split.labels.test.values)
 
 
+@pytest.mark.filterwarnings("ignore:data")
+def test_validation_samples_come_from_the_training_and_the_test_stays_unseen(tmp_path):
+    config = experiment(tmp_path)
+    whole = open_source(config).split().labels
+    chosen = config.model_copy(update={"data": config.data.model_copy(update={"validation_share": 0.25})})
+    split = open_source(chosen).split()
+    train, evaluated = set(split.labels.train.ids.tolist()), set(split.labels.test.ids.tolist())
+    assert train | evaluated == set(whole.train.ids.tolist())
+    assert (len(evaluated), train & evaluated) == (round(0.25 * len(whole.train.ids)), set())
+    assert torch.equal(split.parties[1].test.ids, split.labels.test.ids)
+
+
 @pytest.mark.filterwarnings("ignore:data.tables")
 def test_new_rows_are_predicted_as_the_test_samples_were_and_absent_rows_by_the_stand_in(tmp_path):
     config = experiment(tmp_path)

@@ -197,6 +197,9 @@ class Tables(Source):
         rows, ids = joined.rows[self.leader], joined.ids
         values, classes = read_labels(table, name, rows)
         refuse_copies(table, name, rows)
+        if self.data.validation_share:
+            what = f"{len(test)} training samples are evaluated and called test; the test samples stay unseen"
+            warnings.warn(f"data.validation_share: {what}", stacklevel=2)
         for split, part in (("training", train), ("test", test)):
             if len(values[part].unique()) < 2:
                 where = f"{table.path}: label column {name!r}"
@@ -206,6 +209,8 @@ class Tables(Source):
     def _split_rows(self, joined: Joined) -> tuple[Rows, Rows]:
         keys = None if self.data.test_file is None or joined.test is not None else self._test_keys(joined)
         train, test = split_rows(joined, self.data.test_share, self.seed, keys)
+        if self.data.validation_share:
+            train, test = _validation(train, self.data.validation_share, self.seed)
         train = _drawn("data.train_samples", train, self.data.train_samples, self.seed)
         return train, _drawn("data.test_samples", test, self.data.test_samples, 0)
 
@@ -221,6 +226,13 @@ class Tables(Source):
         """Whose key names the samples: the label owner's or, in another owner's process, the first that is known."""
         known = [owner for owner, table in self.data.tables.items() if table.key is not None]
         return next((owner for owner in known if self.data.tables[owner].label is not None), known[0])
+
+
+def _validation(train: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
+    """Return the training rows that stay, and those that are evaluated in place of the test rows; both ascending."""
+    size = min(max(1, round(share * len(train))), len(train) - 1)
+    order = torch.randperm(len(train), generator=generator(seed, "table_validation")).numpy()
+    return np.sort(train[order[size:]]), np.sort(train[order[:size]])
 
 
 def _drawn(field: str, rows: Rows, wanted: int | None, seed: int) -> Rows:
