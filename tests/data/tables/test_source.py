@@ -1,5 +1,6 @@
 """Tables as a source: who gets which row, what is fitted to which rows, the same bits for the same keys."""
 
+import json
 import random
 
 import numpy as np
@@ -7,16 +8,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from parties.local import build_in_process
-from parties.predict import predict
+from parties.predict import predict, predict_in_process
 from parties.trained import parties_of
 from vfl.config import parse_config
 from vfl.data.samples import Samples
 from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
+from vfl.data.tables.cells import TableError
 from vfl.data.tables.config import TableConfig
 from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
+from vfl.experiments.run import run_experiment
 from vfl.runtime import start_runtime
 
 FLIGHTS = 120
@@ -120,6 +124,43 @@ def test_a_process_with_its_own_table_holds_what_the_split_gives_it(tmp_path):
             assert all(torch.equal(x, y) for x, y in zip(a.inputs, b.inputs, strict=True))
     assert source.held_labels().ids_digests() == split.labels.ids_digests()
     assert torch.equal(source.held_labels().test.values, split.labels.test.values)
+
+
+@pytest.mark.filterwarnings("ignore:data.tables")
+def test_what_is_exported_of_the_preparation_prepares_the_same_rows(tmp_path):
+    source = open_source(experiment(tmp_path))
+    for part in source.split().parties:
+        preparation = source.prepare(part.train)
+        exported = json.loads(source.preparation_text(part.party, preparation))
+        numbers, (hashes,) = part.test.features, part.test.more
+        standardised = [
+            ((column - each["mean"]) / each["std"]).nan_to_num(nan=0.0)
+            for each, column in zip(exported["numbers"], numbers.unbind(1), strict=True)
+        ]
+        gaps = [numbers[:, place].isnan() for place, each in enumerate(exported["numbers"]) if each["indicator"]]
+        codes = [
+            torch.tensor([1 + each["known"].index(h) if h in each["known"] else 0 for h in column.tolist()])
+            for each, column in zip(exported["categories"], hashes.unbind(1), strict=True)
+        ]
+        by_hand = torch.stack([column.float() for column in (*standardised, *gaps, *codes)], dim=1)
+        assert torch.equal(preparation.apply(part.test).features, by_hand)
+
+
+@pytest.mark.filterwarnings("ignore:data.tables")
+@pytest.mark.parametrize("cell", ["storm", "inf"])
+def test_a_bad_table_leaves_no_run_and_no_half_written_prediction(tmp_path, cell):
+    config = experiment(tmp_path)
+    run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
+    weather = tmp_path / "weather.csv"
+    weather.write_text(weather.read_text() + f"\nh99,{cell},1")
+    with pytest.raises(TableError, match=r"weather.csv: column 'clock', row 32: "):
+        run_experiment(config, tmp_path / "other", resume=False, console=Console(quiet=True))
+    assert not (tmp_path / "other").exists()
+    paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties}
+    before = sorted((tmp_path / "run").rglob("*"))
+    with pytest.raises(TableError, match="row 32"):
+        predict_in_process(tmp_path / "run", None, [], "zeros", paths)
+    assert sorted((tmp_path / "run").rglob("*")) == before
 
 
 @pytest.mark.filterwarnings("ignore:data")
