@@ -6,6 +6,7 @@ Shapes: B samples, C channels, H x W pixels, D the embedding's width.
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from models.convolution import scaled_width
@@ -32,6 +33,21 @@ class MLP(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Scores [B, out_features] of the features [B, ...]."""
         return self.output(self.hidden(features.flatten(1)))
+
+
+class PlaceholderMLP(MLP):
+    """A perceptron some of whose features may be missing: for each there is a value that is learned, at first 0.
+
+    NaN stands for what is missing, also in an exported model.
+    """
+
+    def __init__(self, in_features: int, hidden: Sequence[int], out_features: int) -> None:
+        super().__init__(in_features, hidden, out_features)
+        self.placeholder = nn.Parameter(torch.zeros(in_features))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores [B, out_features] of the features [B, in_features]."""
+        return super().forward(torch.where(features.isnan(), self.placeholder, features))
 
 
 class FeatureMLP(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from models.features import Features, ModelSpec
-from models.mlp import MLP
+from models.mlp import MLP, PlaceholderMLP
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.config import ExperimentConfig, FeatureModelConfig
@@ -29,6 +29,7 @@ from vfl.vertical.labels import (
     ShareEmbeddings,
 )
 from vfl.vertical.link import PartyLink
+from vfl.vertical.presence import Presence
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +39,17 @@ class TrainingLabels:
     labels_N: Tensor
     """int64 class indices, or float32 values."""
     task: Task
+    present_NK: Tensor | None = None
+    """Whether each party has a row for the sample; None: all have all."""
+
+    def presence(self, config: ExperimentConfig) -> Presence:
+        """Return who takes part in which batch."""
+        return Presence(self.present_NK, len(config.parties), config.training.party_dropout, config.seed)
 
 
 def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLabels:
     """Return the training labels with what is predicted. Raises ValueError where both do not go together."""
-    return TrainingLabels(held.train.values, task_of(config, held.classes, held.train.values))
+    return TrainingLabels(held.train.values, task_of(config, held.classes, held.train.values), held.train.present)
 
 
 def build_head_server(
@@ -52,17 +59,22 @@ def build_head_server(
     config: ExperimentConfig,
     runtime: Runtime,
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    test_present_MK: Tensor | None = None,
 ) -> HeadServer:
     """Build the server of parties that ``links`` lead to, in the order in which their embeddings are concatenated."""
+    presence = train.presence(config)
     return HeadServer(
         links,
         [build_receiver(link.name, len(train.labels_N), config) for link in links],
-        build_head(config, train.task, runtime),
+        build_head(config, train.task, runtime, presence),
         build_server_protocol(config),
         train.labels_N,
         test_labels_N,
         config,
         on_exchange,
+        presence=presence,
+        test_present_MK=test_present_MK,
     )
 
 
@@ -82,11 +94,12 @@ def build_party(
     return FeatureParty(name, model, data, protocol, sender, config, runtime)
 
 
-def build_head(config: ExperimentConfig, task: Task, runtime: Runtime) -> HeadTrainer:
-    """Build the head; the server and every replica start from the same weights."""
+def build_head(config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence) -> HeadTrainer:
+    """Build the head, with placeholders where embeddings may be missing; the server and every replica start alike."""
     width = sum(feature_config(config, name).embedding_size for name in config.parties)
+    perceptron = MLP if presence.whole else PlaceholderMLP
     with seeded(config.seed, "init", owner="head"):
-        head = MLP(width, config.models.head.hidden, task.outputs)
+        head = perceptron(width, config.models.head.hidden, task.outputs)
     return HeadTrainer(head, task, config.training.optimizer, runtime)
 
 
@@ -112,12 +125,14 @@ def build_party_protocol(
         return ReceivedGradient(config.wire.values, runtime.device)
     names = config.parties
     others = [build_receiver(other, len(labels.labels_N), config) for other in names if other != name]
+    presence = labels.presence(config)
     return HeadReplica(
-        build_head(config, labels.task, runtime),
+        build_head(config, labels.task, runtime, presence),
         labels.labels_N.to(runtime.device),
         names.index(name),
         others,
         config.training.head_sync,
+        presence,
     )
 
 

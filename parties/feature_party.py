@@ -1,6 +1,6 @@
 """A feature party: one owner's features and feature model, driven by the head server's messages.
 
-Shapes: B batch, D embedding width.
+Shapes: B batch, D embedding width, n the samples of a batch in which the party takes part.
 """
 
 import copy
@@ -27,7 +27,7 @@ from vfl.loop import finite
 from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
 from vfl.runtime import Runtime
-from vfl.vertical.batch_statistics import embed_still
+from vfl.vertical.batch_statistics import batch_norms, embed_still
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import EmbeddingSender, encode_as
 from vfl.vertical.evaluated import EvaluatedModels
@@ -48,11 +48,10 @@ class PendingExchange:
     """What stays between sending an embedding and the update that answers it, with the next order."""
 
     exchange: int
-    rows_B: Tensor
     inputs: tuple[Tensor, ...]
-    embedding_BD: Tensor
+    embedding_nD: Tensor
     """Fresh and unsparsified, with its autograd graph: the first local iteration's forward pass."""
-    sent_BD: Tensor
+    sent_nD: Tensor
     """As the others received it."""
 
 
@@ -101,7 +100,7 @@ class FeatureParty:
         self.config = config
         self.runtime = runtime
         self.optimizer = build_optimizer(self.model, config.training.optimizer)
-        self.example = self.batch(data.train, torch.tensor([0]))
+        self.example = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
         self.pruner = build_pruner(self.model, self.example, ratios.pruning, largest(schedule_of(ratios.alpha, name)))
         self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
@@ -110,6 +109,7 @@ class FeatureParty:
         self.alpha = self.beta = 0.0
         self.round_index: int = -1
         self.batches: list[Tensor] = []
+        """Of the present round's exchanges, the rows in which the party takes part."""
         self.pending: PendingExchange | None = None
         self.embedded = 0
         """Exchanges of the present round whose embeddings are sent."""
@@ -147,7 +147,8 @@ class FeatureParty:
         further = {
             f"{split}_{number}": tensor
             for split, samples in (("train", self.train), ("test", self.test))
-            for number, tensor in enumerate(samples.more, start=1)
+            for number, tensor in enumerate((*samples.more, samples.present), start=1)
+            if tensor is not None
         }
         return weights_digest({"train": self.train.features, "test": self.test.features, **further})
 
@@ -167,11 +168,12 @@ class FeatureParty:
         self.round_index = message.round_index
         self.alpha, self.beta = assigned.alpha, assigned.beta
         set_learning_rate(self.optimizer, self.config.training.optimizer, message.round_index)
-        self.protocol.start_round(message, assigned.head_digest)
-        training = self.config.training
-        self.batches = batch_rows(
-            self.config.seed, message.round_index, self.steps, len(self.train), training.batch_size
-        )
+        batch_size = self.config.training.batch_size
+        batches = batch_rows(self.config.seed, message.round_index, self.steps, len(self.train), batch_size)
+        present = self.protocol.start_round(message, assigned.head_digest, batches)
+        self.batches = [rows_B[present_B] for rows_B, present_B in zip(batches, present, strict=True)]
+        if any(len(self.train.held_rows(rows_n)) < len(rows_n) for rows_n in self.batches):
+            raise MessageError(f"{self.name} has no row for samples that the server wants; match the tables again")
         self.pending, self.embedded = None, 0
         self.counts = RoundCounts()
         self.model.train()
@@ -187,14 +189,14 @@ class FeatureParty:
             raise MessageError(f"an update came to {self.name} before the round's first embedding")
         return self.embed(self.batches[message.exchange])
 
-    def embed(self, rows_B: Tensor) -> bytes:
-        """Return the frame of the sparsified embeddings of a batch (Algorithm 1, lines 5-6)."""
-        inputs = self.batch(self.train, rows_B)
-        embedding_BD = self._forward(inputs)
-        dense_BD = embedding_BD.detach().cpu()
-        frame, sent_BD = self.sender.send(dense_BD, rows_B, self.beta)
-        self.counts.omega += omega(dense_BD, sent_BD)
-        self.pending = PendingExchange(self.embedded, rows_B, inputs, embedding_BD, sent_BD)
+    def embed(self, rows_n: Tensor) -> bytes:
+        """Return the frame of the sparsified embeddings of some rows, empty for none (Algorithm 1, lines 5-6)."""
+        inputs = self.batch(self.train, rows_n)
+        embedding_nD = self._forward(inputs)
+        dense_nD = embedding_nD.detach().cpu()
+        frame, sent_nD = self.sender.send(dense_nD, rows_n, self.beta) if len(rows_n) else (b"", dense_nD)
+        self.counts.omega += omega(dense_nD, sent_nD)
+        self.pending = PendingExchange(self.embedded, inputs, embedding_nD, sent_nD)
         self.embedded += 1
         return frame
 
@@ -202,24 +204,24 @@ class FeatureParty:
         """Prune if alpha rose (first exchange of a round), then take E local iterations (lines 10-17)."""
         pending, self.pending = self.pending, None
         assert pending is not None, "its callers have looked"
-        self.protocol.receive(message, pending.rows_B, pending.sent_BD)
+        self.protocol.receive(message, pending.exchange, pending.sent_nD)
         self.evaluated.forget()
-        embedding_BD: Tensor | None = pending.embedding_BD
+        embedding_nD: Tensor | None = pending.embedding_nD
+        samples, iterations = len(pending.sent_nD), self.config.training.local_iterations
         if pending.exchange == 0 and self.prune():
-            embedding_BD = None  # its graph belongs to the model before pruning
-        for _ in range(self.config.training.local_iterations):
-            if embedding_BD is None:
-                embedding_BD = self._forward(pending.inputs)
-            gradient_BD = self.protocol.gradient(embedding_BD.detach())
+            embedding_nD = None  # its graph belongs to the model before pruning
+        for _ in range(iterations if samples else 0):
+            if embedding_nD is None:
+                embedding_nD = self._forward(pending.inputs)
+            gradient_nD = self.protocol.gradient(embedding_nD.detach())
             self.optimizer.zero_grad()
-            # embedding_BD.backward(gradient_BD), bit for bit; its first call imports sympy, which takes 0.8 s.
-            (embedding_BD * gradient_BD).sum().backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
+            # embedding_nD.backward(gradient_nD), bit for bit; its first call imports sympy, which takes 0.8 s.
+            (embedding_nD * gradient_nD).sum().backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
             self.optimizer.step()
-            self.counts.train_macs += BACKWARD_FORWARDS * self.macs * len(pending.rows_B)
-            embedding_BD = None
-        passes = (1 + BACKWARD_FORWARDS) * self.config.training.local_iterations
-        self.counts.unpruned_train_macs += passes * self.unpruned_macs * len(pending.rows_B)
-        self.protocol.finish(self.config.training.local_iterations)
+            self.counts.train_macs += BACKWARD_FORWARDS * self.macs * samples
+            embedding_nD = None
+        self.counts.unpruned_train_macs += (1 + BACKWARD_FORWARDS) * iterations * self.unpruned_macs * samples
+        self.protocol.finish(iterations)
 
     def prune(self) -> bool:
         """Prune to the round's alpha if it is above all before; measure Psi on the probe batch."""
@@ -267,7 +269,10 @@ class FeatureParty:
         """Return the frame of the embeddings of a range of test samples by one of the party's models."""
         if not wanted.start < wanted.stop <= len(self.test):
             raise MessageError(f"{self.name} has no test samples {wanted.start} to {wanted.stop}")
-        inputs = self.batch(self.test, torch.arange(wanted.start, wanted.stop))
+        rows_n = self.test.held_rows(torch.arange(wanted.start, wanted.stop))
+        if len(rows_n) == 0:
+            return b""
+        inputs = self.batch(self.test, rows_n)
         embedding_BD = self.evaluated.embed(wanted.model, inputs, self.alpha).cpu()
         if self.config.evaluation.sparsified:
             embedding_BD = self.sender.as_received(embedding_BD, self.beta)
@@ -275,13 +280,12 @@ class FeatureParty:
 
     def mean_embedding(self) -> bytes:
         """Return the frame of the mean [1, D] of the finished model's embeddings of the training samples."""
-        samples, size = len(self.train), self.config.evaluation.batch_size
+        rows_N = self.train.held_rows()
         total_D = torch.zeros(self.sender.receiver.width, dtype=torch.float64)
-        for start in range(0, samples, size):
-            rows_B = torch.arange(start, min(start + size, samples))
+        for rows_B in rows_N.split(self.config.evaluation.batch_size):
             embedding_BD = self.evaluated.embed("finished", self.batch(self.train, rows_B), 0.0)
             total_D += embedding_BD.double().sum(dim=0).cpu()
-        mean_1D = (total_D / samples).float().unsqueeze(0)
+        mean_1D = (total_D / len(rows_N)).float().unsqueeze(0)
         return encode_as(self.config.wire.values, mean_1D, f"{self.name}'s mean embedding")
 
     def describe(self) -> Description:
@@ -343,9 +347,20 @@ class FeatureParty:
         self.macs = count_macs(self.model, *self.example)
 
     def _forward(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        self.counts.train_macs += self.macs * len(inputs[0])
-        return self.runtime.forward(self.model, *inputs)
+        """Embed a batch of which any number of rows is left, 0 and 1 as well."""
+        samples = len(inputs[0])
+        if samples == 0:
+            return torch.empty(0, self.sender.receiver.width)
+        self.counts.train_macs += self.macs * samples
+        # A row alone has no variance: it is normalised with the running statistics, which it does not move.
+        frozen = batch_norms(self.model).values() if samples == 1 else ()
+        for norm in frozen:
+            norm.eval()
+        embedding_nD = self.runtime.forward(self.model, *inputs)
+        for norm in frozen:
+            norm.train()
+        return embedding_nD
 
     def _probe(self) -> Tensor:
-        rows_B = torch.arange(min(PROBE_SAMPLES, len(self.train)))
+        rows_B = self.train.held_rows()[:PROBE_SAMPLES]
         return embed_still(self.model, self.batch(self.train, rows_B), self.runtime)

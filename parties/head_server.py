@@ -1,6 +1,6 @@
 """The head server: holds the labels and the head model, and drives the parties round by round.
 
-Shapes: B batch, D width of one embedding, P width of all embeddings together.
+Shapes: B batch, D width of one embedding, P width of all embeddings together, K parties, M test samples.
 """
 
 import time
@@ -29,11 +29,12 @@ from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import ServerProtocol
 from vfl.vertical.link import PartyLink
+from vfl.vertical.presence import Presence, spread
 from vfl.vertical.prices import build_forecast, scheduled_alphas
-from vfl.vertical.reports import check_report
-from vfl.wire.codec import ValueType, dense_frame_size
+from vfl.vertical.reports import RoundWork, check_report
+from vfl.wire.codec import dense_frame_size
 from vfl.wire.control import AskedRatios, Description, EvaluatedModel, Prices, Report, RoundStart, SampleRange
-from vfl.wire.messages import MEASURING, Buffer, Kind, Message, Part, PartKind, check_reply
+from vfl.wire.messages import MEASURING, Buffer, Kind, Message, MessageError, Part, PartKind, check_reply
 
 T = TypeVar("T")
 
@@ -68,6 +69,8 @@ class HeadServer:
         test_labels_N: labels of the test samples.
         config: the experiment.
         on_exchange: called with (exchanges done, exchanges of the round).
+        presence: who takes part in which batch.
+        test_present_MK: whether each party has a row for the test sample; None: all have all.
     """
 
     def __init__(
@@ -80,6 +83,9 @@ class HeadServer:
         test_labels_N: Tensor,
         config: ExperimentConfig,
         on_exchange: Callable[[int, int], None] = lambda done, total: None,
+        *,
+        presence: Presence,
+        test_present_MK: Tensor | None = None,
     ) -> None:
         self.links = links
         self.receivers = receivers
@@ -104,6 +110,10 @@ class HeadServer:
         self.ratios: Mapping[str, Ratios] = {}
         self.assigned: dict[str, RoundStart] = {}
         self.work = Work(self.steps, config.training.batch_size, config.training.local_iterations)
+        self.presence = presence
+        self.present: list[Tensor] = []
+        """Who takes part in each exchange of the present round, bool [B, K]."""
+        self.test_present_MK = test_present_MK
         self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
         self.clock = Clock(config.simulation, self.steps)
@@ -119,10 +129,7 @@ class HeadServer:
         under_way_s = {link.name: link.under_way_s for link in self.links}
         self.start_round(round_index)
         metrics = self._test_pruning()
-        batches = batch_rows(
-            self.config.seed, round_index, self.steps, len(self.train_labels_N), self.config.training.batch_size
-        )
-        for exchange, rows_B in enumerate(batches):
+        for exchange, rows_B in enumerate(self.batches(round_index)):
             self.exchange(round_index, exchange, rows_B)
             self.on_exchange(exchange + 1, self.steps)
         self.end_round(round_index)
@@ -132,15 +139,24 @@ class HeadServer:
         metrics |= self.clock.end_round(round_index, worked) | decision_metrics(self.ratios)
         return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
 
+    def batches(self, round_index: int) -> list[Tensor]:
+        """Return the rows [B] of each exchange of a round."""
+        samples, batch_size = len(self.train_labels_N), self.config.training.batch_size
+        return batch_rows(self.config.seed, round_index, self.steps, samples, batch_size)
+
     def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> None:
         """Run one exchange (lines 3-18) in one round trip: its update travels with the next order."""
         self.tested = None
-        takes = [partial(_receive, receiver, rows_B) for receiver in self.receivers]
+        present_BK = self.present[exchange]
+        takes = [
+            partial(self._receive, link, receiver, rows_B, present_BK[:, k])
+            for k, (link, receiver) in enumerate(zip(self.links, self.receivers, strict=True))
+        ]
         frames, sent = zip(*self._order(Kind.EMBED, round_index, exchange, takes), strict=True)
         device = self.trainer.runtime.device
         embeddings = [embedding_BD.to(device) for embedding_BD in sent]
         labels_B = self.train_labels_N[rows_B.to(device)]
-        updates, losses = self.protocol.begin(self.trainer, frames, embeddings, labels_B)
+        updates, losses = self.protocol.begin(self.trainer, frames, embeddings, labels_B, present_BK)
         steps_left = self.config.training.local_iterations - len(losses)
         self.open = OpenExchange(updates, losses, partial(self.trainer.steps, embeddings, labels_B, steps_left))
 
@@ -199,15 +215,35 @@ class HeadServer:
     def test_embeddings(
         self, start: int, stop: int, links: Sequence[PartyLink], model: EvaluatedModel = "finished"
     ) -> dict[str, Tensor]:
-        """Ask parties for their embeddings [B, D] of the test samples ``start`` to ``stop``; return them by name."""
-        asked = SampleRange(start=start, stop=stop, model=model)
-        message = Message(Kind.EVALUATE, parts=(asked.part(),))
-        return self._embeddings(message, stop - start, links)
+        """Ask parties for their embeddings [B, D] of the test samples ``start`` to ``stop``; return all by name.
+
+        Those of other parties, and of samples that a party has no row for, are missing.
+        """
+        message = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop, model=model).part(),))
+        present = self.test_present(start, stop)
+        replies = {
+            link.name: self._send(link, message, partial(self._decode, link, present[link.name])) for link in links
+        }
+        embeddings = {receiver.sender: self.missing(stop - start, receiver.width) for receiver in self.receivers}
+        return embeddings | {name: reply() for name, reply in replies.items()}
+
+    def test_present(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Return by party which of the test samples ``start`` to ``stop`` it has a row for, bool [B]."""
+        whole_BK = torch.ones(stop - start, len(self.links), dtype=torch.bool)
+        present_BK = whole_BK if self.test_present_MK is None else self.test_present_MK[start:stop]
+        return {link.name: present_B for link, present_B in zip(self.links, present_BK.unbind(1), strict=True)}
+
+    def missing(self, samples: int, width: int) -> Tensor:
+        """Return [B, D] in the place of embeddings that are missing."""
+        return torch.full((samples, width), self.trainer.missing)
 
     def mean_embeddings(self, links: Sequence[PartyLink]) -> dict[str, Tensor]:
         """Ask parties for the mean [D] of their embeddings of all training samples; return them by name."""
-        means = self._embeddings(Message(Kind.MEAN), 1, links)
-        return {name: mean_1D[0] for name, mean_1D in means.items()}
+        one_1 = torch.ones(1, dtype=torch.bool)
+        replies = {
+            link.name: self._send(link, Message(Kind.MEAN), partial(self._decode, link, one_1)) for link in links
+        }
+        return {name: reply()[0] for name, reply in replies.items()}
 
     def outputs(self, embeddings: Mapping[str, Tensor]) -> Tensor:
         """Return the head's outputs [B, C] of all parties' embeddings [B, D]."""
@@ -305,14 +341,17 @@ class HeadServer:
 
     @cached_property
     def _data_digest(self) -> str:
-        return weights_digest({"train": self.train_labels_N, "test": self.test_labels_N})
+        gaps = {"train_present": self.presence.held_NK, "test_present": self.test_present_MK}
+        there = {name: present for name, present in gaps.items() if present is not None}
+        return weights_digest({"train": self.train_labels_N, "test": self.test_labels_N, **there})
 
     def start_round(self, round_index: int) -> None:
         """Assign the round's ratios."""
         self._round_began_s = time.monotonic()
         self.open, self.losses = None, []
         self.trainer.start_round(round_index)
-        parts, head_digest = self.protocol.start_round(self.trainer)
+        self.present = self.presence.of_round(round_index, self.batches(round_index))
+        parts, head_digest = self.protocol.start_round(self.trainer, self.present)
         self.ratios = self.recorded.get(round_index) or self.assign(round_index, self.clock.history)
         self.unmet = tell_unmet(self.ratios, self.unmet)
         tell = self.config.evaluation.tell_parties and self.tested is not None
@@ -322,8 +361,8 @@ class HeadServer:
             for name, ratios in ((link.name, self.ratios.get(link.name, Ratios())) for link in self.links)
         }
         requests = [
-            (link, Message(Kind.START_ROUND, round_index, 0, (self.assigned[link.name].part(), *parts)))
-            for link in self.links
+            (link, Message(Kind.START_ROUND, round_index, 0, (self.assigned[link.name].part(), *own)))
+            for link, own in zip(self.links, parts, strict=True)
         ]
         for started in [self._send(link, request, _done) for link, request in requests]:
             started()
@@ -345,7 +384,7 @@ class HeadServer:
         report = Report.from_json(reply.only(PartKind.CONTROL))
         if not link.absent:
             wall_s = time.monotonic() - self._round_began_s
-            check_report(report, self.assigned[link.name], self.reports.get(link.name), self.work, wall_s)
+            check_report(report, self.assigned[link.name], self.reports.get(link.name), self._work(link.name), wall_s)
         return report
 
     def _worked(self, link: PartyLink, before: PartyCosts, under_way_s: float | None) -> Worked:
@@ -353,6 +392,12 @@ class HeadServer:
         now_s = link.under_way_s
         cost = cost_since(before, self.costs[link.name])
         return Worked(self.reports[link.name], cost, None if now_s is None else now_s - (under_way_s or 0.0))
+
+    def _work(self, name: str) -> RoundWork:
+        """Return what a party had to compute in the round."""
+        place = [link.name for link in self.links].index(name)
+        samples = [int(present_BK[:, place].sum()) for present_BK in self.present]
+        return RoundWork(sum(samples), samples[0], self.config.training.local_iterations)
 
     def _report_metrics(self) -> Metrics:
         metrics = {
@@ -364,14 +409,26 @@ class HeadServer:
         # Corollary 1: the convergence bound grows with both sums over rounds and parties.
         return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
 
-    def _embeddings(self, message: Message, rows: int, links: Sequence[PartyLink]) -> dict[str, Tensor]:
-        """Send one message that is answered by embeddings [rows, D]; return them by party."""
-        receivers = {receiver.sender: receiver for receiver in self.receivers}
-        replies = {
-            link.name: self._send(link, message, partial(_decode, receivers[link.name], rows, self.config.wire.values))
-            for link in links
-        }
-        return {name: reply() for name, reply in replies.items()}
+    def _receive(
+        self, link: PartyLink, receiver: EmbeddingReceiver, rows_B: Tensor, present_B: Tensor, reply: Message
+    ) -> tuple[Buffer, Tensor]:
+        """Return an embedding's frame, to be forwarded as it came, and what it holds, as [B, D]."""
+        if link.absent:
+            present_B[:] = False
+        frame = reply.only(PartKind.EMBEDDING)
+        if bool(present_B.any()) != bool(len(frame)):
+            raise MessageError(f"a frame of {len(frame)} bytes came for {int(present_B.sum())} samples")
+        return frame, receiver.receive_present(frame, rows_B, present_B, self.trainer.missing)
+
+    def _decode(self, link: PartyLink, present_B: Tensor, reply: Message) -> Tensor:
+        """Return embeddings [B, D] that were not compressed, with what is missing."""
+        receiver = next(receiver for receiver in self.receivers if receiver.sender == link.name)
+        frame, rows = reply.only(PartKind.EMBEDDING), int(present_B.sum())
+        if link.absent or not rows:
+            return self.missing(len(present_B), receiver.width)
+        what = f"{receiver.sender}'s embedding"
+        embedding_nD = decode_finite(frame, (rows, receiver.width), self.config.wire.values, what)
+        return spread(embedding_nD, present_B, self.trainer.missing)
 
     def _send(self, link: PartyLink, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
         """Send a message; what is returned waits for what ``take`` makes of the reply. Book what has travelled."""
@@ -391,7 +448,7 @@ class HeadServer:
     def _book(self, name: str, direction: Direction, message: Message) -> None:
         costs = self.costs[name]
         measuring = message.kind in MEASURING
-        dense_frames = self._dense_frames(name, direction)
+        dense_frames = self._dense_frames(name, direction, message.exchange)
         for part in message.parts:
             kind = EVALUATION if measuring else part.kind.name.lower()
             framed = not measuring and part.kind in (PartKind.EMBEDDING, PartKind.GRADIENT)
@@ -400,14 +457,18 @@ class HeadServer:
         envelope = message.size - sum(part.size for part in message.parts)
         costs.book_bytes(direction, EVALUATION if measuring else CONTROL, envelope, envelope)
 
-    def _dense_frames(self, name: str, direction: Direction) -> Iterator[int]:
+    def _dense_frames(self, name: str, direction: Direction, exchange: int) -> Iterator[int]:
         """Return, for each frame of a training message, the bytes of its tensor as dense float32: the baseline.
 
-        A party's own embedding goes up, and comes back as a gradient; the others' come down.
+        A party's own embedding goes up, and comes back as a gradient; the others' come down. What comes down belongs to
+        the exchange before; before the first (0), which END_ROUND has as well, that is the round's last.
         """
-        forwarded = direction == "downlink" and self.config.training.labels == "shared"
-        widths = [receiver.width for receiver in self.receivers if (receiver.sender == name) != forwarded]
-        return (dense_frame_size((self.config.training.batch_size, width)) for width in widths)
+        down = direction == "downlink"
+        forwarded = down and self.config.training.labels == "shared"
+        samples = self.present[exchange - down].sum(dim=0).tolist()
+        for receiver, rows in zip(self.receivers, samples, strict=True):
+            if (receiver.sender == name) != forwarded:
+                yield dense_frame_size((rows, receiver.width)) if rows else 0
 
 
 def _done(reply: Message) -> None:
@@ -422,15 +483,3 @@ def _priced(alphas: Sequence[float], reply: Message) -> Prices:
     prices = Prices.from_json(reply.only(PartKind.CONTROL))
     prices.curve(alphas)  # raises where they are other than asked for
     return prices
-
-
-def _decode(receiver: EmbeddingReceiver, rows: int, values: ValueType, reply: Message) -> Tensor:
-    """Return embeddings that were not compressed."""
-    frame = reply.only(PartKind.EMBEDDING)
-    return decode_finite(frame, (rows, receiver.width), values, f"{receiver.sender}'s embedding")
-
-
-def _receive(receiver: EmbeddingReceiver, rows_B: Tensor, reply: Message) -> tuple[Buffer, Tensor]:
-    """Return an embedding's frame, to be forwarded as it came, and what it holds."""
-    frame = reply.only(PartKind.EMBEDDING)
-    return frame, receiver.receive(frame, rows_B)

@@ -68,5 +68,7 @@ def build_parties(
     labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime) for name, data in prepared.items()]
+    test = split.labels.test
     links = [LocalLink(party) for party in parties]
-    return build_head_server(links, labels, split.labels.test.values, config, runtime, on_exchange), parties
+    server = build_head_server(links, labels, test.values, config, runtime, on_exchange, test_present_MK=test.present)
+    return server, parties

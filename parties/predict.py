@@ -22,7 +22,7 @@ from vfl.data.split import split_data
 from vfl.errors import PeerLost
 from vfl.registry import nearest
 
-WhenAbsent = Literal["refuse", "zeros", "mean"]
+WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,28 +71,36 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
             raise ConfigError(f"--absent: no party is called {name!r}{nearest(name, names)}")
     if absent and when_absent == "refuse":
         who = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} absent"
-        raise PeerLost(f"{who}; --when-absent zeros or mean would predict without")
+        raise PeerLost(f"{who}; --when-absent placeholder, zeros or mean would predict without")
     if len(absent) == len(names):
         raise ConfigError("--absent: no party is left to predict with; name fewer")
 
 
-def predict(server: HeadServer, stand_ins: Mapping[str, Tensor], present: Mapping[str, Tensor] | None = None) -> Tensor:
+def predict(server: HeadServer, away: Collection[str] = (), instead: Mapping[str, Tensor] | None = None) -> Tensor:
     """Return the predictions [N, C] of the test samples: of the classes their probabilities.
 
-    ``stand_ins`` [D] stand for the embeddings of the parties that they are given for; those are not asked, but for the
-    samples that they have by ``present``, bool [N].
+    Parties in ``away`` are not asked. In the place of missing embeddings are the parties' placeholders, or what
+    ``instead`` has for a party, [D].
     """
-    held = present or {}
-    asked = [link for link in server.links if link.name not in stand_ins or link.name in held]
-    probabilities: list[Tensor] = []
+    asked = [link for link in server.links if link.name not in away]
+    predictions: list[Tensor] = []
     for start, stop in server.test_batches():
         embeddings = server.test_embeddings(start, stop, asked)
-        for name, value_D in stand_ins.items():
-            value_BD = value_D.expand(stop - start, -1)
-            own = held[name][start:stop, None] if name in held else None
-            embeddings[name] = value_BD if own is None else torch.where(own, embeddings[name], value_BD)
-        probabilities.append(server.trainer.task.predictions(server.outputs(embeddings)).cpu())
-    return torch.cat(probabilities)
+        present = server.test_present(start, stop)
+        for name, value_D in (instead or {}).items():
+            here_B = present[name] & (name not in away)
+            embeddings[name] = torch.where(here_B[:, None], embeddings[name], value_D)
+        predictions.append(server.trainer.task.predictions(server.outputs(embeddings)).cpu())
+    return torch.cat(predictions)
+
+
+def embeddings_instead(server: HeadServer, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
+    """Return what ``predict`` puts in the place of missing embeddings, [D] by party; nothing for placeholders."""
+    complete = server.test_present(0, len(server.test_labels_N))
+    lacking = [link for link in server.links if link.name in away or not bool(complete[link.name].all())]
+    if when_absent == "mean":
+        return server.mean_embeddings(lacking)
+    return zero_embeddings(server, [link.name for link in lacking]) if when_absent == "zeros" else {}
 
 
 def zero_embeddings(server: HeadServer, names: Collection[str]) -> dict[str, Tensor]:
@@ -119,9 +127,9 @@ def predict_in_process(
 ) -> Prediction:
     """Predict the test samples, those of a file, or new rows of owners' tables, with all parties in this process.
 
-    Parties in ``absent`` are not asked; their mean embedding is what the server would have kept from before. With
-    labels known, the accuracy with all parties is there for comparison. Raises as ``load_trained``, ``check_absent``
-    and ``Source.read_samples``.
+    Parties in ``absent`` are not asked; their mean embedding is what the server would have kept from before. Test
+    samples that a party has no row for are as in evaluations. With labels known, the accuracy with all parties is there
+    for comparison. Raises as ``load_trained``, ``check_absent`` and ``Source.read_samples``.
     """
     server = load_trained(run_dir)
     check_absent(absent, [link.name for link in server.links], when_absent)
@@ -133,15 +141,12 @@ def predict_in_process(
         samples = open_source(server.config).read_samples(data, split.parties[0].train, len(classes))
         use_samples(server, samples)
         ids_N, labels_N = samples.whole.ids, samples.whole.labels
-    stand_ins = zero_embeddings(server, absent)
-    if when_absent == "mean":
-        stand_ins = server.mean_embeddings([link for link in server.links if link.name in absent])
-    probabilities_NC = predict(server, stand_ins)
+    probabilities_NC = predict(server, absent, embeddings_instead(server, absent, when_absent))
     accuracies: dict[str, float] = {}
     if labels_N is not None:
         accuracies[accuracy_name(absent, when_absent)] = accuracy(probabilities_NC, labels_N)
         if absent:
-            accuracies["with all parties"] = accuracy(predict(server, {}), labels_N)
+            accuracies["with all parties"] = accuracy(predict(server), labels_N)
     return Prediction(ids_N, labels_N, probabilities_NC, classes, accuracies)
 
 
@@ -162,14 +167,13 @@ def _predict_tables(
     samples = open_source(server.config).read_tables({name: tables[name] for name in names if name not in away})
     if when_absent == "refuse":
         check_complete(samples)
-    lacking = [name for name in names if name in away or not bool(samples.present[name].all())]
-    links = [link for link in server.links if link.name in lacking]
-    stand_ins = server.mean_embeddings(links) if when_absent == "mean" else zero_embeddings(server, lacking)
     for party, part in zip(parties_of(server), samples.parts, strict=True):
         if party.name not in away:
             party.test = party.preparation.apply(part)
     server.test_labels_N = unknown_labels(len(samples.whole))
-    predictions_NC = predict(server, stand_ins, samples.present)
+    nowhere_N = torch.zeros(len(samples.whole), dtype=torch.bool)
+    server.test_present_MK = torch.stack([samples.present.get(name, nowhere_N) for name in names], dim=1)
+    predictions_NC = predict(server, away, embeddings_instead(server, away, when_absent))
     return Prediction(samples.whole.ids, None, predictions_NC, classes, {}, samples.keys, samples.present)
 
 
@@ -180,7 +184,7 @@ def check_complete(samples: NewSamples) -> None:
             first = " ".join(samples.keys[1 + int(held_N.int().argmin())])
             raise PeerLost(
                 f"{name} has no row for {int((~held_N).sum())} of {len(held_N)} keys (first {first}); "
-                "--when-absent zeros or mean would predict without"
+                "--when-absent placeholder, zeros or mean would predict without"
             )
 
 
@@ -189,4 +193,5 @@ def use_samples(server: HeadServer, samples: NewSamples) -> None:
     for party, part in zip(parties_of(server), samples.parts, strict=True):
         party.test = party.preparation.apply(part)
     whole = samples.whole
+    server.test_present_MK = None
     server.test_labels_N = unknown_labels(len(whole)) if whole.labels is None else whole.labels

@@ -50,10 +50,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--when-absent",
-        choices=("refuse", "zeros", "mean"),
+        choices=("refuse", "placeholder", "zeros", "mean"),
         default="refuse",
-        help="what stands for the embeddings of a party that is absent or stays away: nothing, zeros, its mean "
-        "embedding of the training (default: refuse)",
+        help="what stands for the embeddings of a party that is absent, stays away or has no row: nothing; its learned "
+        "placeholder (zeros where none was learned); zeros; its mean embedding of the training (default: refuse)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE.csv", help="where to (default: RUN/predictions.csv)")
     return parser.parse_args()

@@ -40,7 +40,7 @@ def test_settings_come_back_from_yaml(tmp_path: Path):
     config = parse_config(
         SMALL
         | {
-            "network": {"server": "[::1]:7000", "tls": {"ca": "keys/ca.pem"}, "stand_in": "zeros"},
+            "network": {"server": "[::1]:7000", "tls": {"ca": "keys/ca.pem"}, "on_party_loss": "drop"},
             "data": {"file": "data/party_1.safetensors"},
         }
     )

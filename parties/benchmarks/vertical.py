@@ -59,7 +59,8 @@ class Bare:
         spec = model_spec(config.models.feature, Features("images", (3, SIDE, SIDE)))
         with seeded(config.seed, "init"):
             features = [build_feature_model(config.models.feature.kind, spec) for _ in self.images]
-        head = build_head(config, Classification(CLASSES), runtime).head
+        labels = TrainingLabels(self.labels_N, Classification(CLASSES))
+        head = build_head(config, labels.task, runtime, labels.presence(config)).head
         self.trainer = JointTrainer(features, head, Classification(CLASSES), config.training.optimizer, runtime)
         self.rows = cycle(batch_rows(config.seed, 0, WARM_UP, len(self.labels_N), config.training.batch_size))
 

@@ -20,7 +20,8 @@ def agreement(config: ExperimentConfig) -> str:
 
 
 def labels_digest(labels: TrainingLabels | None) -> str:
-    """Return the sha256 of the training labels and the number of classes; empty for none."""
+    """Return the sha256 of training labels, number of classes and, where rows are missing, whose; empty for none."""
     if labels is None:
         return ""
-    return weights_digest({"labels": labels.labels_N, "classes": torch.tensor(labels.task.outputs)})
+    gaps = {} if labels.present_NK is None else {"present": labels.present_NK}
+    return weights_digest({"labels": labels.labels_N, "classes": torch.tensor(labels.task.outputs), **gaps})

@@ -185,4 +185,4 @@ def test_who_misbehaves_too_often_is_not_let_in_any_more_where_the_others_go_on(
         party.dial()
     federation.finish()
     assert federation.codes == {SERVER: [0], HONEST: [0], EVIL: []}, federation.logs()
-    assert "dropped: last embeddings stand in to the end: party_2 has misbehaved" in federation.log(SERVER)
+    assert "dropped: trained without to the end: party_2 has misbehaved" in federation.log(SERVER)

@@ -56,7 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
     server = load_trained(trained)
-    probabilities_NC = predict(server, {})
+    probabilities_NC = predict(server)
     assert probabilities_NC.shape == (40, CLASSES)
     torch.testing.assert_close(probabilities_NC.sum(dim=1), torch.ones(40))
     assert accuracy(probabilities_NC, server.test_labels_N) == read_summary(trained)["test_accuracy"]
@@ -65,7 +65,7 @@ def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
 
 def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp_path: Path):
     server = load_trained(trained)
-    expected_NC = predict(server, {})
+    expected_NC = predict(server)
     source = open_source(server.config)
     whole = load_dataset("digits", None, train_samples=48, test_samples=40, seed=3).test
     order = torch.arange(39, -1, -2)
@@ -73,7 +73,7 @@ def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp
     samples = source.read_samples(tmp_path / "some.npz", source.split().parties[0].train, CLASSES)
     assert samples.whole.labels is None
     use_samples(server, samples)
-    torch.testing.assert_close(predict(server, {}), expected_NC[order])
+    torch.testing.assert_close(predict(server), expected_NC[order])
 
 
 def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
@@ -82,7 +82,11 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
     embeddings = server.test_embeddings(0, 40, server.links)
     with torch.inference_mode():
         train_ND = parties[1].evaluated.finished_copy()(parties[1].train.features)
-    choices: list[tuple[WhenAbsent, torch.Tensor]] = [("zeros", torch.zeros(8)), ("mean", train_ND.mean(dim=0))]
+    choices: list[tuple[WhenAbsent, torch.Tensor]] = [
+        ("placeholder", torch.zeros(8)),
+        ("zeros", torch.zeros(8)),
+        ("mean", train_ND.mean(dim=0)),
+    ]
     for choice, value_D in choices:
         expected_NC = server.outputs(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)
         predicted = predict_in_process(trained, None, ["party_2"], choice)
@@ -103,7 +107,7 @@ def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(
             link, "send", lambda *order, name=link.name, send=link.send: (asked.append(name), send(*order))[1]
         )
-    predict(server, {"party_3": torch.zeros(8)})
+    predict(server, ["party_3"])
     assert set(asked) == {"party_1", "party_2", "party_4"}
 
 

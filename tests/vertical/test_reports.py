@@ -4,19 +4,18 @@ from typing import Any
 
 import pytest
 
-from vfl.lightweighting.forecast import Work
-from vfl.vertical.reports import check_report
+from vfl.vertical.reports import RoundWork, check_report
 from vfl.wire.control import Report, RoundStart
 from vfl.wire.messages import MessageError
 
-WORK = Work(exchanges=3, batch_size=4, local_iterations=2)
+WORK = RoundWork(samples=12, first_samples=4, local_iterations=2)
 DENSE, PRUNED = 1000, 300
 ASSIGNED = RoundStart(alpha=0.5, beta=0.3)
 
 
 def report(**changes: Any) -> Report:
     """What a party says that was pruned at the round's beginning."""
-    forward = WORK.batch_size * DENSE  # before it was pruned
+    forward = WORK.first_samples * DENSE  # before it was pruned
     values: dict[str, Any] = {
         "alpha": 0.5,
         "beta": 0.3,

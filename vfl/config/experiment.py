@@ -19,6 +19,7 @@ from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule
 from vfl.registry import nearest
 from vfl.settings import (
     AboveZero,
+    Fraction,
     Positive,
     Probability,
     Section,
@@ -49,6 +50,9 @@ class TrainingConfig(Section):
     head_sync: Annotated[Literal["replay", "broadcast"], REPLAYED] = "replay"
     """labels shared only. replay: the head travels once per round and parties replay the server's steps;
     broadcast: it travels at every exchange."""
+    party_dropout: Annotated[Fraction, REPLAYED] = 0.0
+    """Probability with which a sample is trained without a party, by a seeded draw for each of both; at least one party
+    stays. A learned placeholder stands for what is missing, so that the model can predict without a party."""
     optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
     patience: Annotated[Positive | None, OWN] = None
     """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
@@ -70,6 +74,9 @@ class EvaluationConfig(Section):
     ``accuracy/test_running`` and ``loss/test_running`` at every evaluation. Vertical learning only."""
     statistics_samples: Annotated[Positive, Field(ge=2), SHARED] = STATISTICS_SAMPLES
     """Rows of that sample (all, where fewer are there), as one batch."""
+    subsets: Annotated[bool, OWN] = False
+    """Test every set of parties as if the others were away: all sets of up to six parties, above that those that lack
+    one party, and single ones. Vertical learning only."""
     sparsified: Annotated[bool, SHARED] = False
     """Evaluate what would be transmitted (beta applied) instead of dense embeddings."""
     metric: Annotated[MetricName | None, OWN] = None
@@ -199,7 +206,7 @@ class ExperimentConfig(Section):
         free = {
             "network": NetworkConfig(),
             "training": self.training.model_copy(update={"rounds": 1, "patience": None}),
-            "evaluation": self.evaluation.model_copy(update={"every": 1}),
+            "evaluation": self.evaluation.model_copy(update={"every": 1, "subsets": False}),
             "checkpoint": CheckpointConfig(),
         }
         return self.model_copy(update=free)
@@ -212,6 +219,8 @@ class ExperimentConfig(Section):
                 lines.append("simulation: ignored, horizontal learning has horizontal.devices")
             if self.evaluation.batch_statistics != "estimated":
                 lines.append("evaluation.batch_statistics: ignored, horizontal learning has the server's statistics")
+            if self.training.party_dropout or self.evaluation.subsets:
+                lines.append("training.party_dropout, evaluation.subsets: ignored, horizontal learning has no parties")
             return lines
         lines = ignored_settings(self.lightweighting, "lightweighting")
         alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.parties}

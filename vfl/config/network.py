@@ -1,7 +1,8 @@
 """How the processes of one experiment find, trust and wait for each other. Nothing here changes a result."""
 
+import warnings
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -66,14 +67,21 @@ class NetworkConfig(Section):
     """How long the server waits for a party and a party for the server before it gives up (exit code 3)."""
     on_party_loss: Literal["wait", "drop", "abort"] = "wait"
     """wait: until the party is back (wait_s), then go on from the last round that all have; drop: go on without it
-    until it is back; abort: end with exit code 3."""
+    until it is back, its placeholders in its place (zeros, where none are learned); abort: end with exit code 3."""
     max_offences: Annotated[int, BeforeValidator(strict_int), Field(ge=0)] = 3
     """How often a party that sent what it must not, or refused to go on, may come back; the next time the training
     ends (wait), or goes on without it to its end (drop)."""
-    stand_in: Literal["last", "zeros"] = "last"
-    """With on_party_loss drop: what stands for the lost party's embeddings, the last one of each sample or zeros."""
     max_message_mb: Positive = 64
     """Largest message to send and to accept, in MiB."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_stand_in(cls, values: object) -> object:
+        """Read files of earlier versions, which chose what stood for a lost party's embeddings."""
+        if isinstance(values, dict) and "stand_in" in values:
+            warnings.warn("network.stand_in: ignored, a lost party's placeholders stand for it", stacklevel=2)
+            return {key: value for key, value in cast(dict[str, Any], values).items() if key != "stand_in"}
+        return cast(object, values)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

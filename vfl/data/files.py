@@ -8,8 +8,10 @@
 
 ids: int64 [N], unique, the same in the same order in all files of an experiment. features: [N, ...], as the source has
 them before it prepares them; images are uint8 or float32 [N, C, H, W]. labels: int64 [N], indices into the classes, or
-float32 [N], amounts. The file's metadata are `holds`, with features `party`, and with labels `classes`, a JSON list of
-names (empty for amounts). Owners of other data write such files themselves.
+float32 [N], amounts. Where rows are missing there is train.present or test.present beside: in a party's file bool [N],
+whether it has the row; beside labels bool [N, K], for each party in the experiment's order. The file's metadata are
+`holds`, with features `party`, and with labels `classes`, a JSON list of names (empty for amounts). Owners of other
+data write such files themselves.
 """
 
 import json
@@ -23,11 +25,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vfl.atomic import Fingerprint
-from vfl.data.samples import Samples, check_ids, check_labels, ids_digest
+from vfl.data.samples import Samples, check_ids, check_labels, check_present, ids_digest
 from vfl.tensor_file import write_tensors
 
 PRIVATE = 0o600
 FEATURES, LABELS, SHARED_LABELS = "features", "labels", "shared_labels"
+PRESENT = "present"
+"""Of a tensor that is left out where nothing is missing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +58,18 @@ class Labels:
     """int64 [N]"""
     values: Tensor
     """int64 [N], class indices; or float32 [N], amounts"""
+    present: Tensor | None = None
+    """bool [N, K]: whether each party, in the parties' order, has a row for the sample; None: all have all."""
 
     def __post_init__(self) -> None:
         check_ids(self.ids)
         check_labels("labels", self.values, len(self.ids))
+        if self.present is not None:
+            check_present("present", self.present, (len(self.ids), *self.present.shape[1:2]))
+
+    def take(self, order: Tensor) -> "Labels":
+        """Return the given rows (int64 [M], no row twice), in the order given."""
+        return Labels(self.ids[order], self.values[order], None if self.present is None else self.present[order])
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,10 +139,9 @@ def load_party_data(path: Path, party: str, check: Callable[[Samples], None], te
 
 def load_label_data(path: Path) -> LabelData:
     """Read the server's file. Raises ValueError, one line, for anything else."""
-    names = ("train.ids", "train.labels", "test.ids", "test.labels")
-    metadata, tensors = read_tensors("data.file", path, {LABELS: names})
+    metadata, tensors = read_tensors("data.file", path, {LABELS: (*_label_names("train"), *_label_names("test"))})
     try:
-        train, test = (Labels(tensors[f"{split}.ids"], tensors[f"{split}.labels"]) for split in ("train", "test"))
+        train, test = _labels("train", tensors), _labels("test", tensors)
         return LabelData(_classes(metadata), train, test)
     except ValueError as error:
         raise ValueError(f"data.file: {path}: {error}") from None
@@ -138,29 +149,32 @@ def load_label_data(path: Path) -> LabelData:
 
 def load_shared_labels(path: Path) -> SharedLabels:
     """Read the parties' file of the training labels. Raises ValueError, one line, for anything else."""
-    metadata, tensors = read_tensors("data.labels_file", path, {SHARED_LABELS: ("train.ids", "train.labels")})
+    metadata, tensors = read_tensors("data.labels_file", path, {SHARED_LABELS: _label_names("train")})
     try:
-        return SharedLabels(_classes(metadata), Labels(tensors["train.ids"], tensors["train.labels"]))
+        return SharedLabels(_classes(metadata), _labels("train", tensors))
     except ValueError as error:
         raise ValueError(f"data.labels_file: {path}: {error}") from None
 
 
 def sample_names(tensors: int) -> list[str]:
     """Return the names under which samples of so many tensors are stored."""
-    return ["ids", "features", *(f"features_{number}" for number in range(1, tensors))]
+    return ["ids", "features", *(f"features_{number}" for number in range(1, tensors)), PRESENT]
 
 
 def sample_tensors(samples: Samples, prefix: str = "") -> dict[str, Tensor]:
     """Return ids and features of samples by the names under which they are stored."""
     names = sample_names(len(samples.inputs))
-    return {prefix + name: tensor for name, tensor in zip(names, (samples.ids, *samples.inputs), strict=True)}
+    tensors = zip(names, (samples.ids, *samples.inputs, samples.present), strict=True)
+    return {prefix + name: tensor for name, tensor in tensors if tensor is not None}
 
 
 def samples_of(held: Mapping[str, Tensor], prefix: str, check: Callable[[Samples], None]) -> Samples:
     """Return the samples that are stored under names with a prefix. Raises ValueError, naming it, for a misfit."""
-    ids, features, *more = (tensor for name, tensor in held.items() if name.startswith(prefix))
+    own = {name: tensor for name, tensor in held.items() if name.startswith(prefix)}
+    present = own.pop(prefix + PRESENT, None)
+    ids, features, *more = own.values()
     try:
-        samples = Samples(ids, features, more=tuple(more))
+        samples = Samples(ids, features, more=tuple(more), present=present)
         check(samples)
     except ValueError as error:
         raise ValueError(f"{prefix}{error}") from None
@@ -179,7 +193,8 @@ def read_tensors(
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return metadata and tensors, on the CPU and independent of the file.
 
-    ``kinds``: what the file may hold, and exactly which tensors it then has. Raises ValueError, naming ``field``.
+    ``kinds``: what the file may hold, and exactly which tensors it then has, or all but those that say what is present.
+    Raises ValueError, naming ``field``.
     """
     try:
         with cast(Any, safe_open(path, framework="pt")) as file:  # the library's is untyped
@@ -188,12 +203,13 @@ def read_tensors(
             if holds not in kinds:
                 raise ValueError(f"{field}: {path} holds {holds}, not {' or '.join(kinds)}")
             names = kinds[holds]
-            present: set[str] = set(file.keys())
-            if present != set(names):
+            held: set[str] = set(file.keys())
+            due = [name for name in names if name in held or not name.endswith(PRESENT)]
+            if held != set(due):
                 raise ValueError(
-                    f"{field}: {path} has the tensors {', '.join(sorted(present))} instead of {', '.join(names)}"
+                    f"{field}: {path} has the tensors {', '.join(sorted(held))} instead of {', '.join(due)}"
                 )
-            return metadata, {name: file.get_tensor(name).clone() for name in names}
+            return metadata, {name: file.get_tensor(name).clone() for name in due}
     except OSError as error:
         raise ValueError(f"{field}: {path} cannot be read ({error.strerror or error})") from None
     except SafetensorError as error:
@@ -216,8 +232,18 @@ def _classes(metadata: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(cast(list[str], names))
 
 
+def _label_names(split: str) -> tuple[str, str, str]:
+    return f"{split}.ids", f"{split}.labels", f"{split}.{PRESENT}"
+
+
 def _label_tensors(split: str, labels: Labels) -> dict[str, Tensor]:
-    return {f"{split}.ids": labels.ids, f"{split}.labels": labels.values}
+    tensors = zip(_label_names(split), (labels.ids, labels.values, labels.present), strict=True)
+    return {name: tensor for name, tensor in tensors if tensor is not None}
+
+
+def _labels(split: str, tensors: Mapping[str, Tensor]) -> Labels:
+    ids, values, present = _label_names(split)
+    return Labels(tensors[ids], tensors[values], tensors.get(present))
 
 
 def _check_classes(classes: Sequence[str], labels: Labels) -> None:

@@ -30,8 +30,12 @@ class Samples:
     more: tuple[Tensor, ...] = ()
     """Further tensors of the same samples, [N, ...] each: a table's categories beside its numbers."""
 
+    present: Tensor | None = None
+    """bool [N]: whether the holder has a row for the sample, without which its features are anything; None: all."""
+
     def __post_init__(self) -> None:
         check_ids(self.ids)
+        check_present("samples.present", self.present, (len(self.ids),))
         for tensor in self.inputs:
             if tensor.dim() < 2 or len(tensor) != len(self.ids):
                 shape = list(tensor.shape)
@@ -56,8 +60,18 @@ class Samples:
 
     def take(self, rows: Tensor) -> "Samples":
         """Return copies of the given rows (int64 [M], no row twice), in the order given."""
-        labels = None if self.labels is None else self.labels[rows]
-        return Samples(self.ids[rows], self.features[rows], labels, tuple(tensor[rows] for tensor in self.more))
+        labels, present = (None if each is None else each[rows] for each in (self.labels, self.present))
+        more = tuple(tensor[rows] for tensor in self.more)
+        return Samples(self.ids[rows], self.features[rows], labels, more, present)
+
+    def held_rows(self, rows: Tensor | None = None) -> Tensor:
+        """Return those of some rows (int64 [M], None: all), in their order, that the holder has."""
+        rows = torch.arange(len(self)) if rows is None else rows
+        return rows if self.present is None else rows[self.present[rows]]
+
+    def held(self) -> "Samples":
+        """Return the samples that the holder has a row for."""
+        return self if self.present is None else self.take(self.held_rows())
 
     def ids_digest(self) -> str:
         """Return the digest of the ids."""
@@ -78,6 +92,12 @@ def check_labels(field: str, labels: Tensor, samples: int) -> None:
         raise ValueError(
             f"{field}: expected int64 [{samples}] or float32 [{samples}], got {labels.dtype} {list(labels.shape)}"
         )
+
+
+def check_present(field: str, present: Tensor | None, shape: tuple[int, ...]) -> None:
+    """Refuse anything but None or bool of a shape. Raises ValueError."""
+    if present is not None and (present.dtype != torch.bool or tuple(present.shape) != shape):
+        raise ValueError(f"{field}: expected bool {list(shape)}, got {present.dtype} {list(present.shape)}")
 
 
 def check_finite(samples: Samples) -> None:

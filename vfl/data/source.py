@@ -195,7 +195,7 @@ def open_source(config: ExperimentConfig) -> Source:
 
 def prepare_party(source: Source, data: PartyData) -> Prepared:
     """Return a party's samples as its model reads them."""
-    preparation = source.prepare(data.train)
+    preparation = source.prepare(data.train.held())
     return Prepared(preparation, preparation.apply(data.train), preparation.apply(data.test))
 
 

@@ -13,7 +13,6 @@ from vfl.atomic import write_together
 from vfl.config import ExperimentConfig
 from vfl.data.files import (
     LabelData,
-    Labels,
     PartyData,
     SharedLabels,
     write_label_data,
@@ -45,7 +44,7 @@ def conceal(split: Split, secret: bytes) -> Split:
         PartyData(part.party, _concealed(part.train, secret), _concealed(part.test, secret)) for part in split.parties
     )
     train, test = (
-        Labels(new_ids[order], labels.values[order])
+        replace(labels.take(order), ids=new_ids[order])
         for labels in (split.labels.train, split.labels.test)
         for new_ids, order in [_drawn(labels.ids, secret)]
     )

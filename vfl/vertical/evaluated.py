@@ -51,7 +51,8 @@ class EvaluatedModels:
         self.pruner = pruner
         self.train = train
         self.estimated = config.evaluation.batch_statistics != "running"
-        self.rows_B = sample_rows(config.seed, len(train), config.evaluation.statistics_samples)
+        held_N = train.held_rows()
+        self.rows_B = held_N[sample_rows(config.seed, len(held_N), config.evaluation.statistics_samples)]
         self.runtime = runtime
         self.macs = 0
         self._finished: Evaluated | None = None

@@ -3,11 +3,13 @@
 Shapes: B batch, D width of one embedding, P width of all embeddings together (the representation Phi), C classes.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from models.mlp import PlaceholderMLP
 from vfl.checkpoint import State
 from vfl.config import OptimizerConfig
 from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
@@ -27,6 +29,11 @@ class HeadTrainer:
         self.runtime = runtime
         self.config = config
         self.optimizer = build_optimizer(self.head, config)
+
+    @property
+    def missing(self) -> float:
+        """What a missing embedding's entries are: NaN, where the head puts its placeholder; 0 where it learns none."""
+        return math.nan if isinstance(self.head, PlaceholderMLP) else 0.0
 
     def start_round(self, round_index: int) -> None:
         """Set the round's learning rate."""

@@ -7,7 +7,8 @@ shared         the others' frames, and theta_0 (head_sync)  through its replica 
 server         g_k = d loss / d h^_k                        g_k, for all E local iterations (FedBCD-p)
 =============  ==========================================  ============================================
 
-Shapes: B batch, D width of one embedding, P width of all embeddings together.
+Shapes: B batch, D width of one embedding, P width of all embeddings together, K parties, n the samples of a batch in
+which a party takes part.
 """
 
 import math
@@ -21,6 +22,7 @@ from vfl.checkpoint import State
 from vfl.digest import weights_digest
 from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite, encode_as
 from vfl.vertical.head import HeadTrainer
+from vfl.vertical.presence import Presence, pack, rows_of, spread, unpack
 from vfl.wire.codec import ValueType
 from vfl.wire.messages import Buffer, Message, Part, PartKind
 
@@ -30,12 +32,20 @@ HeadSync = Literal["replay", "broadcast"]
 class ServerProtocol(Protocol):
     """The server's side of a label protocol."""
 
-    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], str | None]:
-        """Return what every party needs of theta_0 at the start of a round: parts, and their digest."""
+    def start_round(self, trainer: HeadTrainer, present: Sequence[Tensor]) -> tuple[list[tuple[Part, ...]], str | None]:
+        """Return what each party needs at the start of a round, and the digest of theta_0 where that is part of it.
+
+        ``present``: who takes part in each exchange, bool [B, K].
+        """
         ...
 
     def begin(
-        self, trainer: HeadTrainer, frames: Sequence[Buffer], embeddings: Sequence[Tensor], labels_B: Tensor
+        self,
+        trainer: HeadTrainer,
+        frames: Sequence[Buffer],
+        embeddings: Sequence[Tensor],
+        labels_B: Tensor,
+        present_BK: Tensor,
     ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Return each party's parts of the update, and the losses of the head's steps that were taken for it."""
         ...
@@ -44,16 +54,19 @@ class ServerProtocol(Protocol):
 class PartyProtocol(Protocol):
     """A party's side of a label protocol, within one exchange: receive, E times gradient, finish."""
 
-    def start_round(self, message: Message, head_digest: str | None) -> None:
-        """Take what the server sent at the start of a round; ``head_digest`` is that of theta_0 within."""
+    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Tensor]:
+        """Take what the server sent at the start of a round; ``head_digest`` is that of theta_0 within.
+
+        Return in which samples of each of the round's batches of rows [B] the party takes part, bool [B].
+        """
         ...
 
-    def receive(self, message: Message, rows_B: Tensor, sent_BD: Tensor) -> None:
-        """Take the update of an exchange; ``sent_BD`` is the party's own embedding as the others got it."""
+    def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
+        """Take the update of an exchange; ``sent_nD`` are the party's own embeddings as the others got them."""
         ...
 
-    def gradient(self, embedding_BD: Tensor) -> Tensor:
-        """Return the loss's gradient [B, D] at the party's fresh, unsparsified embedding."""
+    def gradient(self, embedding_nD: Tensor) -> Tensor:
+        """Return the loss's gradient [n, D] at the party's fresh, unsparsified embeddings."""
         ...
 
     def finish(self, iterations: int) -> None:
@@ -79,14 +92,19 @@ class ShareEmbeddings:
     def __init__(self, head_sync: HeadSync) -> None:
         self.head_sync = head_sync
 
-    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], str | None]:
-        """Return theta_0 with its digest where parties replay from here."""
-        if self.head_sync == "broadcast":
-            return (), None
-        return trainer.parts(), weights_digest(trainer.head.state_dict())
+    def start_round(self, trainer: HeadTrainer, present: Sequence[Tensor]) -> tuple[list[tuple[Part, ...]], str | None]:
+        """Return theta_0 with its digest where parties replay from here; who takes part they know by themselves."""
+        replays = self.head_sync == "replay"
+        parts = trainer.parts() if replays else ()
+        return [parts] * present[0].shape[1], weights_digest(trainer.head.state_dict()) if replays else None
 
     def begin(
-        self, trainer: HeadTrainer, frames: Sequence[Buffer], embeddings: Sequence[Tensor], labels_B: Tensor
+        self,
+        trainer: HeadTrainer,
+        frames: Sequence[Buffer],
+        embeddings: Sequence[Tensor],
+        labels_B: Tensor,
+        present_BK: Tensor,
     ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Return the others' frames for each party, with the theta_0 of this exchange when it is broadcast."""
         parts = [Part(PartKind.EMBEDDING, frame) for frame in frames]
@@ -100,12 +118,20 @@ class ReturnGradients:
     def __init__(self, values: ValueType) -> None:
         self.values: ValueType = values
 
-    def start_round(self, trainer: HeadTrainer) -> tuple[tuple[Part, ...], str | None]:
-        """Return nothing: theta_0 never leaves the server."""
-        return (), None
+    def start_round(self, trainer: HeadTrainer, present: Sequence[Tensor]) -> tuple[list[tuple[Part, ...]], str | None]:
+        """Return in which samples each party takes part, where it is not all: it knows no other's gaps. No theta_0."""
+        if all(bool(present_BK.all()) for present_BK in present):
+            return [()] * present[0].shape[1], None
+        by_party = zip(*(present_BK.unbind(1) for present_BK in present), strict=True)
+        return [(Part(PartKind.PRESENCE, pack(own)),) for own in by_party], None
 
     def begin(
-        self, trainer: HeadTrainer, frames: Sequence[Buffer], embeddings: Sequence[Tensor], labels_B: Tensor
+        self,
+        trainer: HeadTrainer,
+        frames: Sequence[Buffer],
+        embeddings: Sequence[Tensor],
+        labels_B: Tensor,
+        present_BK: Tensor,
     ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Take the head's first step; its backward pass gives the gradients as well."""
         representation_BP = torch.cat(list(embeddings), dim=1).requires_grad_()
@@ -114,7 +140,8 @@ class ReturnGradients:
         widths = [embedding.shape[1] for embedding in embeddings]
         gradients: Sequence[Tensor] = torch.split(representation_BP.grad, widths, dim=1)
         scale = gradient_scale(len(labels_B))
-        frames_down = [encode_as(self.values, gradient * scale, "the gradient") for gradient in gradients]
+        held = [rows_of(gradient, present_BK[:, k]) for k, gradient in enumerate(gradients)]
+        frames_down = [encode_as(self.values, each * scale, "the gradient") if len(each) else b"" for each in held]
         return [(Part(PartKind.GRADIENT, frame),) for frame in frames_down], [loss]
 
 
@@ -131,6 +158,7 @@ class HeadReplica:
         position: the party's place among the embeddings.
         others: receivers of the other parties' frames, in the parties' order.
         head_sync: ``replay`` or ``broadcast``.
+        presence: who takes part in each batch, as the server knows it.
     """
 
     def __init__(
@@ -140,51 +168,67 @@ class HeadReplica:
         position: int,
         others: Sequence[EmbeddingReceiver],
         head_sync: HeadSync,
+        presence: Presence,
     ) -> None:
         self.trainer = trainer
         self.labels_N = labels_N
         self.position = position
         self.others = others
         self.head_sync = head_sync
+        self.presence = presence
         self._drift = 0.0
+        self._batches: Sequence[Tensor] = []
+        self._present: list[Tensor] = []  # of each batch, [B, K]
+        self._own_B = torch.empty(0, dtype=torch.bool)  # of the present exchange, where this party takes part
+        self._sent_nD = torch.empty(0)
         self._embeddings: list[Tensor] = []
         self._labels_B = labels_N[:0]
         self._gradients_are_here = False  # of the first replayed step
 
-    def start_round(self, message: Message, head_digest: str | None) -> None:
+    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Tensor]:
         """Take over theta_0 and note how far the replica had drifted from it."""
+        self._batches, self._present = batches, self.presence.of_round(message.round_index, batches)
         self.trainer.start_round(message.round_index)
-        if self.head_sync == "broadcast":
-            return
-        self._drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
-        if head_digest != weights_digest(self.trainer.head.state_dict()):
-            raise ValueError("the head that arrived is not the one that the server sent (digests differ)")
+        if self.head_sync == "replay":
+            self._drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
+            if head_digest != weights_digest(self.trainer.head.state_dict()):
+                raise ValueError("the head that arrived is not the one that the server sent (digests differ)")
+        return [present_BK[:, self.position] for present_BK in self._present]
 
-    def receive(self, message: Message, rows_B: Tensor, sent_BD: Tensor) -> None:
+    def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
         """Decode the others' embeddings and, when it is broadcast, take over theta_0."""
         frames = message.payloads(PartKind.EMBEDDING)
         if len(frames) != len(self.others):
             raise ValueError(f"{len(frames)} embeddings of other parties came instead of {len(self.others)}")
-        embeddings = [other.receive(frame, rows_B) for other, frame in zip(self.others, frames, strict=True)]
-        embeddings.insert(self.position, sent_BD)
-        device = self.trainer.runtime.device
+        rows_B, columns = self._batches[exchange], [*self._present[exchange].unbind(1)]
+        self._own_B = columns.pop(self.position)
+        missing, device = self.trainer.missing, self.trainer.runtime.device
+        embeddings = [
+            other.receive_present(frame, rows_B, present_B, missing)
+            for other, frame, present_B in zip(self.others, frames, columns, strict=True)
+        ]
+        embeddings.insert(self.position, spread(sent_nD, self._own_B, missing))
+        self._sent_nD = sent_nD.to(device)
         self._embeddings = [embedding.to(device) for embedding in embeddings]
         self._labels_B = self.labels_N[rows_B.to(device)]
         if self.head_sync == "broadcast":
             self.trainer.adopt(message.payloads(PartKind.HEAD))
 
-    def gradient(self, embedding_BD: Tensor) -> Tensor:
-        """Return the gradient at Phi_k: the others' stale embeddings and the party's fresh one.
+    def gradient(self, embedding_nD: Tensor) -> Tensor:
+        """Return the gradient at Phi_k: the others' stale embeddings and the party's fresh ones.
 
-        While the fresh one is what was sent (beta = 0, first local iteration), Phi_k is Phi_0: one pass through
+        While the fresh ones are what was sent (beta = 0, first local iteration), Phi_k is Phi_0: one pass through
         the head gives this gradient and those of the first step to replay.
         """
         representation = [*self._embeddings]
-        representation[self.position] = embedding_BD
-        same = torch.equal(embedding_BD, self._embeddings[self.position]) and not self._gradients_are_here
+        representation[self.position] = spread(embedding_nD, self._own_B, self.trainer.missing)
+        same = torch.equal(embedding_nD, self._sent_nD) and not self._gradients_are_here
         with_head = same and self.head_sync == "replay"
         self._gradients_are_here |= with_head
-        return self.trainer.embedding_gradient(representation, self.position, self._labels_B, with_head=with_head)
+        gradient_BD = self.trainer.embedding_gradient(
+            representation, self.position, self._labels_B, with_head=with_head
+        )
+        return rows_of(gradient_BD, self._own_B)
 
     def finish(self, iterations: int) -> None:
         """Replay the server's steps on Phi_0."""
@@ -226,26 +270,31 @@ class ReceivedGradient:
     def __init__(self, values: ValueType, device: torch.device) -> None:
         self.values: ValueType = values
         self.device = device
-        self._gradient_BD = torch.empty(0)
+        self._batches: Sequence[Tensor] = []
+        self._gradient_nD = torch.empty(0)
 
-    def start_round(self, message: Message, head_digest: str | None) -> None:
-        """Nothing to take."""
+    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Tensor]:
+        """Take what the server says of the party's own part; without a word it is all samples."""
+        self._batches = batches
+        told = message.payloads(PartKind.PRESENCE)
+        return unpack(told[0], batches) if told else [torch.ones(len(rows_B)).bool() for rows_B in batches]
 
-    def receive(self, message: Message, rows_B: Tensor, sent_BD: Tensor) -> None:
+    def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
         """Decode the gradient of the party's embedding."""
         frames = message.payloads(PartKind.GRADIENT)
         if len(frames) != 1:
             raise ValueError(f"{len(frames)} gradients came instead of 1")
-        gradient_BD = decode_finite(frames[0], tuple(sent_BD.shape), self.values, "the gradient")
-        self._gradient_BD = gradient_BD.to(self.device) / gradient_scale(len(rows_B))
+        if len(sent_nD):
+            gradient_nD = decode_finite(frames[0], tuple(sent_nD.shape), self.values, "the gradient")
+            self._gradient_nD = gradient_nD.to(self.device) / gradient_scale(len(self._batches[exchange]))
 
-    def gradient(self, embedding_BD: Tensor) -> Tensor:
+    def gradient(self, embedding_nD: Tensor) -> Tensor:
         """Return the same gradient for each local iteration."""
-        return self._gradient_BD
+        return self._gradient_nD
 
     def finish(self, iterations: int) -> None:
         """Forget the gradient."""
-        self._gradient_BD = torch.empty(0)
+        self._gradient_nD = torch.empty(0)
 
     def drift(self) -> float | None:
         """Nothing is replayed."""

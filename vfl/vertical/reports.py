@@ -1,6 +1,7 @@
 """What a party may report of a round, from what it was assigned and what it reported before."""
 
-from vfl.lightweighting.forecast import Work
+from dataclasses import dataclass
+
 from vfl.wire.control import Report, RoundStart
 from vfl.wire.messages import MessageError
 
@@ -10,7 +11,23 @@ LEAST_KEPT = 2 / 3
 """Of the (1 - alpha) * width channels that a layer should keep; what rounding to whole ones leaves at least."""
 
 
-def check_report(report: Report, assigned: RoundStart, before: Report | None, work: Work, wall_s: float) -> None:
+@dataclass(frozen=True)
+class RoundWork:
+    """What a party computes in a round: E local iterations on the samples of its exchanges in which it takes part."""
+
+    samples: int
+    """Of all exchanges."""
+    first_samples: int
+    """Of the first exchange, in which it is pruned."""
+    local_iterations: int
+
+    @property
+    def forwards(self) -> int:
+        """Samples times passes through the feature model, a backward one counted as two."""
+        return self.samples * self.local_iterations * 3
+
+
+def check_report(report: Report, assigned: RoundStart, before: Report | None, work: RoundWork, wall_s: float) -> None:
     """Raise MessageError, naming the key, for a report that cannot be true.
 
     ``before`` is the party's last one, ``wall_s`` the round's seconds by the server's clock. Multiply-accumulates are
@@ -21,6 +38,14 @@ def check_report(report: Report, assigned: RoundStart, before: Report | None, wo
     replays = assigned.head_digest is not None
     _check(replays == (report.head_drift is not None), f"head_drift {report.head_drift}")
     _check(report.beta == assigned.beta, f"beta {report.beta:g} where {assigned.beta:g} was assigned")
+    if work.samples:
+        _check_macs(report, work)
+    else:
+        _check(report.train_macs == report.unpruned_train_macs == 0, f"train_macs {report.train_macs} for no sample")
+    _check(report.elapsed_s <= CLOCKS * wall_s, f"train_time_s {report.train_time_s} of a round of {wall_s:.3g} s")
+
+
+def _check_macs(report: Report, work: RoundWork) -> None:
     unpruned, rest = divmod(report.unpruned_train_macs, work.forwards)
     _check(rest == 0, f"unpruned_train_macs {report.unpruned_train_macs} for {work.forwards} passes")
     least = unpruned if report.alpha == 0 else (LEAST_KEPT * (1 - report.alpha)) ** 2 * unpruned
@@ -29,12 +54,12 @@ def check_report(report: Report, assigned: RoundStart, before: Report | None, wo
         f"macs_per_sample {report.macs_per_sample} of {unpruned} at alpha {report.alpha:g}",
     )
     _check(_is_spent(report, unpruned, work), f"train_macs {report.train_macs} for {report.macs_per_sample} a sample")
-    _check(report.elapsed_s <= CLOCKS * wall_s, f"train_time_s {report.train_time_s} of a round of {wall_s:.3g} s")
 
 
-def _is_spent(report: Report, unpruned: int, work: Work) -> bool:
+def _is_spent(report: Report, unpruned: int, work: RoundWork) -> bool:
     """Whether the passes add up; a pruned party has made one more forward pass, before it was pruned."""
-    extra, rest = divmod(report.train_macs - work.forwards * report.macs_per_sample, work.batch_size)
+    more = report.train_macs - work.forwards * report.macs_per_sample
+    extra, rest = divmod(more, work.first_samples) if work.first_samples else (0, more)
     return rest == 0 and (extra == 0 or report.macs_per_sample <= extra <= unpruned)
 
 

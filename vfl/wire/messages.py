@@ -37,7 +37,7 @@ class Kind(IntEnum):
     """What a message asks for or answers."""
 
     START_ROUND = 1
-    """Settings of the round (alpha, beta) and, with head_sync replay, the head."""
+    """Settings of the round (alpha, beta), with head_sync replay the head, and who takes part where it is not all."""
     EMBED = 2
     """Asks for the embedding of the exchange's batch. First comes the update of the exchange before, which this
     brings: what a party needs for its local iterations, the others' embeddings or its gradient."""
@@ -81,6 +81,8 @@ class PartKind(IntEnum):
     CONTROL = 4
     POINTS = 5
     PLACES = 6
+    PRESENCE = 7
+    """In which samples of the round's batches a party takes part, as bits (``vfl/vertical/presence.py``)."""
 
 
 REPLIES: Mapping[Kind, Kind] = {
@@ -105,7 +107,7 @@ MEASURING = frozenset(
 UPDATE = PartKind.EMBEDDING, PartKind.GRADIENT, PartKind.HEAD
 """Of an exchange's update."""
 PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
-    Kind.START_ROUND: (PartKind.CONTROL, PartKind.HEAD),
+    Kind.START_ROUND: (PartKind.CONTROL, PartKind.HEAD, PartKind.PRESENCE),
     Kind.EMBED: UPDATE,
     Kind.EMBEDDING: (PartKind.EMBEDDING,),
     Kind.END_ROUND: UPDATE,

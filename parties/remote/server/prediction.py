@@ -79,7 +79,8 @@ class AbsentLink:
 class PredictionServer:
     """Predicts with the parties that are here.
 
-    ``ids_N`` and ``labels_N`` are those of the samples to predict; ``absent`` are not waited for.
+    ``ids_N``, ``labels_N`` and ``present_MK`` (which parties have a row) are those of the samples to predict;
+    ``absent`` are not waited for.
     """
 
     config: ExperimentConfig
@@ -90,6 +91,7 @@ class PredictionServer:
     labels_N: Tensor | None
     keys: tuple[Sequence[str], ...]
     """Of new rows of tables, as in `NewSamples`; else none."""
+    present_MK: Tensor | None
     runtime: Runtime
     means: "MeanEmbeddings"
     absent: tuple[str, ...]
@@ -138,9 +140,10 @@ class PredictionServer:
     def _predict(self, connections: dict[str, PartyConnection], session: int) -> Prediction:
         names = self.config.parties
         absent = [name for name in names if name not in connections]
-        stand_ins = self.means.of(absent) if self.when_absent == "mean" else None
+        means = self.means.of(absent) if self.when_absent == "mean" else None
         server = self._build(connections, session)
-        probabilities_NC = predict(server, stand_ins or zero_embeddings(server, absent))
+        instead = zero_embeddings(server, absent) if self.when_absent == "zeros" else means
+        probabilities_NC = predict(server, absent, instead)
         self.means.keep(server)
         accuracies: dict[str, float] = {}
         if self.labels_N is not None:
@@ -155,8 +158,17 @@ class PredictionServer:
             RemoteLink(connections[name], session) if name in connections else AbsentLink(name)
             for name in self.config.parties
         ]
-        server = build_head_server(links, self.labels.train, self.labels.test_labels_N, self.config, self.runtime)
+        labels = self.labels
+        server = build_head_server(
+            links,
+            labels.train,
+            labels.test_labels_N,
+            self.config,
+            self.runtime,
+            test_present_MK=labels.test_present_MK,
+        )
         server.load_state_dict(self.trained.sections)
+        server.test_present_MK = self.present_MK
         server.test_labels_N = unknown_labels(len(self.ids_N)) if self.labels_N is None else self.labels_N
         return server
 
@@ -231,6 +243,7 @@ def serve_predictions(
         ids_N,
         labels_N,
         keys,
+        held.test.present if data is None else None,
         start_runtime(config),
         means,
         absent,

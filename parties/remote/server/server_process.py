@@ -45,6 +45,7 @@ class ServerLabels:
 
     train: TrainingLabels
     test_labels_N: Tensor
+    test_present_MK: Tensor | None
     digests: DataDigests
 
 
@@ -97,11 +98,7 @@ class ServerProcess:
         self.breaks = Breaks()
         self.session = 0
         self.offences = Offences(config.network.max_offences)
-        self.stand_ins = {
-            name: StandIn(name, config, len(labels.train.labels_N), len(labels.test_labels_N))
-            for name in self.names
-            if config.network.on_party_loss == "drop"
-        }
+        self.stand_ins = {name: StandIn(name) for name in self.names if config.network.on_party_loss == "drop"}
         self.away = self._away_at_checkpoint()
         """Parties that were dropped and are not back."""
 
@@ -145,6 +142,7 @@ class ServerProcess:
             self.config,
             self.runtime,
             stage.progress.on_step,
+            test_present_MK=self.labels.test_present_MK,
         )
         server.recorded = recorded_decisions(self.config, self.run_dir)
         built = Built(server, [ShowWidths(server, stage.tensorboard)])
@@ -189,7 +187,7 @@ class ServerProcess:
             if name in hub.joined():  # back already
                 self.breaks.come_back(name)
             until = f"to the end: {last}" if last else "until it is back"
-            console.print(f"{lost}; dropped: {self.config.network.stand_in} embeddings stand in {until}")
+            console.print(f"{lost}; dropped: trained without {until}")
 
         return [
             DroppableLink(remote.get(name), stand_in, partial(drop, name=name))
@@ -282,4 +280,5 @@ def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:
     train = training_labels(data, config)
     ids = data.ids_digests()
     shared = train if config.training.labels == "shared" else None
-    return ServerLabels(train, data.test.values, DataDigests(ids["train"], ids["test"], labels_digest(shared)))
+    digests = DataDigests(ids["train"], ids["test"], labels_digest(shared))
+    return ServerLabels(train, data.test.values, data.test.present, digests)

@@ -1,27 +1,18 @@
-"""network.on_party_loss = drop: what stands for a party while it is away, so that the others train on.
+"""network.on_party_loss = drop: what answers for a party while it is away, so that the others train on.
 
-The last embedding of each sample, or zeros, are answered in its place; nothing of that travels, so nothing is booked.
-Its own model stays as it last saved it. When it is back, it goes on from there at the next round.
-
-Shapes: B batch, D embedding width, N training samples, M test samples.
+It takes part in no sample until it is back (``vfl/vertical/presence.py``): every frame is empty, nothing travels and
+nothing is booked. Its own model stays as it last saved it. When it is back, it goes on from there at the next round.
 """
 
 import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
-
-from parties.build import build_receiver
 from parties.remote.server.link import RemoteLink, reference
 from vfl.checkpoint import State
-from vfl.config import ExperimentConfig
 from vfl.errors import PeerLost
-from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.embeddings import decode_finite, encode_as
-from vfl.wire.control import AskedRatios, Description, Prices, Report, SampleRange, fixed_seconds
-from vfl.wire.messages import REPLIES, Buffer, Kind, Message, Part, PartKind
+from vfl.wire.control import AskedRatios, Description, Prices, Report, fixed_seconds
+from vfl.wire.messages import REPLIES, Kind, Message, Part, PartKind
 
 T = TypeVar("T")
 
@@ -38,48 +29,24 @@ IDLE: dict[str, Any] = {
 
 
 class StandIn:
-    """Remembers what a party answered and answers in its place; outlives the server's sessions.
+    """Answers in a party's place, by what it last reported; outlives the server's sessions."""
 
-    Args:
-        name: the party's.
-        config: the experiment.
-        train_samples: N.
-        test_samples: M.
-    """
-
-    def __init__(self, name: str, config: ExperimentConfig, train_samples: int, test_samples: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.config = config
-        self.receiver = build_receiver(name, train_samples, config)
-        self.train_ND = torch.zeros(train_samples, self.receiver.width)
-        self.test_MD = torch.zeros(test_samples, self.receiver.width)
         self.report = Report(alpha=0.0, beta=0.0, macs_per_sample=0, parameters=0, **IDLE)
         self.saved = reference(0, "")
-        self._round = -1
-        self._rows: list[Tensor] = []
 
-    def remember(self, request: Message, reply: Message) -> None:
+    def remember(self, reply: Message) -> None:
         """Keep what a later answer needs."""
-        keeps = self.config.network.stand_in == "last"
         if reply.kind == Kind.REPORT:
             self.report = Report.from_json(reply.only(PartKind.CONTROL))
-        elif keeps and reply.kind in (Kind.EMBEDDING, Kind.EVALUATION):
-            kept, rows = self._place(request)
-            frame, samples = reply.only(PartKind.EMBEDDING), len(kept[rows])
-            plain = reply.kind == Kind.EVALUATION
-            kept[rows] = self._decode(frame, samples) if plain else self.receiver.decode(frame, samples)
 
     def answer(self, request: Message) -> Message:
         """Return what stands for the party's reply."""
         parts: tuple[Part, ...] = ()
         match request.kind:
-            case Kind.EMBED:
-                kept, rows = self._place(request)
-                parts = (Part(PartKind.EMBEDDING, self.receiver.compressor.compress(kept[rows], 0.0)),)
-            case Kind.EVALUATE:
-                kept, rows = self._place(request)
-                frame = encode_as(self.config.wire.values, kept[rows], f"{self.name}'s stand-in")
-                parts = (Part(PartKind.EMBEDDING, frame),)
+            case Kind.EMBED | Kind.EVALUATE:
+                parts = (Part(PartKind.EMBEDDING, b""),)
             case Kind.END_ROUND:
                 parts = (self.report.model_copy(update=IDLE).part(),)
             case Kind.DESCRIBE:
@@ -100,33 +67,16 @@ class StandIn:
         return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 
     def state_dict(self) -> State:
-        """Return what a server that is started again needs to answer alike: the answers kept so far."""
-        return {"train_ND": self.train_ND, "test_MD": self.test_MD, "report": self.report.model_dump(exclude_none=True)}
+        """Return what a server that is started again needs to answer alike."""
+        return {"report": self.report.model_dump(exclude_none=True)}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
-        self.train_ND, self.test_MD = state["train_ND"], state["test_MD"]
         self.report = Report.model_construct(**state["report"])  # checked when it came
-
-    def _decode(self, frame: Buffer, samples: int) -> Tensor:
-        shape = (samples, self.receiver.width)
-        return decode_finite(frame, shape, self.config.wire.values, f"{self.name}'s embedding")
 
     def _digest(self) -> str:
         """Stand for the digest of weights that are not here: by that of the party's last checkpoint."""
         return hashlib.sha256(f"absent, saved as {self.saved['digest']}".encode()).hexdigest()
-
-    def _place(self, request: Message) -> tuple[Tensor, Tensor | slice]:
-        """Return where the embeddings of a request's samples are kept: the store and its rows."""
-        if request.kind == Kind.EVALUATE:
-            wanted = SampleRange.from_json(request.only(PartKind.CONTROL))
-            return self.test_MD, slice(wanted.start, wanted.stop)
-        if request.round_index != self._round:
-            training, samples = self.config.training, len(self.train_ND)
-            steps = steps_in_round(training.steps_per_round, samples, training.batch_size)
-            self._rows = batch_rows(self.config.seed, request.round_index, steps, samples, training.batch_size)
-            self._round = request.round_index
-        return self.train_ND, self._rows[request.exchange]
 
 
 class DroppableLink:
@@ -158,7 +108,7 @@ class DroppableLink:
 
         def keep(reply: Message) -> T:
             taken = take(reply)
-            self.stand_in.remember(request, reply)
+            self.stand_in.remember(reply)
             return taken
 
         return self._or_instead(lambda link: link.send(request, keep), lambda: take(self.stand_in.answer(request)))

@@ -176,25 +176,28 @@ def test_validation_samples_come_from_the_training_and_the_test_stays_unseen(tmp
 
 
 @pytest.mark.filterwarnings("ignore:data.tables")
-def test_new_rows_are_predicted_as_the_test_samples_were_and_absent_rows_by_the_stand_in(tmp_path):
+def test_new_rows_are_predicted_as_the_test_samples_were_and_missing_rows_by_the_placeholder(tmp_path):
     config = experiment(tmp_path)
     server = build_in_process(config, start_runtime(config))
     server.train_round(0)
     parties = parties_of(server)
     paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties}
-    expected = predict(server, {})
+    expected = predict(server)
     new = open_source(config).read_tables(paths)
     of_id = {int(identity): row for row, identity in enumerate(new.whole.ids)}
     rows = torch.tensor([of_id[int(identity)] for identity in parties[0].test.ids])
     for party, part in zip(parties, new.parts, strict=True):
         party.test = party.preparation.apply(part)
     server.test_labels_N = torch.zeros(len(new.whole), dtype=torch.int64)
-    zeros = {"register": torch.zeros(4)}
-    torch.testing.assert_close(predict(server, zeros, new.present)[rows], expected)
-    assert int((~new.present["register"]).sum()) == FLIGHTS - FLIGHTS // 40 * 35
-    without = predict(server, zeros)
+    server.test_present_MK = torch.stack([new.present[party.name] for party in parties], dim=1)
+    predicted = predict(server)
+    torch.testing.assert_close(predicted[rows], expected)
     lacking = ~new.present["register"]
-    assert torch.equal(predict(server, zeros, new.present)[lacking], without[lacking])
+    assert int(lacking.sum()) == FLIGHTS - FLIGHTS // 40 * 35
+    assert torch.equal(predicted[lacking], predict(server, ["register"])[lacking])
+    ones = predict(server, instead={"register": torch.ones(4)})
+    assert torch.equal(ones[~lacking], predicted[~lacking])
+    assert not torch.equal(ones[lacking], predicted[lacking])
 
 
 @given(

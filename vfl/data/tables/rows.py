@@ -1,6 +1,6 @@
 """An owner's rows as raw samples: numbers as they are, categories as hashes.
 
-Shapes: N samples, F numbers, K columns of categories.
+Shapes: N samples, F numbers, K columns of categories, O owners.
 """
 
 import warnings
@@ -21,7 +21,7 @@ MISSING = -1
 
 
 def raw_samples(table: Table, rows: Rows, ids: Tensor, numbers: Sequence[str], categories: Sequence[str]) -> Samples:
-    """Return some rows of a table: float64 [N, F] and int64 [N, K], columns in the order given."""
+    """Return some rows of a table: float64 [N, F] and int64 [N, K], columns in the order given; -1 is a missing row."""
     values = torch.empty(len(rows), len(numbers), dtype=torch.float64)
     hashes = torch.empty(len(rows), len(categories), dtype=torch.int64)
     for place, name in enumerate(numbers):
@@ -33,7 +33,14 @@ def raw_samples(table: Table, rows: Rows, ids: Tensor, numbers: Sequence[str], c
         assert isinstance(column, Categories)
         hash_of = np.array([*map(text_hash, column.names), MISSING], np.int64)  # the last is that of code -1
         hashes.numpy()[:, place] = hash_of[column.codes[rows]]
-    return Samples(ids, values, more=(hashes,))
+    held = gaps_of([rows])
+    return Samples(ids, values, more=(hashes,), present=None if held is None else held[:, 0])
+
+
+def gaps_of(rows: Sequence[Rows]) -> Tensor | None:
+    """Return whether each owner has a row for each sample, bool [N, O], -1 being none; None where all have all."""
+    held_NO = torch.from_numpy(np.stack([each >= 0 for each in rows], axis=1))
+    return None if bool(held_NO.all()) else held_NO
 
 
 def check_columns(table: Table, train: Rows, numbers: Sequence[str], categories: Sequence[str]) -> None:

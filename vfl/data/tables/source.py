@@ -3,7 +3,7 @@
 A raw sample has two tensors: its numbers, float64 [F] with NaN for what is missing, and its categories, int64 [K], a
 hash of each value. Names of columns and categories stay where the files are.
 
-Shapes: N samples, F numbers, K columns of categories.
+Shapes: N samples, F numbers, K columns of categories, O owners.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Signatures of torch and numpy are partly untyped.
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, Labels, PartyData
@@ -30,7 +31,7 @@ from vfl.data.tables.join import Joined, join, matched, split_rows
 from vfl.data.tables.keys import Rows, key_cells, keys_of, read_test_keys
 from vfl.data.tables.labels import read_labels, refuse_copies
 from vfl.data.tables.preparation import TablePreparation
-from vfl.data.tables.rows import check_columns, raw_samples
+from vfl.data.tables.rows import check_columns, gaps_of, raw_samples
 from vfl.random import generator
 
 
@@ -182,9 +183,10 @@ class Tables(Source):
     def _part(self, owner: str, table: Table, joined: Joined, train: Rows, test: Rows) -> PartyData:
         numbers, categories = self.columns(owner)
         rows, ids = joined.rows[owner], joined.ids
-        if (rows < 0).any():
-            raise TableError(f"{table.path}: {int((rows < 0).sum())} samples have no row here; use data.join=inner")
-        check_columns(table, rows[train], numbers, categories)
+        held = rows[train][rows[train] >= 0]
+        if len(held) == 0:
+            raise TableError(f"{table.path}: no training sample has a row here; leave the owner out")
+        check_columns(table, held, numbers, categories)
         return PartyData(
             owner,
             raw_samples(table, rows[train], ids[train], numbers, categories),
@@ -204,7 +206,14 @@ class Tables(Source):
             if len(values[part].unique()) < 2:
                 where = f"{table.path}: label column {name!r}"
                 raise TableError(f"{where}: has one value only in the {split} samples; it needs two or more")
-        return LabelData(classes, Labels(ids[train], values[train]), Labels(ids[test], values[test]))
+        held = (Labels(ids[part], values[part], self._present(joined, part)) for part in (train, test))
+        return LabelData(classes, *held)
+
+    def _present(self, joined: Joined, part: Rows) -> Tensor | None:
+        """Return which of some samples each owner has a row for, bool [N, O]; None where all have all."""
+        if not all(owner in joined.rows for owner in self.parties):
+            return None
+        return gaps_of([joined.rows[owner][part] for owner in self.parties])
 
     def _split_rows(self, joined: Joined) -> tuple[Rows, Rows]:
         keys = None if self.data.test_file is None or joined.test is not None else self._test_keys(joined)

@@ -1,0 +1,218 @@
+"""Missing rows and party dropout: who takes part, what is trained, and that nothing is spent on the others."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from models.mlp import MLP
+from parties.feature_party import FeatureParty
+from parties.head_server import HeadServer
+from parties.local import build_parties
+from vfl.data.files import LabelData, PartyData
+from vfl.data.source import Split
+from vfl.data.sources.images import ImageGrid
+from vfl.optim import build_optimizer
+from vfl.runtime import start_runtime
+from vfl.vertical.batches import batch_rows
+from vfl.vertical.presence import Presence, pack, rows_of, spread, unpack
+from vfl.wire.codec import dense_frame_size
+from vfl.wire.messages import MessageError
+
+SHARES = (1.0, 0.7, 0.5, 0.06)
+"""Of the samples that each party has a row for: the last one has often one in a batch, or none."""
+
+
+@given(st.integers(0, 5), st.sampled_from([0.0, 0.3, 0.9]), st.integers(1, 4), st.booleans())
+def test_of_the_parties_with_a_row_one_stays(seed: int, dropout: float, parties: int, gaps: bool):
+    held_NK = torch.rand(60, parties, generator=torch.Generator().manual_seed(seed)) < 0.6
+    presence = Presence(held_NK if gaps else None, parties, dropout, seed)
+    held_NK = held_NK if gaps else torch.ones_like(held_NK)
+    batches = batch_rows(seed, 1, 3, 60, 20)
+    drawn = presence.of_round(1, batches)
+    for rows_B, present_BK in zip(batches, drawn, strict=True):
+        assert not (present_BK & ~held_NK[rows_B]).any()
+        assert torch.equal(present_BK.any(1), held_NK[rows_B].any(1))
+        if dropout == 0:
+            assert torch.equal(present_BK, held_NK[rows_B])
+    assert all(map(torch.equal, presence.of_round(1, batches), drawn))
+    if dropout and parties > 1:
+        assert not all(map(torch.equal, presence.of_round(2, batches), drawn))
+
+
+def test_a_party_is_left_out_as_often_as_was_asked():
+    rows_B = torch.arange(40_000)
+    (present_BK,) = Presence(None, 2, 0.3, 0).of_round(0, [rows_B])
+    left_out = 0.3 - 0.3**2 / 2  # where both would be, one of them stays
+    torch.testing.assert_close((~present_BK).float().mean(0), torch.full((2,), left_out), atol=0.01, rtol=0)
+
+
+def test_who_takes_part_travels_as_bits():
+    present = [torch.tensor([True, False, True]), torch.tensor([False] * 7)]
+    batches = [torch.arange(3), torch.arange(7)]
+    assert len(pack(present)) == 2
+    assert all(map(torch.equal, unpack(pack(present), batches), present))
+    with pytest.raises(MessageError, match="presence of 8 samples came, the round has 10"):
+        unpack(b"\0", batches)
+    rows_nD = torch.randn(2, 4)
+    assert torch.equal(rows_of(spread(rows_nD, present[0], float("nan")), present[0]), rows_nD)
+
+
+@pytest.fixture
+def build_gaps(configure, monkeypatch):
+    """Build the small experiment, of whose samples the parties have some only."""
+
+    def build(**sections) -> tuple[HeadServer, list[FeatureParty]]:
+        monkeypatch.setattr(ImageGrid, "split", lambda source: with_gaps(whole(source)))
+        config = configure(**sections)
+        return build_parties(config, start_runtime(config))
+
+    whole = ImageGrid.split
+    return build
+
+
+def with_gaps(split: Split) -> Split:
+    draw = torch.Generator().manual_seed(0)
+    present = {
+        part: torch.rand(len(getattr(split.labels, part).ids), 4, generator=draw) < torch.tensor(SHARES)
+        for part in ("train", "test")
+    }
+    parties = [
+        PartyData(
+            data.party,
+            replace(data.train, present=present["train"][:, k]),
+            replace(data.test, present=present["test"][:, k]),
+        )
+        for k, data in enumerate(split.parties)
+    ]
+    train, test = (replace(getattr(split.labels, part), present=present[part]) for part in ("train", "test"))
+    return Split(tuple(parties), LabelData(split.labels.classes, train, test))
+
+
+class Joint(nn.Module):
+    """One joint model, by hand: rows of a party that takes no part reach no model, a placeholder is in their place."""
+
+    def __init__(self, server: HeadServer, parties: list[FeatureParty]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(copy.deepcopy(party.model).train() for party in parties)
+        weights = dict(server.trainer.head.state_dict())
+        self.placeholder = nn.Parameter(weights.pop("placeholder").clone())
+        self.head = MLP(32, [16], 10)
+        self.head.load_state_dict(weights)
+        self.images = [party.train.features for party in parties]
+        self.labels_N = server.train_labels_N
+        config = server.config.training.optimizer
+        head = nn.ModuleList([self.head])
+        head.register_parameter("placeholder", self.placeholder)
+        self.optimizers = [build_optimizer(module, config) for module in (*self.models, head)]
+        self.sizes: set[int] = set()
+
+    def step(self, rows_B: torch.Tensor, present_BK: torch.Tensor) -> None:
+        parts = [self.embed(k, rows_B, present_BK[:, k].tolist()) for k in range(4)]
+        self.zero_grad()
+        F.cross_entropy(self.head(torch.cat(parts, 1)), self.labels_N[rows_B]).backward()
+        for optimizer, takes_part in zip(self.optimizers, [*present_BK.any(0), True], strict=True):
+            if takes_part:
+                optimizer.step()
+
+    def embed(self, k: int, rows_B: torch.Tensor, present: list[bool]) -> torch.Tensor:
+        own = [row for row, here in zip(rows_B.tolist(), present, strict=True) if here]
+        self.sizes.add(len(own))
+        self.models[k].train(len(own) > 1)
+        embedded = iter(self.models[k](self.images[k][own]) if own else ())
+        return torch.stack([next(embedded) if here else self.placeholder[8 * k : 8 * k + 8] for here in present])
+
+
+@pytest.mark.parametrize("labels", ["shared", "server"])
+def test_training_with_missing_rows_equals_the_joint_model_with_placeholders(build_gaps, labels: str):
+    optimizer = {"learning_rate": 0.01, "momentum": 0.9}
+    training = {"rounds": 4, "batch_size": 16, "labels": labels, "party_dropout": 0.2, "optimizer": optimizer}
+    server, parties = build_gaps(training=training)
+    joint = Joint(server, parties)
+    for round_index in range(6):
+        server.train_round(round_index)
+        for rows_B, present_BK in zip(server.batches(round_index), server.present, strict=True):
+            joint.step(rows_B, present_BK)
+    assert {0, 1} < joint.sizes
+    expected = joint.head.state_dict() | {"placeholder": joint.placeholder}
+    for module, weights in [(server.trainer.head, expected)] + [
+        (party.model, model.state_dict()) for party, model in zip(parties, joint.models, strict=True)
+    ]:
+        for name, value in module.state_dict().items():
+            torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=1e-5)
+    assert joint.placeholder.detach().abs().min() > 0
+
+
+PRUNED = {"lightweighting": {"alpha": {1: 0.3}, "beta": {0: 0.4, 2: 0.7}, "error_feedback": True}}
+
+
+def run(built: tuple[HeadServer, list[FeatureParty]], rounds: int, start: int = 0) -> HeadServer:
+    for round_index in range(start, rounds):
+        built[0].train_round(round_index)
+    return built[0]
+
+
+def test_replay_and_broadcast_give_equal_bits_and_a_resumed_run_the_same(build_gaps):
+    def settings(head_sync: str):
+        return {"training": {"local_iterations": 2, "head_sync": head_sync, "party_dropout": 0.3}, **PRUNED}
+
+    replayed = run(build_gaps(**settings("replay")), 3)
+    assert {report.head_drift for report in replayed.reports.values()} == {0.0}
+    half = run(build_gaps(**settings("broadcast")), 2)
+    resumed = build_gaps(**settings("broadcast"))
+    resumed[0].load_state_dict(copy.deepcopy(half.state_dict()))
+    summary = run(resumed, 3, start=2).summary()
+    assert summary["model_digest"] == replayed.summary()["model_digest"]
+    assert resumed[0].evaluate() == replayed.evaluate()
+
+
+@pytest.mark.parametrize("labels", ["shared", "server"])
+def test_what_is_missing_costs_no_bytes_and_no_macs(build_gaps, labels: str):
+    server, parties = build_gaps(training={"labels": labels, "local_iterations": 2, "party_dropout": 0.3})
+    rows = [0] * 4
+    frames = [[], [], [], []]  # of each party's embeddings, dense
+    for round_index in range(2):
+        server.train_round(round_index)
+        for present_BK in server.present:
+            counts = present_BK.sum(0).tolist()
+            rows = [before + new for before, new in zip(rows, counts, strict=True)]
+            for k, count in enumerate(counts):
+                frames[k].append(dense_frame_size((count, 8)) if count else 0)
+    part, total = 5, sum(map(sum, frames))  # 5: a part's header
+    exchanges = len(frames[0])
+    for k, party in enumerate(parties):
+        costs = server.costs[party.name]
+        assert costs.train_macs == costs.unpruned_train_macs == rows[k] * party.macs * 2 * 3
+        assert costs.uplink_bytes["embedding"] <= sum(frames[k]) + part * exchanges
+        assert costs.dense_uplink_bytes["embedding"] == sum(frames[k]) + part * exchanges
+        if labels == "server":
+            assert costs.dense_downlink_bytes["gradient"] == sum(frames[k]) + part * exchanges
+            assert costs.downlink_bytes["presence"] == 2 * (part + 3 * 16 // 8)
+        else:
+            assert costs.dense_downlink_bytes["embedding"] == total - sum(frames[k]) + 3 * part * exchanges
+            assert "presence" not in costs.downlink_bytes
+    assert 0 < rows[3] < rows[2] < rows[0]
+
+
+def test_missing_test_rows_are_neither_embedded_nor_sent(build_gaps):
+    server, parties = build_gaps(evaluation={"batch_size": 4, "batch_statistics": "running"})
+    server.evaluate()
+    assert {int(held_B.sum()) for held_B in parties[3].test.present.split(4)} == {0, 1}
+    for party in parties:
+        assert party.evaluated.macs == int(party.test.present.sum()) * party.macs
+    embeddings = server.test_embeddings(0, 40, server.links[1:])
+    assert embeddings["party_1"].isnan().all()
+    for party in parties[1:]:
+        assert torch.equal(embeddings[party.name].isnan().any(1), ~party.test.present)
+
+
+def test_a_server_that_wants_rows_that_a_party_lacks_is_refused(build_gaps):
+    server, _ = build_gaps(training={"labels": "server"})
+    server.presence = replace(server.presence, held_NK=None)
+    with pytest.raises(MessageError, match="party_2 has no row for samples that the server wants; match the tables"):
+        server.train_round(0)
