@@ -45,6 +45,8 @@ class MatchingOwner:
         self._samples = _sample_order(keys)
         self._places: list[Rows] = []
         """Parts of the result that have come."""
+        self.raised = 0
+        """Points of others, so far."""
 
     def handle(self, request: Message) -> Message:
         """Answer a message. Raises MessageError for one that does not belong here, OSError where nothing is saved."""
@@ -61,6 +63,7 @@ class MatchingOwner:
                 return (Part(PartKind.POINTS, self._in_parts(raise_keys, keys, 1)),)
             case Kind.RAISE:
                 points = bytes(request.only(PartKind.POINTS))
+                self.raised += len(points) // POINT_BYTES
                 return (Part(PartKind.POINTS, self._in_parts(raise_points, points, POINT_BYTES)),)
             case Kind.PLACES if self.keys.known_as is not None:
                 return (Part(PartKind.PLACES, self._placed(ListRange.from_json(request.only(PartKind.CONTROL)))),)

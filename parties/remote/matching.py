@@ -99,10 +99,14 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
     hello = Hello(party=name, instance=secrets.token_hex(8), agreement=match_agreement(config))
     workers = config.threads or os.cpu_count() or 1
 
+    owners: list[MatchingOwner] = []
+
+    def restore() -> MatchingOwner:
+        owners.append(MatchingOwner(name, keys, config.data.join, path, pool, workers))
+        return owners[-1]
+
     def begin(welcome: Envelope) -> Answer:
-        return MatchingWorker(
-            welcome.run, lambda: MatchingOwner(name, keys, config.data.join, path, pool, workers)
-        ).answer
+        return MatchingWorker(welcome.run, restore).answer
 
     dialer = Dialer(
         lambda: Envelope(version=PROTOCOL_VERSION, hello=hello),
@@ -118,8 +122,8 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
         run_dir.mkdir(parents=True, exist_ok=True)
     with multiplying(workers) as pool, only_process_in(run_dir), dialer:
         goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
-    if path.exists():
-        console.print(f"{name}: {path} holds the match")
+    raised = sum(owner.raised for owner in owners)
+    console.print(f"{name}: {raised:,} points of others were multiplied; the result is {path}")
     return goodbye
 
 

@@ -7,7 +7,7 @@ import yaml
 from rich.console import Console
 
 from parties.predict import predict_in_process
-from parties.remote.together import SERVER
+from parties.remote.supervisor import SERVER
 from vfl.atomic import write_atomically
 from vfl.experiments.run import run_experiment
 
