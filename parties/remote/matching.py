@@ -187,4 +187,4 @@ class ShowPace:
 
 def _check(config: ExperimentConfig) -> None:
     if config.data.dataset.kind != "tables" or len(config.data.tables) < 2:
-        raise ConfigError("data.tables: a match needs data.dataset.kind=tables and two owners or more")
+        raise ConfigError("data.tables: a match needs data.dataset.kind=tables and two owners; {} for those elsewhere")
