@@ -282,7 +282,7 @@ class FeatureParty:
         """Return the frame of the mean [1, D] of the finished model's embeddings of the training samples."""
         rows_N = self.train.held_rows()
         total_D = torch.zeros(self.sender.receiver.width, dtype=torch.float64)
-        for rows_B in rows_N.split(self.config.evaluation.batch_size):
+        for rows_B in torch.split(rows_N, self.config.evaluation.batch_size):
             embedding_BD = self.evaluated.embed("finished", self.batch(self.train, rows_B), 0.0)
             total_D += embedding_BD.double().sum(dim=0).cpu()
         mean_1D = (total_D / len(rows_N)).float().unsqueeze(0)

@@ -354,8 +354,8 @@ class HeadServer:
         parts, head_digest = self.protocol.start_round(self.trainer, self.present)
         self.ratios = self.recorded.get(round_index) or self.assign(round_index, self.clock.history)
         self.unmet = tell_unmet(self.ratios, self.unmet)
-        tell = self.config.evaluation.tell_parties and self.tested is not None
-        tested = {self.metric: self.tested[f"{self.metric}/test"]} if tell else None
+        told = self.tested if self.config.evaluation.tell_parties else None
+        tested = None if told is None else {self.metric: told[f"{self.metric}/test"]}
         self.assigned = {
             name: RoundStart(alpha=ratios.alpha, beta=ratios.beta, head_digest=head_digest, tested=tested)
             for name, ratios in ((link.name, self.ratios.get(link.name, Ratios())) for link in self.links)
@@ -465,8 +465,8 @@ class HeadServer:
         """
         down = direction == "downlink"
         forwarded = down and self.config.training.labels == "shared"
-        samples = self.present[exchange - down].sum(dim=0).tolist()
-        for receiver, rows in zip(self.receivers, samples, strict=True):
+        samples_K = self.present[exchange - down].sum(dim=0)
+        for receiver, rows in zip(self.receivers, map(int, samples_K), strict=True):
             if (receiver.sender == name) != forwarded:
                 yield dense_frame_size((rows, receiver.width)) if rows else 0
 

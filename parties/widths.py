@@ -60,8 +60,10 @@ def draw_widths(title: str, parties: Mapping[str, Description]) -> "np.ndarray[A
     layers = max(len(party.widths) for party in parties.values())
     figure = Figure(figsize=(1 + 3.2 * columns, 0.8 + rows * (0.7 + 0.24 * layers)), dpi=110, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    for place, (name, party) in enumerate(parties.items(), start=1):
-        axes = figure.add_subplot(rows, columns, place)
+    every = figure.subplots(rows, columns, squeeze=False).flat
+    for axes in every[len(parties) :]:
+        axes.remove()
+    for axes, (name, party) in zip(every, parties.items(), strict=False):
         layer_names = list(party.widths)
         axes.barh(layer_names, [party.original_widths[layer] for layer in layer_names], color=FULL, label="as built")
         bars = axes.barh(layer_names, [party.widths[layer] for layer in layer_names], color=KEPT, label="left")
@@ -71,6 +73,6 @@ def draw_widths(title: str, parties: Mapping[str, Description]) -> "np.ndarray[A
         axes.set_title(name, fontsize=10)
         axes.tick_params(labelsize=8)
     figure.suptitle(title, fontsize=10)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    figure.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())

@@ -4,7 +4,7 @@ Written as TensorBoard's own messages, for what PyTorch's ``add_hparams`` leaves
 come first.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportAttributeAccessIssue=false, reportMissingTypeStubs=false
+# pyright: reportAttributeAccessIssue=false, reportMissingTypeStubs=false, reportUnknownParameterType=false
 # The messages are generated without stubs.
 
 from collections.abc import Iterable, Mapping

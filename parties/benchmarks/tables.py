@@ -74,7 +74,7 @@ class Sides:
         self.server = build_head_server(links, labels, self.labels_N, self.config, self.runtime)
         spec = self.config.models.feature
         models = [build_feature_model("mlp", model_spec(spec, each.features)) for each in preparations.values()]
-        head = build_head(self.config, task, self.runtime).head
+        head = build_head(self.config, task, self.runtime, labels.presence(self.config)).head
         self.joint = JointTrainer(models, head, task, self.config.training.optimizer, self.runtime)
         self.features = [part.features for part in parts.values()]
         self.round_index = 0

@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from rich.console import Console
 
-import parties.benchmarks.light_model  # noqa: F401  # the processes know it by name
+import parties.benchmarks.light_model  # noqa: F401  # pyright: ignore[reportUnusedImport]  # processes know it by name
 from parties.benchmarks.vertical import CLASSES, Stepped, random_data
 from parties.build import TrainingLabels, build_head_server, feature_config
 from parties.remote.joining import DataDigests, Expected, Terms

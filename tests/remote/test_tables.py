@@ -1,6 +1,7 @@
 """Owners of tables as processes, each with a table of its own alone: the bits of one process, also of new rows."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -34,7 +35,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     (tmp_path / "new").mkdir()
     old = write_tables(tmp_path / "old", range(ROWS), labelled=True)
     new = write_tables(tmp_path / "new", range(1000, 1020), labelled=False)
-    tables = {owner: {"file": str(path), "key": "k"} for owner, path in old.items()}
+    tables: dict[str, dict[str, Any]] = {owner: {"file": str(path), "key": "k"} for owner, path in old.items()}
     tables["bank"] |= {"label": "late", "features": {"age": "number", "job": "category"}}
     data = {"dataset": {"kind": "tables"}, "tables": tables, "train_samples": None, "test_samples": None}
     models = {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 8}}

@@ -87,7 +87,7 @@ def budget(given: Given) -> Assign:
         every = [each for spent in reports for each in spent.values()]
         if whole.seconds is not None:
             left_s = whole.seconds - sum(max(each.seconds for each in spent.values()) for spent in reports if spent)
-            return _in_time(given, round_index, reports, lambda *_: share * left_s)
+            return _in_time(given, round_index, reports, lambda _costs, _rates: share * left_s)
         if whole.macs is not None:
             limit = share * (whole.macs - sum(each.macs for each in every))
             return _within(given, round_index, reports, limit, "macs")
@@ -133,7 +133,7 @@ def _within(given: Given, round_index: int, reports: Reports, limit: float, unit
 
     goal = Goal(limit, amounts)
     levels = [Ratios(alpha=each) for each in ALPHAS] if unit == "macs" else [Ratios(beta=each) for each in BETAS]
-    return _explained(goal, choices, least_level(goal, levels, choices), present, given, set())
+    return _explained(goal, choices, least_level(goal, levels, choices), present, given, ())
 
 
 def present_of(rounds: Sequence[Spent]) -> Ratios:

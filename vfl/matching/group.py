@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from coincurve import GLOBAL_CONTEXT
-from coincurve import _libsecp256k1 as bindings
+from coincurve import _libsecp256k1 as bindings  # pyright: ignore[reportAttributeAccessIssue]  # made by cffi
 from coincurve.utils import get_valid_secret
 
 from vfl.wire.messages import Buffer, MessageError

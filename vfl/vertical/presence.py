@@ -82,4 +82,4 @@ def unpack(bits: Buffer, batches: Sequence[Tensor]) -> list[Tensor]:
     if len(bits) != -(-sum(sizes) // 8):
         raise MessageError(f"presence of {8 * len(bits)} samples came, the round has {sum(sizes)}")
     flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=sum(sizes)).astype(bool)
-    return list(torch.from_numpy(flags).split(sizes))
+    return list(torch.split(torch.as_tensor(flags), sizes))

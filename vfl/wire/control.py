@@ -134,7 +134,9 @@ class Prices(Control):
     @classmethod
     def restored(cls, saved: Mapping[str, Sequence[int]]) -> Self:
         """Return prices as a checkpoint has them: checked when they came."""
-        return cls.model_construct(**{name: tuple(each) for name, each in saved.items()})
+        return cls.model_construct(
+            macs_per_sample=tuple(saved["macs_per_sample"]), parameters=tuple(saved["parameters"])
+        )
 
     def curve(self, alphas: Sequence[float]) -> Curve:
         """Return the costs by the ratios that were asked for. Raises MessageError for other than one each."""

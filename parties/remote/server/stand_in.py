@@ -61,7 +61,21 @@ class StandIn:
                 free = (0,) * len(AskedRatios.from_json(request.only(PartKind.CONTROL)).alphas)
                 parts = (Prices(macs_per_sample=free, parameters=free).part(),)
             case (
-                Kind.MEAN | Kind.EMBEDDING | Kind.REPORT | Kind.EVALUATION | Kind.DONE | Kind.DESCRIPTION | Kind.PRICED
+                Kind.MEAN
+                | Kind.EMBEDDING
+                | Kind.REPORT
+                | Kind.EVALUATION
+                | Kind.DONE
+                | Kind.DESCRIPTION
+                | Kind.PRICED
+                | Kind.MATCH
+                | Kind.BROUGHT
+                | Kind.LIST
+                | Kind.RAISE
+                | Kind.POINTS
+                | Kind.PLACES
+                | Kind.PLACED
+                | Kind.MATCHED
             ):
                 raise AssertionError(f"nothing stands in for an answer to {request.kind.name}")
         return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)

@@ -131,7 +131,9 @@ def test_what_is_exported_of_the_preparation_prepares_the_same_rows(tmp_path):
     source = open_source(experiment(tmp_path))
     for part in source.split().parties:
         preparation = source.prepare(part.train)
-        exported = json.loads(source.preparation_text(part.party, preparation))
+        text = source.preparation_text(part.party, preparation)
+        assert text is not None
+        exported = json.loads(text)
         numbers, (hashes,) = part.test.features, part.test.more
         standardised = [
             ((column - each["mean"]) / each["std"]).nan_to_num(nan=0.0)

@@ -39,7 +39,9 @@ def raw_samples(table: Table, rows: Rows, ids: Tensor, numbers: Sequence[str], c
 
 def gaps_of(rows: Sequence[Rows]) -> Tensor | None:
     """Return whether each owner has a row for each sample, bool [N, O], -1 being none; None where all have all."""
-    held_NO = torch.from_numpy(np.stack([each >= 0 for each in rows], axis=1))
+    held_NO = torch.from_numpy(  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
+        np.stack([each >= 0 for each in rows], axis=1)
+    )
     return None if bool(held_NO.all()) else held_NO
 
 
