@@ -22,6 +22,7 @@ from vfl.lightweighting.controllers import Given
 from vfl.lightweighting.forecast import Forecast, Work
 from vfl.lightweighting.schedule import Assign, Ratios
 from vfl.loop import Metrics, finite
+from vfl.tasks import measure
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.clock import Clock, Worked, cost_since
 from vfl.vertical.decisions import decision_metrics, tell_unmet
@@ -32,6 +33,7 @@ from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Presence, spread
 from vfl.vertical.prices import build_forecast, scheduled_alphas
 from vfl.vertical.reports import RoundWork, check_report
+from vfl.vertical.subsets import AND, subsets_of
 from vfl.wire.codec import dense_frame_size
 from vfl.wire.control import AskedRatios, Description, EvaluatedModel, Prices, Report, RoundStart, SampleRange
 from vfl.wire.messages import MEASURING, Buffer, Kind, Message, MessageError, Part, PartKind, check_reply
@@ -122,6 +124,8 @@ class HeadServer:
         """Of the present round, at the start of each exchange."""
         self.tested: Metrics | None = None
         """Test of the parties' models as they are; None where they have changed since."""
+        self.subsets: dict[str, Metrics] = {}
+        """What each set of parties reached in the last test, by their names."""
 
     def train_round(self, round_index: int) -> Metrics:
         """Assign the ratios, run the round's exchanges, collect the parties' reports."""
@@ -199,13 +203,20 @@ class HeadServer:
 
     def _test(self, model: EvaluatedModel, name: str) -> Metrics:
         """Return metrics and mean loss of all test samples under ``name``, each party using one of its models."""
-        task, outputs, loss_sum = self.trainer.task, list[Tensor](), 0.0
+        names = tuple(link.name for link in self.links)
+        sets = subsets_of(names) if self.config.evaluation.subsets and name == "test" else [names]
+        outputs: dict[tuple[str, ...], list[Tensor]] = {each: [] for each in sets}
         for start, stop in self.test_batches():
-            outputs.append(self.outputs(self.test_embeddings(start, stop, self.links, model)))
-            loss_sum += task.test_loss(outputs[-1], self.test_labels_N[start:stop])
-        loss = finite(loss_sum / len(self.test_labels_N), "the test loss")
-        metrics = task.metrics(task.predictions(torch.cat(outputs)), self.test_labels_N)
-        return {f"{metric}/{name}": value for metric, value in metrics.items()} | {f"loss/{name}": loss}
+            there = self.test_embeddings(start, stop, self.links, model)
+            away = {party: self.missing(*embedding_BD.shape) for party, embedding_BD in there.items()}
+            for each in sets:
+                outputs[each].append(self.outputs(away | {party: there[party] for party in each}))
+        measured = {AND.join(each): measure(self.trainer.task, outputs[each], self.test_labels_N) for each in sets}
+        tagged = {f"{metric}/{name}": value for metric, value in measured[AND.join(names)].items()}
+        if len(sets) == 1:
+            return tagged
+        self.subsets = measured
+        return tagged | {f"{self.metric}_of/{each}": values[self.metric] for each, values in measured.items()}
 
     def test_batches(self) -> list[tuple[int, int]]:
         """Return first row and end of the batches in which the test samples are evaluated."""
@@ -273,6 +284,7 @@ class HeadServer:
             "model_digest": combined_digest(weights),
             "finished_model_digest": combined_digest(finished),
             "parties": parties,
+            **({"subsets": self.subsets} if self.subsets else {}),
         }
 
     def describe(self) -> dict[str, Description]:
@@ -300,6 +312,7 @@ class HeadServer:
             "reports": {name: report.model_dump(exclude_none=True) for name, report in self.reports.items()},
             "ratio_sums": self.ratio_sums,
             "tested": self.tested,
+            "subsets": self.subsets,
             "clock": self.clock.state_dict(),
             "unmet": self.unmet,
             "prices": {
@@ -322,6 +335,7 @@ class HeadServer:
         self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
         self.ratio_sums = own["ratio_sums"]
         self.tested = own.get("tested")  # checkpoints from before it was saved have none
+        self.subsets = own.get("subsets", {})  # nor these
         if "clock" in own:  # nor these
             self.clock.load_state_dict(own["clock"])
             self.unmet = own["unmet"]

@@ -3,6 +3,7 @@
 Shapes: B batch, N samples, C outputs of the head.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from vfl.config import ExperimentConfig
 from vfl.config.experiment import ClassWeights
 from vfl.data.config import TABLE_KINDS
+from vfl.loop import finite
 from vfl.metrics import (
     MANY_CLASS_METRICS,
     REGRESSION_METRICS,
@@ -124,6 +126,14 @@ class Regression:
     def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
         """Return RMSE, MAE and R^2."""
         return regression_metrics(predictions_NC[:, 0], labels_N)
+
+
+def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> dict[str, float]:
+    """Return metrics and mean loss of the head's outputs, in batches [B, C]. Raises Diverged for a loss not finite."""
+    batches = zip(outputs, labels_N.split([len(outputs_BC) for outputs_BC in outputs]), strict=True)
+    loss_sum = sum(task.test_loss(outputs_BC, labels_B) for outputs_BC, labels_B in batches)
+    metrics = task.metrics(task.predictions(torch.cat(list(outputs))), labels_N)
+    return metrics | {"loss": finite(loss_sum / len(labels_N), "the test loss")}
 
 
 def _regression(train_labels_N: Tensor, metric: str) -> Regression:

@@ -1,5 +1,6 @@
 """The report's files: every number where it belongs, one page that needs nothing else."""
 
+import json
 import re
 import runpy
 import signal
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from vfl.reports.figures import draw
 from vfl.reports.runs import load_subject
-from vfl.reports.tables import choice_table, errors_table, settings_table, time_table
+from vfl.reports.tables import choice_table, errors_table, settings_table, tables, time_table
 from vfl.reports.write import write_report
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "report.py"
@@ -164,3 +166,16 @@ def test_a_damaged_run_is_one_line(say: Callable[..., tuple[int, str]], one_run:
     assert code == 2
     assert "cannot be read" in err
     assert len(err.splitlines()) == 1
+
+
+def test_what_is_lost_without_a_party_is_drawn_and_listed(one_run: Path):
+    summary = json.loads((one_run / "summary.json").read_text())
+    reached = {"a+b": 0.9, "a": 0.8, "b": 0.3}
+    summary["subsets"] = {parties: {"accuracy": value} for parties, value in reached.items()}
+    (one_run / "summary.json").write_text(json.dumps(summary))
+    subject = load_subject(one_run)
+    (drawing,) = [each for each in draw(subject) if each.name == "subsets"]
+    heights = [bar.get_height() for bar in drawing.figure.axes[0].patches]
+    assert heights == pytest.approx([60.0, 10.0])
+    (table,) = [each for each in tables(subject) if each.title == "Sets of parties"]
+    assert table.rows == [("a, b", "90.00%"), ("a", "80.00%"), ("b", "30.00%")]

@@ -14,6 +14,7 @@ from models.mlp import MLP
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from parties.local import build_parties
+from parties.predict import accuracy, predict
 from vfl.data.files import LabelData, PartyData
 from vfl.data.source import Split
 from vfl.data.sources.images import ImageGrid
@@ -21,6 +22,7 @@ from vfl.optim import build_optimizer
 from vfl.runtime import start_runtime
 from vfl.vertical.batches import batch_rows
 from vfl.vertical.presence import Presence, pack, rows_of, spread, unpack
+from vfl.vertical.subsets import lost_without, subsets_of
 from vfl.wire.codec import dense_frame_size
 from vfl.wire.messages import MessageError
 
@@ -216,3 +218,27 @@ def test_a_server_that_wants_rows_that_a_party_lacks_is_refused(build_gaps):
     server.presence = replace(server.presence, held_NK=None)
     with pytest.raises(MessageError, match="party_2 has no row for samples that the server wants; match the tables"):
         server.train_round(0)
+
+
+def test_each_set_of_parties_is_tested_as_if_the_others_were_away(build_gaps):
+    server, _ = build_gaps(evaluation={"subsets": True}, training={"party_dropout": 0.3})
+    metrics = run((server, []), 1).evaluate()
+    assert [*server.subsets] == ["+".join(each) for each in subsets_of([f"party_{k}" for k in range(1, 5)])]
+    assert len(server.subsets) == 15
+    assert server.subsets["party_1+party_2+party_3+party_4"]["loss"] == metrics["loss/test"]
+    for parties, values in server.subsets.items():
+        away = {link.name for link in server.links} - set(parties.split("+"))
+        assert values["accuracy"] == accuracy(predict(server, away), server.test_labels_N)
+        assert metrics[f"accuracy_of/{parties}"] == values["accuracy"]
+    assert server.summary()["subsets"] == server.subsets
+    values = {parties: each["accuracy"] for parties, each in server.subsets.items()}
+    whole = values["party_1+party_2+party_3+party_4"]
+    names = [link.name for link in server.links]
+    assert lost_without(values, names, "accuracy")["party_1"] == whole - values["party_2+party_3+party_4"]
+    assert lost_without(values, names, "log_loss")["party_1"] == values["party_2+party_3+party_4"] - whole
+
+
+def test_of_many_parties_those_that_lack_one_are_tested_and_single_ones():
+    assert len(subsets_of("abcdef")) == 63
+    assert len(set(subsets_of("abcdefgh"))) == 1 + 8 + 8
+    assert subsets_of("a") == [("a",)]

@@ -15,6 +15,7 @@ from vfl.metrics import axis, drawn, title
 from vfl.reports.judge import pareto_front, sent_bytes, train_macs
 from vfl.reports.runs import Subject, Variant, is_number, key_label, setting_label
 from vfl.reports.style import COLORS, INK, MARKERS, curve_style, dress, legend_below, new_figure
+from vfl.reports.subsets import CAPTION, draw_lost, tested_variants
 from vfl.results import Quantity, RunResult
 
 ON_LIGHT, ON_DARK = "#010101", "#FFFFFF"
@@ -45,7 +46,13 @@ def draw(subject: Subject) -> list[Drawing]:
         ]
     else:
         drawings += _spent(subject)
-    return drawings + ([] if subject.simulated else _errors(subject))
+    return drawings + _subsets(subject) + ([] if subject.simulated else _errors(subject))
+
+
+def _subsets(subject: Subject) -> list[Drawing]:
+    variants = tested_variants(subject)
+    heading = f"{_score(subject)} that is lost without a party"
+    return [Drawing("subsets", heading, CAPTION, draw_lost(subject, variants))] if variants else []
 
 
 def _scores(subject: Subject) -> list[Drawing]:

@@ -21,6 +21,7 @@ from vfl.reports.judge import (
 )
 from vfl.reports.markdown import section, table
 from vfl.reports.runs import ReportedRun, Subject, Variant
+from vfl.reports.subsets import CAPTION, subset_rows, tested_variants
 from vfl.results import Quantity, RunResult
 
 MOST_PARTIES = 16
@@ -45,7 +46,14 @@ def tables(subject: Subject) -> list[TableData]:
     """Return the tables that apply, those of the parties apart."""
     choice = [choice_table(subject)] if subject.saves else []
     errors = [] if subject.simulated else [errors_table(subject)]
-    return [*choice, settings_table(subject), time_table(subject), *errors]
+    return [*choice, settings_table(subject), time_table(subject), *_subsets_table(subject), *errors]
+
+
+def _subsets_table(subject: Subject) -> list[TableData]:
+    variants = tested_variants(subject)
+    headings = ("parties", *(variant.label for variant in variants))
+    caption = f"Test {title(subject.metric)} of each set of parties, mean over the seeds. {CAPTION}"
+    return [TableData("Sets of parties", caption, headings, subset_rows(variants))] if variants else []
 
 
 def settings_table(subject: Subject) -> TableData:
