@@ -17,7 +17,8 @@ from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
 from vfl.tasks import Task, task_of
-from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, build_compressor
+from vfl.vertical.compressors import gradient_compressor
+from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 from vfl.vertical.feature_models import build_feature_model, check_embedding
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import (
@@ -68,7 +69,7 @@ def build_head_server(
         links,
         [build_receiver(link.name, len(train.labels_N), config) for link in links],
         build_head(config, train.task, runtime, presence),
-        build_server_protocol(config),
+        build_server_protocol(config, len(train.labels_N)),
         train.labels_N,
         test_labels_N,
         config,
@@ -110,10 +111,14 @@ def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> Embed
     return EmbeddingReceiver(sender, width, build_compressor(config.wire), feedback)
 
 
-def build_server_protocol(config: ExperimentConfig) -> ServerProtocol:
-    """Build the server's side of the label protocol."""
+def build_server_protocol(config: ExperimentConfig, samples: int) -> ServerProtocol:
+    """Build the server's side of the label protocol, of so many training samples."""
     if config.training.labels == "server":
-        return ReturnGradients(config.wire.values)
+        gradients = config.wire.gradients
+        widths = [feature_config(config, name).embedding_size for name in config.parties]
+        residuals = [torch.zeros(samples, width) if gradients.error_feedback else None for width in widths]
+        compressor = gradient_compressor(config.wire)
+        return ReturnGradients([ResidualSender(compressor, gradients.beta, residual_ND) for residual_ND in residuals])
     return ShareEmbeddings(config.training.head_sync)
 
 
@@ -122,7 +127,7 @@ def build_party_protocol(
 ) -> PartyProtocol:
     """Build a party's side of the label protocol; only ``labels: shared`` gives it labels."""
     if labels is None:
-        return ReceivedGradient(config.wire.values, runtime.device)
+        return ReceivedGradient(gradient_compressor(config.wire), runtime.device)
     names = config.parties
     others = [build_receiver(other, len(labels.labels_N), config) for other in names if other != name]
     presence = labels.presence(config)

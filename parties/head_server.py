@@ -28,7 +28,7 @@ from vfl.vertical.clock import Clock, Worked, cost_since
 from vfl.vertical.decisions import decision_metrics, tell_unmet
 from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
 from vfl.vertical.head import HeadTrainer
-from vfl.vertical.labels import ServerProtocol
+from vfl.vertical.labels import Batch, ServerProtocol
 from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Presence, spread
 from vfl.vertical.prices import build_forecast, scheduled_alphas
@@ -160,7 +160,7 @@ class HeadServer:
         device = self.trainer.runtime.device
         embeddings = [embedding_BD.to(device) for embedding_BD in sent]
         labels_B = self.train_labels_N[rows_B.to(device)]
-        updates, losses = self.protocol.begin(self.trainer, frames, embeddings, labels_B, present_BK)
+        updates, losses = self.protocol.begin(self.trainer, Batch(rows_B, labels_B, frames, embeddings, present_BK))
         steps_left = self.config.training.local_iterations - len(losses)
         self.open = OpenExchange(updates, losses, partial(self.trainer.steps, embeddings, labels_B, steps_left))
 
@@ -307,6 +307,7 @@ class HeadServer:
         """Return the server's state, and what the links keep of their parties."""
         own: State = {
             "head": self.trainer.state_dict(),
+            "protocol": self.protocol.state_dict(),
             "feedback": {receiver.sender: receiver.state_dict() for receiver in self.receivers},
             "costs": {name: asdict(costs) for name, costs in self.costs.items()},
             "reports": {name: report.model_dump(exclude_none=True) for name, report in self.reports.items()},
@@ -328,6 +329,7 @@ class HeadServer:
         own = state[OWNER]
         check_same_data("the labels", own["data_digest"], self._data_digest)
         self.trainer.load_state_dict(own["head"])
+        self.protocol.load_state_dict(own.get("protocol", {}))  # not in checkpoints from before it was saved
         for receiver in self.receivers:
             receiver.load_state_dict(own["feedback"][receiver.sender])
         self.costs = {name: PartyCosts(**costs) for name, costs in own["costs"].items()}

@@ -66,7 +66,10 @@ def test_an_unknown_key_names_the_nearest_known_one(digits: Path, key: str, near
 
 
 def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
-    assert refusal(digits, "wire.xyz=1") == "wire.xyz: unknown key; known: values, compressor, options"
+    assert (
+        refusal(digits, "wire.xyz=1")
+        == "wire.xyz: unknown key; known: values, compressor, bits, rounding, random_share, gradients, options"
+    )
 
 
 @pytest.mark.parametrize(
@@ -444,8 +447,12 @@ def test_what_both_sides_agree_on_is_what_they_compute_with(digits: Path):
         "training.labels",
         "training.local_iterations",
         "training.steps_per_round",
+        "wire.bits",
         "wire.compressor",
+        "wire.gradients",
         "wire.options",
+        "wire.random_share",
+        "wire.rounding",
         "wire.values",
     }
     replayed = {"models.head", "precision", "task"}

@@ -83,7 +83,10 @@ ALGORITHMS: "Registry[type[FederatedAlgorithm[Any]]]" = Registry(
 COMPRESSORS: "Registry[CompressorFactory]" = Registry(
     "lvfl.compressors",
     "compressor",
-    {"magnitude": "vfl.vertical.magnitude:magnitude"},
+    {
+        "magnitude": "vfl.vertical.compressors:magnitude",
+        "random_top_k": "vfl.vertical.compressors:randomised",
+    },
     "a callable that makes a vfl.vertical.embeddings.Compressor of the section `wire`",
 )
 """`wire.compressor`"""

@@ -10,6 +10,7 @@ resumed run needs no generator state in its checkpoint.
 import contextlib
 import hashlib
 import json
+import zlib
 from collections.abc import Generator
 
 import torch
@@ -32,6 +33,11 @@ def generator(seed: int, purpose: str, round_index: int = 0, owner: str = "") ->
     probability of about 1 %. Do not use it for secrets.
     """
     return torch.Generator().manual_seed(stream_seed(seed, purpose, round_index, owner))
+
+
+def stream_of(values: torch.Tensor, purpose: str) -> torch.Generator:
+    """Return the stream that belongs to float32 values on the CPU: of the same values always the same."""
+    return generator(zlib.crc32(values.contiguous().numpy()), purpose)
 
 
 @contextlib.contextmanager

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from vfl.vertical.compressors import magnitude
 from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
-from vfl.vertical.magnitude import Magnitude
 from vfl.wire.codec import CodecError, encode
+from vfl.wire.config import WireConfig
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -33,7 +34,7 @@ REFUSED = {
 def test_a_frame_that_is_not_as_agreed_is_refused_by_what_differs(case: str):
     frame, text = REFUSED[case]
     with pytest.raises(CodecError) as refused:
-        EmbeddingReceiver("party_1", 3, Magnitude("float32")).receive(frame, torch.arange(2))
+        EmbeddingReceiver("party_1", 3, magnitude(WireConfig())).receive(frame, torch.arange(2))
     assert str(refused.value) == f"party_1's embedding: {text}"
 
 

@@ -193,6 +193,13 @@ def test_a_falling_alpha_leaves_the_model_as_it_is(build):
     assert second["parameters/party_1"] == first["parameters/party_1"]
 
 
+QUANTISED = {
+    "compressor": "random_top_k",
+    "bits": 4,
+    "gradients": {"beta": 0.5, "bits": 8, "error_feedback": True},
+}
+
+
 @pytest.mark.parametrize("split", [1, 2, 3])
 @pytest.mark.parametrize("labels", ["shared", "server"])
 def test_resumed_equals_uninterrupted(build, split: int, labels: str):
@@ -200,6 +207,7 @@ def test_resumed_equals_uninterrupted(build, split: int, labels: str):
         "training": training(labels=labels, local_iterations=2),
         "lightweighting": {"alpha": {1: 0.2, 3: 0.5}, "beta": 0.5, "error_feedback": True},
         "channels_last": split == 2,
+        "wire": QUANTISED if split == 2 else {},
     }
     whole = run(build(**sections))
     first = run(build(**sections), split)

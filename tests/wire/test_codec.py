@@ -26,6 +26,7 @@ TORCH_TYPES: dict[ValueType, torch.dtype] = {
 }
 VALUE_TYPES = tuple(TORCH_TYPES)
 BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
+WHOLE: dict[int, ValueType] = {8: "int8", 4: "int4", 2: "int2"}
 
 
 def random_sparse(shape: tuple[int, ...], density: float, seed: int = 0) -> Tensor:
@@ -248,7 +249,7 @@ def test_entropy_bound() -> None:
         (torch.ones(3, dtype=torch.int64), "float32", "floating point"),
         (torch.ones((1,) * 9), "float32", "at most 8 dimensions"),
         (torch.ones(1).expand(2**16, 2**16), "float32", "send it in parts"),
-        (torch.ones(3), "int8", "unknown"),
+        (torch.ones(3), "int3", "unknown"),
     ],
 )
 def test_what_cannot_travel_is_refused(tensor: Tensor, values: ValueType, message: str) -> None:
@@ -282,7 +283,7 @@ ZERO = bytes(4)
         (header()[:8], "shorter than a header"),
         (b"\x02" + header()[1:], "version"),
         (header(frame_format=3), "unknown format"),
-        (header(values=3), "value type"),
+        (header(values=6), "value type"),
         (header(shape=(1,) * 9) + bytes(4), "dimensions"),
         (header(shape=(1, 1))[:-1], "cut short"),
         (header(nonzeros=13), "13 non-zero values"),
@@ -388,3 +389,27 @@ def test_noise_behind_a_valid_start_gives_only_codec_errors(noise: bytes) -> Non
             info = frame_info(frame)
             assert decoded.shape == info.shape
             assert int(decoded.view(torch.int32).count_nonzero()) == info.nonzeros <= 4096
+
+
+# --- whole numbers of few bits ---
+
+
+@settings(max_examples=150)
+@given(
+    st.sampled_from([8, 4, 2]), st.lists(st.tuples(st.sampled_from([0, 1, 3, 90]), st.integers(-128, 127)), max_size=30)
+)
+def test_whole_numbers_travel_exactly_in_the_smallest_form(width: int, runs: list[tuple[int, int]]) -> None:
+    low, high = -(2 ** (width - 1)), 2 ** (width - 1) - 1
+    entries = [value for zeros, number in runs for value in (*[0] * zeros, min(max(number, low), high))]
+    frame = encode(torch.tensor(entries, dtype=torch.float32), WHOLE[width])
+    assert_same_bits(decode(frame, shape=(len(entries),)), torch.tensor(entries, dtype=torch.float32))
+    sizes = slow_body_sizes([entry != 0 for entry in entries], 0)
+    assert len(frame) - 13 == min(
+        math.ceil(len(entries) * width / 8),
+        *(sizes[form] + math.ceil((len(entries) - entries.count(0)) * width / 8) for form in ("bitmap", "gaps")),
+    )
+    if entries:
+        with pytest.raises(ValueError, match="quantise the tensor first"):
+            encode(torch.tensor([*entries, high + 1.0]), WHOLE[width])
+        with pytest.raises(ValueError, match="quantise the tensor first"):
+            encode(torch.tensor([*entries, 0.5]), WHOLE[width])

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from vfl.lightweighting.sparsify import sparsify
-from vfl.vertical.embeddings import EmbeddingReceiver
-from vfl.vertical.magnitude import Magnitude
+from vfl.vertical.compressors import magnitude
+from vfl.vertical.embeddings import Compressor, EmbeddingReceiver
 from vfl.wire.codec import CodecError, ValueType, decode, encode
+from vfl.wire.config import WireConfig
 from vfl.wire.control import SampleRange
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, check_run
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pieces, unpack
@@ -19,18 +20,21 @@ from vfl.wire.parcel import Assembler, cut
 RUN = "0123456789abcdef"
 ROWS, WIDTH = 6, 5
 MUTATIONS = 100_000
+VALUES: tuple[ValueType, ...] = ("float32", "float16", "bfloat16")
 MIB = 1 << 20
 
 
-def originals() -> list[tuple[bytes, ValueType]]:
-    """Good envelopes of every kind that carries something, frames of every format."""
+WIRES = (*(WireConfig(values=values) for values in VALUES), *(WireConfig(bits=bits) for bits in (8, 4, 2)))
+
+
+def originals() -> list[tuple[bytes, Compressor]]:
+    """Good envelopes of every kind that carries something, frames of every format and value type."""
     values = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(2))
     asked = SampleRange(start=3, stop=7).part()
-    made: list[tuple[bytes, ValueType]] = []
-    types: tuple[ValueType, ...] = ("float32", "float16", "bfloat16")
-    for kind in types:
+    made: list[tuple[bytes, Compressor]] = []
+    for kind in map(magnitude, WIRES):
         for beta in (0.0, 0.4, 0.9):
-            frame = Part(PartKind.EMBEDDING, encode(sparsify(values, beta), kind))
+            frame = Part(PartKind.EMBEDDING, kind.compress(values, beta))
             for message in (Message(Kind.EMBED, 3, 1, (frame,)), Message(Kind.EVALUATE, 3, 1, (asked,))):
                 envelope = Envelope(version=PROTOCOL_VERSION, run=RUN, session=1, sequence=2, round=3, exchange=1)
                 envelope.reply = b""
@@ -39,7 +43,7 @@ def originals() -> list[tuple[bytes, ValueType]]:
         Envelope(version=PROTOCOL_VERSION, hello=Hello(party="party_1", agreement='{"seed": 1}', rounds=[1, 2])),
         Envelope(version=PROTOCOL_VERSION, run=RUN, goodbye=Goodbye(exit_code=3, reason="over")),
     ):
-        made.append((other.SerializeToString(), "float32"))
+        made.append((other.SerializeToString(), made[0][1]))
     return made
 
 
@@ -90,11 +94,10 @@ def read_all(data: bytes, receiver: EmbeddingReceiver) -> str:
 def test_mutated_messages_give_typed_errors_only():
     choice = random.Random(7)
     sources = originals()
-    receivers = {kind: EmbeddingReceiver("party_1", WIDTH, Magnitude(kind)) for _, kind in sources}
     ends: dict[str, int] = {}
     for _ in range(MUTATIONS):
         data, kind = choice.choice(sources)
-        end = read_all(mutate(data, choice), receivers[kind])
+        end = read_all(mutate(data, choice), EmbeddingReceiver("party_1", WIDTH, kind))
         ends[end] = ends.get(end, 0) + 1
     # Every layer has had its share: what passes them all is damaged in a value alone.
     assert ends.keys() == {"envelope", "codec", "message", "not finite", "read"}
@@ -103,7 +106,7 @@ def test_mutated_messages_give_typed_errors_only():
 
 def test_an_undamaged_message_is_read():
     data, kind = originals()[0]
-    assert read_all(data, EmbeddingReceiver("party_1", WIDTH, Magnitude(kind))) == "read"
+    assert read_all(data, EmbeddingReceiver("party_1", WIDTH, kind)) == "read"
 
 
 def resident_bytes(field: str) -> int:

@@ -16,6 +16,7 @@ Every key of an experiment, written by `python -m vfl.config.reference` from the
 differs from the defaults; on the command line a key is written with dots: `training.rounds=20`.
 """
 TYPES = {
+    "Bits": "8, 4, 2",
     "Positive": "whole number from 1",
     "Number": "number",
     "Fraction": "number from 0, below 1",

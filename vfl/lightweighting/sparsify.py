@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vfl.amounts import exact
+from vfl.random import stream_of
 
 # Integer type of the same width, and the mask that clears the sign: as integers, magnitudes keep their order.
 _MAGNITUDE_BITS = {
@@ -40,16 +41,47 @@ def sparsify(embedding_BD: Tensor, beta: float) -> Tensor:
     Raises:
         ValueError: beta outside [0, 1), or another element type.
     """
+    embedding_BD = embedding_BD.detach()
+    removed = _removed(embedding_BD, beta)
+    return embedding_BD if removed == 0 else _only(embedding_BD, _largest(embedding_BD, removed))
+
+
+def random_top_k(embedding_BD: Tensor, beta: float, share: float) -> Tensor:
+    """Keep as many entries as ``sparsify``, but in the mean a ``share`` of them drawn from those that it zeroes.
+
+    So no entry is never sent. Source: Zheng et al., "Reducing Communication for Split Learning by Randomized Top-k
+    Sparsification", IJCAI 2023; there k is of each sample, here of the mini-batch matrix. The draw is that of the
+    embedding's values, float32 on the CPU. Arguments, result and errors otherwise as of ``sparsify``.
+    """
+    embedding_BD = embedding_BD.detach()
+    removed = _removed(embedding_BD, beta)
+    if removed == 0:
+        return embedding_BD
+    stream = stream_of(embedding_BD, "random_top_k")
+    keep_BD = _largest(embedding_BD, removed)
+    kept, left_out = keep_BD.flatten().nonzero()[:, 0], (~keep_BD).flatten().nonzero()[:, 0]
+    drawn = (torch.rand(len(kept), generator=stream) < share).sum().clamp(max=removed)
+    keep_BD.view(-1)[kept[torch.randperm(len(kept), generator=stream)[:drawn]]] = False
+    keep_BD.view(-1)[left_out[torch.randperm(removed, generator=stream)[:drawn]]] = True
+    return _only(embedding_BD, keep_BD)
+
+
+def _removed(embedding_BD: Tensor, beta: float) -> int:
+    """How many entries are zeroed."""
     if not 0 <= beta < 1:
         raise ValueError(f"lightweighting.beta is {beta}: give a share of entries in [0, 1)")
     if embedding_BD.dtype not in _MAGNITUDE_BITS:
         raise ValueError(f"cannot sparsify {embedding_BD.dtype}: convert the embedding to float32 first")
-    embedding_BD = embedding_BD.detach()
-    removed = math.floor(exact(beta) * embedding_BD.numel())
-    if removed == 0:
-        return embedding_BD
+    return math.floor(exact(beta) * embedding_BD.numel())
+
+
+def _largest(embedding_BD: Tensor, removed: int) -> Tensor:
+    """Where the entries are that ``sparsify`` keeps when it removes so many."""
     key_BD = _ranking_key(embedding_BD)
-    keep_BD = key_BD > _kth_smallest(key_BD, removed)
+    return key_BD > _kth_smallest(key_BD, removed)
+
+
+def _only(embedding_BD: Tensor, keep_BD: Tensor) -> Tensor:
     # A product of bit patterns and 0 or 1: exact for every value, and ten times faster than torch.where.
     return (_bits(embedding_BD) * keep_BD).view(embedding_BD.dtype)
 

@@ -87,17 +87,7 @@ class EmbeddingReceiver:
 
     def decode(self, frame: Buffer, samples: int) -> Tensor:
         """Return what a frame holds, [samples, D], checked as by ``receive``; no estimate is used or moved."""
-        what, shape = f"{self.sender}'s embedding", (samples, self.width)
-        try:
-            received_BD = self.compressor.decompress(frame, shape)
-        except CodecError as error:
-            raise CodecError(f"{what}: {error}") from None
-        except Exception as error:  # another package's compressor at a peer's bytes
-            raise CodecError(f"{what}: {type(error).__name__}: {error}") from error
-        if tuple(received_BD.shape) != shape or received_BD.dtype != torch.float32:
-            got = f"{received_BD.dtype} {list(received_BD.shape)}"
-            raise CodecError(f"{what}: the compressor gives {got} instead of float32 {list(shape)}")
-        return check_finite(received_BD, what)
+        return decompressed(self.compressor, frame, (samples, self.width), f"{self.sender}'s embedding")
 
     def state_dict(self) -> State:
         """Return the estimates."""
@@ -107,6 +97,53 @@ class EmbeddingReceiver:
         """Restore the estimates."""
         if self.feedback is not None:
             self.feedback.load_state_dict(state)
+
+
+def decompressed(compressor: Compressor, frame: Buffer, shape: tuple[int, int], what: str) -> Tensor:
+    """Return what a frame holds, float32 on the CPU.
+
+    Raises CodecError, naming what it was, where it is malformed or not as agreed; ValueError for NaN and infinity.
+    """
+    try:
+        received_BD = compressor.decompress(frame, shape)
+    except CodecError as error:
+        raise CodecError(f"{what}: {error}") from None
+    except Exception as error:  # another package's compressor at a peer's bytes
+        raise CodecError(f"{what}: {type(error).__name__}: {error}") from error
+    if tuple(received_BD.shape) != shape or received_BD.dtype != torch.float32:
+        got = f"{received_BD.dtype} {list(received_BD.shape)}"
+        raise CodecError(f"{what}: the compressor gives {got} instead of float32 {list(shape)}")
+    return check_finite(received_BD, what)
+
+
+class ResidualSender:
+    """Compresses what nobody keeps an estimate of: a sample's gradients, at the server.
+
+    With residuals, what a frame leaves out of a sample's gradient is added to its next one: error feedback in the form
+    of Seide et al. (2014) and Karimireddy et al. (2019), whose state is the sender's alone.
+
+    Args:
+        compressor: as the receiver's.
+        beta: share of the entries to leave out.
+        residual_ND: zeros for every sample; None without error feedback.
+    """
+
+    def __init__(self, compressor: Compressor, beta: float, residual_ND: Tensor | None) -> None:
+        self.compressor = compressor
+        self.beta = beta
+        self.residual_ND = residual_ND
+
+    def send(self, gradient_BD: Tensor, rows_B: Tensor) -> bytes:
+        """Return the frame of gradients on the CPU; of no sample's an empty one."""
+        if not len(rows_B):
+            return b""
+        if self.residual_ND is None:
+            return self.compressor.compress(gradient_BD, self.beta)
+        whole_BD = gradient_BD + self.residual_ND[rows_B]
+        frame = self.compressor.compress(whole_BD, self.beta)
+        shape = len(rows_B), whole_BD.shape[1]
+        self.residual_ND[rows_B] = whole_BD - decompressed(self.compressor, frame, shape, "the gradient")
+        return frame
 
 
 class EmbeddingSender:

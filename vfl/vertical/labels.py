@@ -13,20 +13,30 @@ which a party takes part.
 
 import math
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from vfl.checkpoint import State
 from vfl.digest import weights_digest
-from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite, encode_as
+from vfl.vertical.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Presence, pack, rows_of, spread, unpack
-from vfl.wire.codec import ValueType
 from vfl.wire.messages import Buffer, Message, Part, PartKind
 
 HeadSync = Literal["replay", "broadcast"]
+
+
+class Batch(NamedTuple):
+    """What is on the server of an exchange, in the parties' order."""
+
+    rows_B: Tensor
+    labels_B: Tensor
+    frames: Sequence[Buffer]
+    embeddings: Sequence[Tensor]
+    present_BK: Tensor
+    """Who takes part in which sample, bool."""
 
 
 class ServerProtocol(Protocol):
@@ -39,15 +49,16 @@ class ServerProtocol(Protocol):
         """
         ...
 
-    def begin(
-        self,
-        trainer: HeadTrainer,
-        frames: Sequence[Buffer],
-        embeddings: Sequence[Tensor],
-        labels_B: Tensor,
-        present_BK: Tensor,
-    ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
+    def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Return each party's parts of the update, and the losses of the head's steps that were taken for it."""
+        ...
+
+    def state_dict(self) -> State:
+        """Return what the next rounds depend on."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
         ...
 
 
@@ -98,25 +109,26 @@ class ShareEmbeddings:
         parts = trainer.parts() if replays else ()
         return [parts] * present[0].shape[1], weights_digest(trainer.head.state_dict()) if replays else None
 
-    def begin(
-        self,
-        trainer: HeadTrainer,
-        frames: Sequence[Buffer],
-        embeddings: Sequence[Tensor],
-        labels_B: Tensor,
-        present_BK: Tensor,
-    ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
+    def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Return the others' frames for each party, with the theta_0 of this exchange when it is broadcast."""
-        parts = [Part(PartKind.EMBEDDING, frame) for frame in frames]
+        parts = [Part(PartKind.EMBEDDING, frame) for frame in batch.frames]
         head = trainer.parts() if self.head_sync == "broadcast" else ()
         return [(*parts[:k], *parts[k + 1 :], *head) for k in range(len(parts))], []
+
+    def state_dict(self) -> State:
+        """Nothing outlasts an exchange."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Nothing to restore."""
 
 
 class ReturnGradients:
     """Server's side of ``labels: server``: computes the gradient of every embedding and returns it to its owner."""
 
-    def __init__(self, values: ValueType) -> None:
-        self.values: ValueType = values
+    def __init__(self, senders: Sequence[ResidualSender]) -> None:
+        self.senders = senders
+        """One for each party."""
 
     def start_round(self, trainer: HeadTrainer, present: Sequence[Tensor]) -> tuple[list[tuple[Part, ...]], str | None]:
         """Return in which samples each party takes part, where it is not all: it knows no other's gaps. No theta_0."""
@@ -125,24 +137,30 @@ class ReturnGradients:
         by_party = zip(*(present_BK.unbind(1) for present_BK in present), strict=True)
         return [(Part(PartKind.PRESENCE, pack(own)),) for own in by_party], None
 
-    def begin(
-        self,
-        trainer: HeadTrainer,
-        frames: Sequence[Buffer],
-        embeddings: Sequence[Tensor],
-        labels_B: Tensor,
-        present_BK: Tensor,
-    ) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
+    def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Take the head's first step; its backward pass gives the gradients as well."""
-        representation_BP = torch.cat(list(embeddings), dim=1).requires_grad_()
-        loss = trainer.step(representation_BP, labels_B)
+        representation_BP = torch.cat(list(batch.embeddings), dim=1).requires_grad_()
+        loss = trainer.step(representation_BP, batch.labels_B)
         assert representation_BP.grad is not None
-        widths = [embedding.shape[1] for embedding in embeddings]
-        gradients: Sequence[Tensor] = torch.split(representation_BP.grad, widths, dim=1)
-        scale = gradient_scale(len(labels_B))
-        held = [rows_of(gradient, present_BK[:, k]) for k, gradient in enumerate(gradients)]
-        frames_down = [encode_as(self.values, each * scale, "the gradient") if len(each) else b"" for each in held]
-        return [(Part(PartKind.GRADIENT, frame),) for frame in frames_down], [loss]
+        widths = [embedding.shape[1] for embedding in batch.embeddings]
+        gradients = torch.split((representation_BP.grad * gradient_scale(len(batch.rows_B))).cpu(), widths, dim=1)
+        sent = [
+            sender.send(rows_of(gradient_BD, present_B), batch.rows_B[present_B])
+            for sender, gradient_BD, present_B in zip(self.senders, gradients, batch.present_BK.unbind(1), strict=True)
+        ]
+        return [(Part(PartKind.GRADIENT, frame),) for frame in sent], [loss]
+
+    def state_dict(self) -> State:
+        """Return what was not sent yet, by the party's place."""
+        kept = enumerate(sender.residual_ND for sender in self.senders)
+        return {str(place): residual_ND for place, residual_ND in kept if residual_ND is not None}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+        for place, residual_ND in state.items():
+            mine_ND = self.senders[int(place)].residual_ND
+            assert mine_ND is not None, "what is agreed does not change over a resume"
+            mine_ND.copy_(residual_ND)
 
 
 class HeadReplica:
@@ -267,8 +285,8 @@ def gradient_scale(batch_size: int) -> float:
 class ReceivedGradient:
     """Party's side of ``labels: server``: sees no label, no head and no other party's embedding."""
 
-    def __init__(self, values: ValueType, device: torch.device) -> None:
-        self.values: ValueType = values
+    def __init__(self, compressor: Compressor, device: torch.device) -> None:
+        self.compressor = compressor
         self.device = device
         self._batches: Sequence[Tensor] = []
         self._gradient_nD = torch.empty(0)
@@ -285,7 +303,8 @@ class ReceivedGradient:
         if len(frames) != 1:
             raise ValueError(f"{len(frames)} gradients came instead of 1")
         if len(sent_nD):
-            gradient_nD = decode_finite(frames[0], tuple(sent_nD.shape), self.values, "the gradient")
+            shape = len(sent_nD), sent_nD.shape[1]
+            gradient_nD = decompressed(self.compressor, frames[0], shape, "the gradient")
             self._gradient_nD = gradient_nD.to(self.device) / gradient_scale(len(self._batches[exchange]))
 
     def gradient(self, embedding_nD: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.forecast import ALPHAS, Curve, Forecast, Work
 from vfl.lightweighting.schedule import PartySchedule, named_parties
-from vfl.vertical.embeddings import EmbeddingReceiver, encode_as
+from vfl.vertical.compressors import gradient_compressor
+from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
 from vfl.wire.messages import Part, PartKind
 
@@ -41,7 +42,8 @@ def build_forecast(
         if shared:
             return head_bytes if broadcast else 0
         gradient_BD = _probe(work.batch_size, receiver_of[name].width)
-        return Part(PartKind.GRADIENT, encode_as(config.wire.values, gradient_BD, "a probe")).size
+        frame = gradient_compressor(config.wire).compress(gradient_BD, config.wire.gradients.beta)
+        return Part(PartKind.GRADIENT, frame).size
 
     return Forecast(work, curves, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
 

@@ -6,7 +6,7 @@ bit streams fill each byte from its lowest bit, and their padding bits are zero.
     offset   bytes  header field
     0        1      version, 1
     1        1      format: 0 dense, 1 bitmap, 2 gaps
-    2        1      value type: 0 float32, 1 float16, 2 bfloat16
+    2        1      value type: 0 float32, 1 float16, 2 bfloat16, 3 int8, 4 int4, 5 int2
     3        1      number of dimensions, 0 to 8
     4        1      k, the Rice parameter, 0 to 31; 0 unless gaps
     5        4      number of non-zero values (nnz below; n is the number of entries)
@@ -20,7 +20,8 @@ bit streams fill each byte from its lowest bit, and their padding bits are zero.
 A gap is the number of zero entries between a non-zero entry and the one before it (or the start), in row-major
 order. Golomb-Rice codes of gaps stay within a few percent of the entropy of random positions (R. F. Rice, "Some
 practical universal noiseless coding techniques", JPL 79-22, 1979). The unary stream needs no length: the other
-parts' are known, and its last byte holds the last one bit.
+parts' are known, and its last byte holds the last one bit. Whole numbers of 8, 4 and 2 bits, as two's complement, are
+a bit stream like the others.
 
 "Non-zero" speaks of bit patterns after conversion to the value type: -0.0 is sent, so decoding is exact.
 """
@@ -37,7 +38,7 @@ from torch import Tensor
 
 from vfl.wire.messages import MessageError
 
-ValueType = Literal["float32", "float16", "bfloat16"]
+ValueType = Literal["float32", "float16", "bfloat16", "int8", "int4", "int2"]
 Format = Literal["dense", "bitmap", "gaps"]
 
 MAX_DIMENSIONS = 8
@@ -45,7 +46,7 @@ MAX_RICE_K = 31
 
 _VERSION = 1
 _FORMATS: tuple[Format, ...] = ("dense", "bitmap", "gaps")
-_VALUE_TYPES: tuple[ValueType, ...] = ("float32", "float16", "bfloat16")
+_VALUE_TYPES: tuple[ValueType, ...] = ("float32", "float16", "bfloat16", "int8", "int4", "int2")
 _FIXED_HEADER = struct.Struct("<BBBBBI")
 
 BLOCK = 1 << 16
@@ -72,15 +73,20 @@ class FrameInfo(NamedTuple):
 class _Storage(NamedTuple):
     """How the values of one type lie in memory and in a frame. numpy knows their bits only: it has no bfloat16."""
 
-    floats: torch.dtype
+    numbers: torch.dtype
     bits: torch.dtype
     frame_bits: np.dtype[Any]
+    width: int
+    """Bits of a value in a frame."""
 
 
 _STORAGE: dict[ValueType, _Storage] = {
-    "float32": _Storage(torch.float32, torch.uint32, np.dtype("<u4")),
-    "float16": _Storage(torch.float16, torch.uint16, np.dtype("<u2")),
-    "bfloat16": _Storage(torch.bfloat16, torch.uint16, np.dtype("<u2")),
+    "float32": _Storage(torch.float32, torch.uint32, np.dtype("<u4"), 32),
+    "float16": _Storage(torch.float16, torch.uint16, np.dtype("<u2"), 16),
+    "bfloat16": _Storage(torch.bfloat16, torch.uint16, np.dtype("<u2"), 16),
+    "int8": _Storage(torch.int8, torch.uint8, np.dtype("u1"), 8),
+    "int4": _Storage(torch.int8, torch.uint8, np.dtype("u1"), 4),
+    "int2": _Storage(torch.int8, torch.uint8, np.dtype("u1"), 2),
 }
 
 
@@ -93,16 +99,16 @@ def encode(tensor: Tensor, values: ValueType = "float32") -> bytes:
 
     Raises:
         ValueError: not a floating point tensor, too many dimensions or entries, an unknown value type, or a
-            finite value that would become infinite in it.
+            finite value that would become infinite in it, or is no whole number of so many bits.
     """
     shape = tuple(tensor.shape)
     dense_size = dense_frame_size(shape, values)
     patterns = _to_patterns(tensor, values)
     nonzeros = int(np.count_nonzero(patterns))
-    sparse_size = _header_size(shape) + nonzeros * patterns.itemsize  # but for the positions
+    sparse_size = _header_size(shape) + _values_size(nonzeros, values)  # but for the positions
     # Positions take at least a bit per non-zero in either form: a full tensor needs no closer look.
     if dense_size <= sparse_size + _bits_size(nonzeros):
-        return _frame(_header("dense", values, shape, nonzeros), patterns)
+        return _frame(_header("dense", values, shape, nonzeros), _pack_values(patterns, values))
 
     mask = patterns != 0
     positions = np.flatnonzero(mask)  # of bits, ten times faster than of patterns
@@ -110,8 +116,8 @@ def encode(tensor: Tensor, values: ValueType = "float32") -> bytes:
     k = _best_rice_parameter(gaps)
     bitmap_size, gaps_size = _bits_size(len(patterns)), _gaps_size(gaps, k)
     if dense_size <= sparse_size + min(bitmap_size, gaps_size):
-        return _frame(_header("dense", values, shape, nonzeros), patterns)
-    sent = patterns[positions]
+        return _frame(_header("dense", values, shape, nonzeros), _pack_values(patterns, values))
+    sent = _pack_values(patterns[positions], values)
     if bitmap_size <= gaps_size:
         return _frame(_header("bitmap", values, shape, nonzeros), np.packbits(mask, bitorder="little"), sent)
     return _frame(_header("gaps", values, shape, nonzeros, k), *_pack_gaps(gaps, k), sent)
@@ -158,7 +164,7 @@ def decode_view(
         patterns = _read_bitmap(body, info)
     else:
         patterns = _read_gaps(body, info, k)
-    return torch.as_tensor(patterns).view(_STORAGE[info.values].floats).reshape(info.shape).float()
+    return torch.as_tensor(patterns).view(_STORAGE[info.values].numbers).reshape(info.shape).float()
 
 
 def frame_info(frame: bytes | bytearray | memoryview) -> FrameInfo:
@@ -182,7 +188,7 @@ def dense_frame_size(shape: Sequence[int], values: ValueType = "float32") -> int
         raise ValueError(f"a frame holds at most {MAX_DIMENSIONS} dimensions, not {len(shape)}: flatten some")
     if _extent(shape) >= 2**32:
         raise ValueError(f"a frame holds fewer than 2**32 entries, not shape {tuple(shape)}: send it in parts")
-    return _header_size(shape) + math.prod(shape) * _STORAGE[values].frame_bits.itemsize
+    return _header_size(shape) + _values_size(math.prod(shape), values)
 
 
 def entropy_bound_bytes(entries: int, nonzeros: int, value_bits: int) -> float:
@@ -249,7 +255,13 @@ def _to_patterns(tensor: Tensor, values: ValueType) -> _Patterns:
         raise ValueError(f"only floating point tensors travel, not {tensor.dtype}: convert it first")
     # Converted on the CPU only: the rounding of NaN payloads differs between devices.
     tensor = tensor.detach().cpu()
-    converted = tensor.to(_STORAGE[values].floats)
+    width = _STORAGE[values].width
+    if width <= 8:
+        largest = 2 ** (width - 1) - 1
+        if not torch.equal(tensor, tensor.round().clamp(-largest - 1, largest)):
+            raise ValueError(f"a value is no whole number of {width} bits: quantise the tensor first")
+        return tensor.to(torch.int8).flatten().view(torch.uint8).numpy() & (2**width - 1)
+    converted = tensor.to(_STORAGE[values].numbers)
     infinite = _count_infinite(converted) if converted.dtype != tensor.dtype else 0
     if infinite and infinite > _count_infinite(tensor):
         raise ValueError(f"a finite value overflows {values}: send bfloat16 or float32, or scale the tensor")
@@ -265,20 +277,20 @@ def _count_infinite(tensor: Tensor) -> int:
 
 def _read_dense(body: _Bytes, info: FrameInfo) -> _Patterns:
     """All entries' bit patterns, in native byte order."""
-    frame_bits = _STORAGE[info.values].frame_bits
-    if len(body) != math.prod(info.shape) * frame_bits.itemsize:
+    entries = math.prod(info.shape)
+    if len(body) != _values_size(entries, info.values):
         raise CodecError(f"dense frame of shape {info.shape} has a body of {len(body)} bytes")
-    sent = body.view(frame_bits)
+    sent = _unpack_values(body, entries, info.values)
     if _count_nonzero(sent) != info.nonzeros:
         raise CodecError(f"dense frame does not hold the {info.nonzeros} non-zero values it declares")
-    return np.require(sent, frame_bits.newbyteorder("="), "W")
+    return np.require(sent, sent.dtype.newbyteorder("="), "W")
 
 
 def _read_bitmap(body: _Bytes, info: FrameInfo) -> _Patterns:
     """All entries' bit patterns, in native byte order."""
     entries = math.prod(info.shape)
     bitmap_size = _bits_size(entries)
-    if len(body) != bitmap_size + info.nonzeros * _STORAGE[info.values].frame_bits.itemsize:
+    if len(body) != bitmap_size + _values_size(info.nonzeros, info.values):
         raise CodecError(f"bitmap frame of shape {info.shape} has a body of {len(body)} bytes")
     bitmap, values = body[:bitmap_size], _nonzero_values(body[bitmap_size:], info)
     if (placed := _count_bits(bitmap)) != info.nonzeros:
@@ -298,7 +310,7 @@ def _read_bitmap(body: _Bytes, info: FrameInfo) -> _Patterns:
 def _read_gaps(body: _Bytes, info: FrameInfo, k: int) -> _Patterns:
     """All entries' bit patterns, in native byte order."""
     entries = math.prod(info.shape)
-    values_size = info.nonzeros * _STORAGE[info.values].frame_bits.itemsize
+    values_size = _values_size(info.nonzeros, info.values)
     remainders_size = _bits_size(info.nonzeros * k)
     unary_size = len(body) - remainders_size - values_size
     if not 0 <= unary_size <= _bits_size(info.nonzeros + (entries >> k)):
@@ -317,10 +329,37 @@ def _read_gaps(body: _Bytes, info: FrameInfo, k: int) -> _Patterns:
 
 
 def _nonzero_values(sent: _Bytes, info: FrameInfo) -> _Patterns:
-    values = sent.view(_STORAGE[info.values].frame_bits)
+    values = _unpack_values(sent, info.nonzeros, info.values)
     if _count_nonzero(values) != info.nonzeros:
         raise CodecError("frame sends a zero among its non-zero values")
     return values
+
+
+def _values_size(count: int, values: ValueType) -> int:
+    """Bytes of so many values."""
+    return _bits_size(count * _STORAGE[values].width)
+
+
+def _pack_values(patterns: _Patterns, values: ValueType) -> _Patterns:
+    """The values' bit stream, where several lie in a byte; else the patterns as they are."""
+    width = _STORAGE[values].width
+    if width >= 8:
+        return patterns
+    padded = np.zeros((_values_size(len(patterns), values), 8 // width), np.uint8)
+    padded.reshape(-1)[: len(patterns)] = patterns
+    return np.bitwise_or.reduce(padded << np.arange(0, 8, width, dtype=np.uint8), axis=1)
+
+
+def _unpack_values(sent: _Bytes, count: int, values: ValueType) -> _Patterns:
+    """Inverse of `_pack_values`, but that whole numbers of less than 8 bits are widened to 8."""
+    storage = _STORAGE[values]
+    if storage.width >= 8:
+        return sent.view(storage.frame_bits)
+    codes = (sent[:, None] >> np.arange(0, 8, storage.width, dtype=np.uint8) & (2**storage.width - 1)).reshape(-1)
+    if codes[count:].any():
+        raise CodecError("frame has a non-zero padding bit")
+    sign = np.uint8(2 ** (storage.width - 1))
+    return (codes[:count] ^ sign) - sign
 
 
 def _count_nonzero(values: _Patterns) -> int:

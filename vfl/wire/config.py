@@ -6,7 +6,20 @@ from pydantic import Field
 
 from vfl.agreement import SHARED
 from vfl.components import COMPRESSORS
-from vfl.settings import Section, name_in
+from vfl.settings import Fraction, Probability, Section, name_in
+
+Bits = Literal[8, 4, 2]
+
+
+class GradientConfig(Section):
+    """How gradients come back to the parties, with training.labels=server."""
+
+    beta: Fraction = 0.0
+    """Share of a gradient's entries, those of smallest magnitude, that is not sent."""
+    bits: Bits | None = None
+    """Of a value, as wire.bits."""
+    error_feedback: bool = False
+    """The server adds what was not sent of a sample's gradient to the sample's next one."""
 
 
 class WireConfig(Section):
@@ -14,7 +27,15 @@ class WireConfig(Section):
 
     values: Annotated[Literal["float32", "float16", "bfloat16"], SHARED] = "float32"
     compressor: Annotated[str, name_in(COMPRESSORS), SHARED] = "magnitude"
-    """How embeddings become frames. magnitude: lightweighting.beta's small entries are left out; or a compressor of an
-    installed package (docs/extending.md)."""
+    """How embeddings become frames. magnitude: lightweighting.beta's small entries are left out; random_top_k: as many,
+    but some large ones in the place of small ones (Zheng et al., 2023); or a compressor of an installed package
+    (docs/extending.md)."""
+    bits: Annotated[Bits | None, SHARED] = None
+    """Of an embedding's value in training: whole numbers times a scale per 2048 entries; null: as values."""
+    rounding: Annotated[Literal["stochastic", "nearest"], SHARED] = "stochastic"
+    """To so many bits, embeddings and gradients. stochastic: exact in the mean (QSGD); nearest: of less error."""
+    random_share: Annotated[Probability, SHARED] = 0.1
+    """Of the entries that random_top_k sends: how many are not among the largest, in the mean."""
+    gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
     options: Annotated[dict[str, Any], SHARED] = Field(default={})
     """Settings of a compressor of another package, which checks them."""

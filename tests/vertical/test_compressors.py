@@ -1,0 +1,111 @@
+"""Values of few bits, and entries drawn at random: what they keep, how large they are, and what is sent in the end."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vfl.components import COMPRESSORS
+from vfl.lightweighting.quantise import BLOCK, dequantise, quantise
+from vfl.lightweighting.sparsify import ErrorFeedback, random_top_k, sparsify
+from vfl.vertical.compressors import magnitude
+from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
+from vfl.wire.codec import entropy_bound_bytes
+from vfl.wire.config import Bits, WireConfig
+
+HEADER = 17
+WIDTHS: tuple[Bits, ...] = (8, 4, 2)
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(WIDTHS), st.booleans(), st.integers(0, 2 * BLOCK + 3), st.sampled_from([1e-30, 1.0, 1e30]))
+def test_a_value_moves_to_a_level_beside_it(bits: Bits, stochastic: bool, entries: int, size: float):
+    values = sparsify(randn(1, entries) * size, 0.3)[0]
+    stream = torch.Generator().manual_seed(1) if stochastic else None
+    codes, steps = quantise(values, bits, stream)
+    result = dequantise(codes, steps)
+    assert codes.abs().max() <= 2 ** (bits - 1) - 1 if entries else len(steps) == 0
+    step_of = steps.repeat_interleave(BLOCK)[:entries]
+    error = (result - values).abs()
+    assert (error <= step_of * (1.0001 if stochastic else 0.5001)).all()
+    assert not result[values == 0].any()
+    if not stochastic:  # what error feedback needs: nearer than zero is
+        assert (error <= values.abs() * 1.0001).all()
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_stochastic_rounding_is_exact_in_the_mean(bits: Bits):
+    values, stream, draws = randn(100), torch.Generator().manual_seed(3), 1000
+    mean = torch.stack([dequantise(*quantise(values, bits, stream)) for _ in range(draws)]).mean(dim=0)
+    step = float(values.abs().max()) / (2 ** (bits - 1) - 1)
+    assert (mean - values).abs().max() < 5 * step / 2 / draws**0.5  # five standard deviations
+    assert (mean - values).abs().max() > 0
+
+
+def test_random_top_k_sends_as_many_and_a_share_of_small_ones():
+    embedding_BD = randn(64, 100)
+    chosen, largest = random_top_k(embedding_BD, 0.8, 0.1), sparsify(embedding_BD, 0.8)
+    assert torch.count_nonzero(chosen) == torch.count_nonzero(largest) == 1280
+    assert torch.equal(chosen[chosen != 0], embedding_BD[chosen != 0])
+    small = int(((chosen != 0) & (largest == 0)).sum())
+    assert 128 - 5 * 11 < small < 128 + 5 * 11
+    assert torch.equal(random_top_k(embedding_BD, 0.8, 0.1), chosen)
+    assert not torch.equal(random_top_k(embedding_BD + 1e-6, 0.8, 0.1) != 0, chosen != 0)
+    assert torch.equal(random_top_k(embedding_BD, 0.0, 0.1), embedding_BD)
+    assert int((random_top_k(embedding_BD, 0.01, 1.0) == 0).sum()) == 64  # no more to draw than are left out
+
+
+@pytest.mark.parametrize("name", ["magnitude", "random_top_k"])
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
+def test_frames_are_within_five_percent_of_what_they_carry(name: str, bits: Bits, beta: float):
+    compressor = build_compressor(WireConfig(compressor=name, bits=bits))
+    frame = compressor.compress(randn(256, 128), beta)
+    received_BD = compressor.decompress(frame, (256, 128))
+    carried = entropy_bound_bytes(256 * 128, int(torch.count_nonzero(received_BD)), bits)
+    scales = 4 * 256 * 128 // BLOCK
+    assert len(frame) <= 1.05 * (min(carried, 256 * 128 * bits / 8) + scales + HEADER)
+    assert compressor.compress(randn(256, 128), beta) == frame
+    assert name in COMPRESSORS.names()
+
+
+SETTINGS: dict[str, tuple[WireConfig, float]] = {
+    "2 bits to the nearest": (WireConfig(bits=2, rounding="nearest"), 0.0),
+    "4 bits at random": (WireConfig(bits=4), 0.0),
+    "4 bits of a tenth": (WireConfig(bits=4, rounding="nearest"), 0.9),
+    "a random tenth": (WireConfig(compressor="random_top_k"), 0.9),
+    "all of it": (WireConfig(compressor="random_top_k", bits=8), 0.9),
+}
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_error_feedback_sends_a_constant_whole(case: str):
+    """The estimate, of which compressed differences are all that is sent, is the minimum of |h - c|^2 in the end."""
+    wire, beta = SETTINGS[case]
+    target_ND, rows = randn(8, 50), torch.arange(8)
+    sender = EmbeddingSender(EmbeddingReceiver("party_1", 50, build_compressor(wire), ErrorFeedback(8, 50)))
+    error = [float((sender.send(target_ND, rows, beta)[1] - target_ND).norm()) for _ in range(150)]
+    assert error[-1] < 1e-3 * error[0]
+    assert float((sender.as_received(target_ND, beta) - target_ND).norm()) > 100 * error[-1]
+
+
+@pytest.mark.parametrize("wire", [WireConfig(), WireConfig(bits=4, rounding="nearest")])
+def test_gradients_of_small_samples_arrive_with_error_feedback_alone(wire: WireConfig):
+    """Descent on |h - c|^2 / 2 whose later rows have large gradients of alternating sign: they hide all others."""
+    target_ND, rows = randn(8, 50), torch.arange(8)
+    noise_ND = 20 * torch.where(rows > 3, 1.0, 0.0)[:, None]
+    away: list[float] = []
+    for residual_ND in (torch.zeros(8, 50), None):
+        down = ResidualSender(magnitude(wire), 0.6, residual_ND)
+        h_ND = torch.zeros(8, 50)
+        for step in range(400):
+            frame = down.send(h_ND - target_ND + noise_ND * (-1) ** step, rows)
+            h_ND = h_ND - 0.02 * down.compressor.decompress(frame, (8, 50))
+        away.append(float((h_ND - target_ND)[:4].norm() / target_ND[:4].norm()))
+    assert away[0] < 0.3
+    assert away[1] > 0.9

@@ -1,0 +1,112 @@
+"""Our compressors: which entries of a batch travel, times how their values travel."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vfl.lightweighting.quantise import blocks_of, dequantise, quantise
+from vfl.lightweighting.sparsify import random_top_k, sparsify
+from vfl.random import stream_of
+from vfl.vertical.embeddings import check_finite, decode_as, encode_as
+from vfl.wire.codec import CodecError, ValueType
+from vfl.wire.config import Bits, WireConfig
+from vfl.wire.messages import Buffer
+
+WHOLE: dict[Bits, ValueType] = {8: "int8", 4: "int4", 2: "int2"}
+STEP = np.dtype("<f4")
+
+
+class Form(Protocol):
+    """How values travel."""
+
+    def encode(self, tensor_BD: Tensor) -> bytes:
+        """Return the frame of float32 values."""
+        ...
+
+    def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
+        """Return float32 values. Raises CodecError for a frame of another kind."""
+        ...
+
+
+class Floats:
+    """Values as floating point numbers, in the smallest of the codec's forms."""
+
+    def __init__(self, values: ValueType) -> None:
+        self.values: ValueType = values
+
+    def encode(self, tensor_BD: Tensor) -> bytes:
+        """Return the frame. Raises ValueError where values do not fit the type in which they travel."""
+        return encode_as(self.values, tensor_BD, "the embedding or gradient")
+
+    def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
+        """Return the values; they may be part of the frame."""
+        return decode_as(self.values, frame, shape)
+
+
+class Levels:
+    """Values of few bits: a block's distance between levels as float32, little endian, block by block, and then a frame
+    of whole numbers.
+
+    The stream of the rounding is that of the values themselves: whoever compresses the same draws the same, a resumed
+    run for instance, and nobody keeps a state.
+    """
+
+    def __init__(self, bits: Bits, *, stochastic: bool) -> None:
+        self.bits: Bits = bits
+        self.stochastic = stochastic
+
+    def encode(self, tensor_BD: Tensor) -> bytes:
+        """Return the frame. Raises ValueError for values that are not finite."""
+        check_finite(tensor_BD, "the embedding or gradient")
+        stream = stream_of(tensor_BD, "rounding") if self.stochastic else None
+        codes_BD, steps = quantise(tensor_BD, self.bits, stream)
+        return steps.numpy().astype(STEP).tobytes() + encode_as(WHOLE[self.bits], codes_BD, "the embedding or gradient")
+
+    def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
+        """Return the values."""
+        size = STEP.itemsize * blocks_of(shape[0] * shape[1])
+        if len(frame) < size:
+            raise CodecError(f"{len(frame)} bytes, its scales alone are {size}")
+        steps = torch.from_numpy(np.frombuffer(frame, STEP, size // STEP.itemsize).astype(np.float32))
+        if not (steps.isfinite() & (steps >= 0)).all():
+            raise CodecError("a scale that is not finite or below 0")
+        return dequantise(decode_as(WHOLE[self.bits], memoryview(frame)[size:], shape), steps)
+
+
+class Selecting:
+    """Leaves the share ``ratio`` of a batch's entries out and sends the others."""
+
+    def __init__(self, select: Callable[[Tensor, float], Tensor], form: Form) -> None:
+        self.select = select
+        self.form = form
+
+    def compress(self, embedding_BD: Tensor, ratio: float) -> bytes:
+        """Return the frame. Raises ValueError for values that cannot travel."""
+        return self.form.encode(self.select(embedding_BD, ratio))
+
+    def decompress(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
+        """Return the embedding, float32; it may be part of the frame. Raises CodecError for a frame of another kind."""
+        return self.form.decode(frame, shape)
+
+
+def magnitude(wire: WireConfig) -> Selecting:
+    """Return the paper's compressor: the entries of smallest magnitude are left out."""
+    return Selecting(sparsify, _form(wire))
+
+
+def randomised(wire: WireConfig) -> Selecting:
+    """Return randomised top-k."""
+    return Selecting(partial(random_top_k, share=wire.random_share), _form(wire))
+
+
+def gradient_compressor(wire: WireConfig) -> Selecting:
+    """Return what gradients come down by."""
+    return magnitude(wire.model_copy(update={"bits": wire.gradients.bits}))
+
+
+def _form(wire: WireConfig) -> Form:
+    return Floats(wire.values) if wire.bits is None else Levels(wire.bits, stochastic=wire.rounding == "stochastic")
