@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from rich.console import Console
 
-import parties.benchmarks.light_model  # noqa: F401  # pyright: ignore[reportUnusedImport]  # processes know it by name
+from parties.benchmarks.light_model import LIGHT, LightModel
 from parties.benchmarks.vertical import CLASSES, Stepped, random_data
 from parties.build import TrainingLabels, build_head_server, feature_config
 from parties.remote.joining import DataDigests, Expected, Terms
@@ -32,6 +32,7 @@ from parties.remote.together import process_configs
 from parties.remote.training_terms import agreement, labels_digest
 from parties.remote.transport.security import load_identity
 from vfl.atomic import write_atomically
+from vfl.components import FEATURE_MODELS
 from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config
 from vfl.data.files import Labels, PartyData, SharedLabels, write_party_data, write_shared_labels
 from vfl.data.samples import Samples, ids_digest
@@ -41,6 +42,7 @@ from vfl.tasks import Classification
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of
 from vfl.wire.messages import Buffer
 
+FEATURE_MODELS.add(LIGHT, LightModel)
 RUN = "workbench"
 JOIN_S = 300.0
 KEY_DAYS = 30

@@ -45,6 +45,7 @@ def small(monkeypatch):
         ("vertical", [*SIZES, *MODEL], 1 + 1 + 1 + 1),
         ("tables", [], 1 + 1),
         ("pruning", [*SIZES, *MODEL], 2 * 2 * 2),
+        ("light", [], 2),
         ("codec", SIZES, 2 * 3 * 2),
         ("horizontal", [], 2 + 1),
     ],
