@@ -13,8 +13,13 @@ from vfl.tensorboard import REACHED
 from vfl.vertical.decisions import recorded_decisions
 from vfl.vertical.table import summary_table
 
+MANY_PARTIES = 64
+"""From so many on, building them takes long enough to be said."""
+
 
 def _build(config: ExperimentConfig, stage: Stage) -> Built:
+    if len(config.parties) >= MANY_PARTIES:
+        stage.console.print(f"building the models of {len(config.parties)} parties in this process; this takes a while")
     server = build_in_process(config, stage.runtime, stage.progress.on_step)
     server.recorded = recorded_decisions(config, stage.run_dir)
     return Built(server, [ShowWidths(server, stage.tensorboard)])

@@ -36,7 +36,7 @@ def load_run(run_dir: Path) -> Trained:
     """
     saved = run_dir / "config.yaml"
     if not saved.exists():
-        raise ConfigError(f"{run_dir}: holds no run; name a folder of scripts/train.py")
+        raise ConfigError(f"{run_dir}: holds no run; name a folder of lvfl train")
     config = load_config(saved)
     if config.mode != "vertical":
         raise ConfigError(f"{run_dir}: mode is {config.mode}; only a vertical run has a split model")
@@ -93,7 +93,7 @@ def _whole_state(run_dir: Path, name: str, state: State) -> State:
         return state
     store = CheckpointStore(run_dir / PROCESSES / name / "checkpoints")
     if state["round"] not in store.rounds() or store.digest(state["round"]) != state["digest"]:
-        raise ConfigError(f"{run_dir}: {name} keeps its model elsewhere; let it answer: scripts/predict.py --serve")
+        raise ConfigError(f"{run_dir}: {name} keeps its model elsewhere; let it answer: lvfl predict --serve")
     return store.load(state["round"])[SECTION]
 
 

@@ -2,14 +2,14 @@
 
 One person, usually the server's, is the authority:
 
-  certs.py ca keys                                      the authority, in keys/
-  certs.py issue keys server party_1 party_2            keys and certificates, in keys/server/, keys/party_1/, ...
+  lvfl certs ca keys                                      the authority, in keys/
+  lvfl certs issue keys server party_1 party_2            keys and certificates, in keys/server/, keys/party_1/, ...
 
 and hands every owner its folder over a safe way. Or a party makes its key itself, which then never travels:
 
-  party:      certs.py request mykeys party_1           mykeys/key.pem and mykeys/request.pem
-  authority:  certs.py show request.pem                 the fingerprint: is it the one that the party sees?
-  authority:  certs.py sign keys request.pem party_1    keys/party_1/{certificate,ca}.pem, to be sent back
+  party:      lvfl certs request mykeys party_1           mykeys/key.pem and mykeys/request.pem
+  authority:  lvfl certs show request.pem                 the fingerprint: is it the one that the party sees?
+  authority:  lvfl certs sign keys request.pem party_1    keys/party_1/{certificate,ca}.pem, to be sent back
 
 Exit codes: 0 done, 2 bad input (one line on stderr).
 """

@@ -1,6 +1,6 @@
 """Find out why a party cannot join: lvfl doctor CONFIG --party NAME [key=value ...] [--run-dir DIR].
 
-Run it on the party's machine with the arguments of scripts/party.py. It looks at the configuration, the data, the keys
+Run it on the party's machine with the arguments of lvfl party. It looks at the configuration, the data, the keys
 and the folder, then dials the server as the party would: it tells a closed port, a refused, expired or wrongly named
 certificate, another version and differing settings or data apart, and says how to mend each. It changes nothing, and
 the server lets nobody in for it: it may be run while a training goes on.

@@ -4,8 +4,8 @@ Writes a CSV with a line per sample: its id, its label where known, the predicte
 answers where:
 
   RUN                    all models are rebuilt in this process from RUN's last checkpoint
-  RUN --processes        the server's and every party's process answer that train.py --processes has started
-  RUN --serve CONFIG     this is the server (CONFIG is what scripts/server.py had); every owner starts scripts/party.py
+  RUN --processes        the server's and every party's process answer that lvfl train --processes has started
+  RUN --serve CONFIG     this is the server (CONFIG is what lvfl server had); every owner starts lvfl party
 
 FILE is an .npz with images uint8 [N, C, H, W] of the training images' shape and, where known, labels and ids. With
 --serve it has ids and labels alone, and the parties have the features (vfl/data/prediction_files.py).

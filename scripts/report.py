@@ -1,4 +1,4 @@
-"""Report on a run or a sweep: lvfl report RUN_OR_SWEEP [--out DIR].
+"""Report on a run or a sweep, or compare several of any kinds: lvfl report RUN_OR_SWEEP ... [--out DIR].
 
 Writes DIR/report.html (one file that opens offline), report.md and the figures as PNG.
 Exit codes: 0 done, 2 bad input (one line on stderr).
@@ -14,8 +14,10 @@ from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, metavar="RUN_OR_SWEEP", help="folder of scripts/train.py or sweep.py")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (default: RUN_OR_SWEEP/report)")
+    parser.add_argument(
+        "folders", type=Path, nargs="+", metavar="RUN_OR_SWEEP", help="folder of lvfl train or lvfl sweep"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (default: report, in the first one's)")
     return parser.parse_args()
 
 
@@ -25,8 +27,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     from vfl.reports.runs import load_subject
     from vfl.reports.write import PAGE, write_report
 
-    folder = arguments.out or arguments.folder / "report"
-    names = write_report(load_subject(arguments.folder), folder)
+    folder = arguments.out or arguments.folders[0] / "report"
+    names = write_report(load_subject(*arguments.folders), folder)
     console.print(f"{folder / PAGE}, and {len(names) - 1} files beside it")
     return DONE
 

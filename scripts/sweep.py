@@ -1,7 +1,7 @@
 """Train many runs of one experiment: lvfl sweep SWEEP [key=value ...] [--jobs N] [--out DIR].
 
 The same command goes on where it was interrupted or killed. DIR/sweep.csv has a line per run; TensorBoard's page
-"HParams" of DIR compares them; scripts/report.py DIR draws them.
+"HParams" of DIR compares them; lvfl report DIR draws them.
 Exit codes: 0 done, 2 bad input or a run that failed (one line on stderr), 130 interrupted after checkpoints.
 """
 
@@ -20,7 +20,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once; they share the threads")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: runs/NAME)")
     parser.add_argument(
-        "--keep-checkpoints", action="store_true", help="of finished runs as well, for predict.py and export.py"
+        "--keep-checkpoints", action="store_true", help="of finished runs as well, for lvfl predict and lvfl export"
     )
     parser.add_argument(
         "--shard", default="1/1", metavar="I/N", help="train the I-th of N parts: for several hosts that share DIR"

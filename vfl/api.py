@@ -108,7 +108,7 @@ def train(
 
 def report(runs: Sequence[Run], file: str | Path) -> None:
     """Write a page that compares finished runs: an HTML file that opens offline. Raises ValueError where it cannot."""
-    write_page(load_runs([run.folder for run in runs]), Path(file))
+    write_page(load_runs([run.folder for run in runs], runs[0].folder), Path(file))
 
 
 class _Chooser(Callback):

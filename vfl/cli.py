@@ -56,6 +56,13 @@ class ShowConsole(Console):
             sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportUnknownMemberType]
         super().__init__(soft_wrap=True, markup=False, emoji=False, highlight=False, **options)
 
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as error:  # a full disk behind standard output is not the run folder's
+            print(f"warning: standard output cannot be written ({error.strerror}); the work goes on", file=sys.stderr)
+            self.on_broken_pipe()
+
     def on_broken_pipe(self) -> None:
         """Be quiet from now on: a closed ``| head`` must not end a training without its checkpoint."""
         self.quiet = True

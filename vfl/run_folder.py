@@ -3,16 +3,18 @@
 import fcntl
 import json
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config
 
 PROCESSES = "processes"
-"""Folder below a run's, of what belongs to the processes that ``train.py --processes`` started."""
+"""Folder below a run's, of what belongs to the processes that ``lvfl train --processes`` started."""
+MANIFEST = "sweep.json"
+"""Of a sweep's folder: its runs and their settings."""
 Row = dict[str, float]
 """One round of ``metrics.jsonl``."""
 
@@ -129,8 +131,27 @@ def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Return a finished run's ``summary.json``."""
-    return json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
+    """Return a finished run's ``summary.json``. Raises ConfigError, one line, for what no training writes."""
+    return _read_json(run_dir / "summary.json", ("uplink_bytes", "train_macs"))
+
+
+def read_manifest(folder: Path, *keys: str) -> dict[str, Any]:
+    """Return what a sweep has noted of itself, these keys at least. Raises ConfigError for a folder of no sweep."""
+    if not (folder / MANIFEST).exists():
+        raise ConfigError(f"{folder}: holds no finished run and no sweep; name a folder of lvfl train or lvfl sweep")
+    return _read_json(folder / MANIFEST, keys)
+
+
+def _read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the mapping in a file of ours. Raises ConfigError where it is none, or lacks one of the keys."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); remove it and train again") from None
+    missing = [key for key in keys if not isinstance(values, dict) or key not in values]
+    if missing:
+        raise ConfigError(f"{path}: is not what lvfl writes, {missing[0]!r} is missing; remove it and train again")
+    return cast(dict[str, Any], values)
 
 
 def read_rows(run_dir: Path) -> list[Row]:

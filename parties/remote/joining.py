@@ -100,7 +100,7 @@ def fingerprint(agreed: str, terms: Terms) -> str:
 def check_mode(config: ExperimentConfig) -> None:
     """Raise ConfigError for an experiment that has no parties."""
     if config.mode != "vertical":
-        raise ConfigError(f"mode: {config.mode} trains in one process, by train.py alone; parties need mode=vertical")
+        raise ConfigError(f"mode: {config.mode} trains in one process, by lvfl train alone; parties need mode=vertical")
 
 
 def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]) -> Hello:

@@ -60,7 +60,7 @@ def predict_together(
     config = load_run(run_dir).config
     folder = run_dir / PROCESSES
     if not (folder / f"{SERVER}.yaml").exists():
-        raise ConfigError(f"--processes: {run_dir} was not trained by train.py --processes; leave the option out")
+        raise ConfigError(f"--processes: {run_dir} was not trained by lvfl train --processes; leave the option out")
     names = config.parties
     tables = tables or {}
     absent = [*absent, *(name for name in names if tables and name not in (*tables, *absent))]

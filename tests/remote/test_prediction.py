@@ -192,6 +192,6 @@ def test_where_it_cannot_be_done_one_line_says_so(federation, tmp_path: Path):
         (elsewhere / name).symlink_to(federation.run_dir / name)
     with pytest.raises(ConfigError, match=r"party_1 keeps its model elsewhere; let it answer: .* --serve"):
         load_trained(elsewhere)
-    with pytest.raises(ConfigError, match=r"was not trained by train\.py --processes"):
+    with pytest.raises(ConfigError, match=r"was not trained by lvfl train --processes"):
         predict_together(elsewhere, None, [], "refuse", tmp_path, Console())
     assert load_run(elsewhere).rounds == 3

@@ -31,7 +31,7 @@ REFUSED = {
     ),
     "no certificates": (
         "server.py",
-        "network.tls.ca: is missing; make keys with scripts/certs.py (--insecure: plaintext on loopback)",
+        "network.tls.ca: is missing; make keys with lvfl certs (--insecure: plaintext on loopback)",
     ),
     "a server without labels": (
         "server.py --insecure",
@@ -43,7 +43,7 @@ REFUSED = {
     ),
     "horizontal processes": (
         "train.py --processes mode=horizontal",
-        "mode: horizontal trains in one process, by train.py alone; parties need mode=vertical",
+        "mode: horizontal trains in one process, by lvfl train alone; parties need mode=vertical",
     ),
 }
 

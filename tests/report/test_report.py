@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from vfl.reports.figures import draw
-from vfl.reports.runs import load_subject
+from vfl.reports.runs import Subject, Variant, load_subject, setting_label
 from vfl.reports.tables import choice_table, errors_table, settings_table, tables, time_table
 from vfl.reports.write import write_report
 
@@ -179,3 +179,58 @@ def test_what_is_lost_without_a_party_is_drawn_and_listed(one_run: Path):
     assert heights == pytest.approx([60.0, 10.0])
     (table,) = [each for each in tables(subject) if each.title == "Sets of parties"]
     assert table.rows == [("a, b", "90.00%"), ("a", "80.00%"), ("b", "30.00%")]
+
+
+def test_runs_of_any_kinds_are_compared_by_name(one_run: Path, horizontal_run: Path, tmp_path: Path):
+    names = write_report(load_subject(one_run, horizontal_run), tmp_path / "report")
+    drawn = {name for name in names if name.endswith(".png")}
+    assert {"accuracy_run.png", "bytes.png", "macs.png", "bytes_by_round.png", "macs_by_round.png"} <= drawn
+    text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| (one|horizontal) \| 1 \|", text, flags=re.MULTILINE) == ["one", "horizontal"]
+
+
+def test_a_sweep_and_a_run_are_compared_run_by_run(sweep: Path, one_run: Path):
+    subject = load_subject(sweep, one_run)
+    assert subject.keys == ["lightweighting.alpha", "lightweighting.beta"]  # few settings differ: they tell runs apart
+    assert len(subject.runs) == 19
+
+
+def test_what_horizontal_settings_reach_over_their_time_and_bytes(horizontal_run: Path, tmp_path: Path):
+    run = load_subject(horizontal_run).runs[0]
+    settings = ({"horizontal.algorithm": name} for name in ("fedavg", "a_rather_long_name_of_an_algorithm"))
+    variants = tuple(Variant(setting_label(*next(iter(each.items()))), each, (run,)) for each in settings)
+    subject = Subject("methods", horizontal_run, variants, ())
+    drawings = {drawing.name: drawing for drawing in draw(subject)}
+    assert {"time_by_round", "bytes_by_round"} <= drawings.keys()
+    lines = drawings["time_by_round"].figure.axes[0].lines
+    assert [list(line.get_xydata().flat) for line in lines] == [[4.0, 40.0, 8.0, 80.0]] * 2  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+
+
+@pytest.mark.parametrize("letters", [3, 25, 60])
+def test_legends_fit_the_figure(horizontal_run: Path, letters: int):
+    run = load_subject(horizontal_run).runs[0]
+    labels = [f"{number}".ljust(letters, "m") for number in range(7)]
+    variants = tuple(Variant(label, {"x": label}, (run,)) for label in labels)
+    for drawing in draw(Subject("s", horizontal_run, variants, ())):
+        figure = drawing.figure
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        frame = legend.get_window_extent()
+        if letters < 60:
+            assert figure.bbox.x0 <= frame.x0
+            assert frame.x1 <= figure.bbox.x1
+        assert figure.axes[0].get_window_extent().height > 150
+
+
+def test_a_point_and_a_curve_tell_their_setting_where_the_pointer_rests(sweep: Path, tmp_path: Path):
+    write_report(load_subject(sweep), tmp_path)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<title>α 0.2, β 0.4: 87.7, 2.56 kB</title>" in text
+    assert text.count("<title>α ") >= 18 + 10  # a point per setting and cost, and the curves
+
+
+def test_pictures_of_an_earlier_report_go_and_others_stay(sweep: Path, one_run: Path, tmp_path: Path):
+    write_report(load_subject(sweep), tmp_path / "report")
+    (tmp_path / "report" / "mine.png").touch()
+    names = write_report(load_subject(one_run), tmp_path / "report")
+    assert {path.name for path in (tmp_path / "report").iterdir()} == {*names, "mine.png"}

@@ -96,10 +96,7 @@ def test_nobody_there_may_pass(credentials, monkeypatch):
         closed = f"127.0.0.1:{free.getsockname()[1]}"
     finding = probe(closed, party)
     assert finding.kind is Kind.CLOSED
-    assert (
-        finding.text
-        == f"nobody listens at {closed}; start scripts/server.py there, or check the port in network.server"
-    )
+    assert finding.text == f"nobody listens at {closed}; start lvfl server there, or check the port in network.server"
     assert explain(closed, party) is None
 
     finding = probe("no-such-host.invalid:50051", party)

@@ -14,7 +14,7 @@ DAY_S = 86_400.0
 
 
 class TlsConfig(Section):
-    """This process's identity, in PEM files as ``scripts/certs.py`` writes them."""
+    """This process's identity, in PEM files as ``lvfl certs`` writes them."""
 
     ca: Path | None = None
     """Certificate of the authority that signed every process's certificate."""
@@ -29,7 +29,7 @@ class TlsConfig(Section):
 
 class ConsentConfig(Section):
     """To what a party's owner agrees at most. What is null here must be as the party's own file says, or be accepted
-    (``--accept``); scripts/party.py only."""
+    (``--accept``); lvfl party only."""
 
     run: str | None = None
     """Id of the one run to take part in, as the server shows it."""

@@ -57,7 +57,7 @@ class DataConfig(Section):
     """With kind tables: share of the training samples, drawn by the seed, that is not trained on but evaluated in place
     of the test samples: for patience, sweeps and searches, which must not see the test."""
     file: Annotated[Path | None, OWN] = None
-    """What a process of its own holds, as ``scripts/split_data.py`` wrote it: a party's features, the server's labels.
+    """What a process of its own holds, as ``lvfl split-data`` wrote it: a party's features, the server's labels.
     Training in one process loads the data set instead."""
     labels_file: Annotated[Path | None, OWN] = None
     """A party's copy of the training labels; only with training.labels shared, in a process of its own."""

@@ -23,9 +23,7 @@ from vfl.experiments.search import Search
 from vfl.experiments.sweep_plan import Sweep, SweepRun
 from vfl.experiments.sweep_table import TABLE, shares, write_tables
 from vfl.experiments.sweep_view import SweepView
-from vfl.run_folder import is_finished, only_process_in, read_summary
-
-MANIFEST = "sweep.json"
+from vfl.run_folder import MANIFEST, is_finished, only_process_in, read_manifest, read_summary
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ def _told(folder: Path) -> list[dict[str, str]]:
 
 def _threads_per_run(sweep: Sweep, folder: Path, jobs: int, console: Console) -> int:
     if (folder / MANIFEST).exists():
-        threads = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["threads"]
+        threads = read_manifest(folder, "threads")["threads"]
         console.print(f"going on in {folder}; {threads} threads per run, as when the sweep began")
         return threads
     if folder.exists() and any(folder.iterdir()):

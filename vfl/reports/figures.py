@@ -2,8 +2,8 @@
 # pyright: reportUnknownMemberType=false
 # matplotlib's signatures are partly untyped.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from statistics import mean
 
@@ -11,9 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from vfl.amounts import amount
 from vfl.metrics import axis, drawn, title
 from vfl.reports.judge import pareto_front, sent_bytes, train_macs
-from vfl.reports.runs import Subject, Variant, is_number, key_label, setting_label
+from vfl.reports.runs import ReportedRun, Subject, Variant, is_number, key_label, setting_label
 from vfl.reports.style import COLORS, INK, MARKERS, curve_style, dress, legend_below, new_figure
 from vfl.reports.subsets import CAPTION, draw_lost, tested_variants
 from vfl.results import Quantity, RunResult
@@ -22,6 +23,8 @@ ON_LIGHT, ON_DARK = "#010101", "#FFFFFF"
 """Of numbers within a map; they do not follow the page's light or dark setting, as the map does not."""
 ALPHA, BETA = "lightweighting.alpha", "lightweighting.beta"
 MOST_CURVES = len(COLORS)
+LETTERS_ACROSS, LETTERS_OF_HANDLE = 62, 7
+"""What a legend has room for in a row, and what the line beside a label takes."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Drawing:
     title: str
     caption: str
     figure: Figure
+    hover: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What is told where the pointer rests, by gid."""
 
 
 def draw(subject: Subject) -> list[Drawing]:
@@ -44,7 +49,7 @@ def draw(subject: Subject) -> list[Drawing]:
             _scatter(subject, "macs", "Multiply-accumulates of training", "", train_macs),
             *_grid(subject),
         ]
-    else:
+    if len(subject.variants) <= MOST_CURVES:
         drawings += _spent(subject)
     return drawings + _subsets(subject) + ([] if subject.simulated else _errors(subject))
 
@@ -103,15 +108,17 @@ def _curves(
         scores = [[drawn(metric, value) for _, value in run.curve] for run in variant.runs]
         per_round = [[value for value in values if value is not None] for values in zip_longest(*scores)]
         rounds = max(([number for number, _ in run.curve] for run in variant.runs), key=len)
-        axes.plot(rounds, [mean(values) for values in per_round], label=label, **curve_style(position, len(rounds)))
+        means = [mean(values) for values in per_round]
+        axes.plot(rounds, means, label=label, gid=f"curve_{position}", **curve_style(position, len(rounds)))
         if len(variant.runs) > 1:
             low, high = [min(values) for values in per_round], [max(values) for values in per_round]
             axes.fill_between(rounds, low, high, color=COLORS[position], alpha=0.15, linewidth=0)
     left_out = f" Only the first {MOST_CURVES} of {len(shown)} are drawn." if len(shown) > MOST_CURVES else ""
     seeds = max(len(variant.runs) for variant in variants)
     band = f" Mean and range of {seeds} seeds." if seeds > 1 else ""
-    _legend(figure, axes, len(shown))
-    return Drawing(name, title, (caption + band + left_out).strip(), figure)
+    _legend(figure, axes)
+    hover = {f"curve_{position}": variant.label for position, (variant, _) in enumerate(shown[:MOST_CURVES])}
+    return Drawing(name, title, (caption + band + left_out).strip(), figure, hover)
 
 
 def _ratios(subject: Subject) -> list[Drawing]:
@@ -126,7 +133,7 @@ def _ratios(subject: Subject) -> list[Drawing]:
         values = [mean(values) for values in run.over_parties(name)]
         axes.step(rounds, values, where="mid", label=label, **curve_style(position, len(rounds)))
     axes.set_ylim(-0.02, 1)
-    _legend(figure, axes, 2)
+    _legend(figure, axes)
     return [Drawing("ratios", "Lightweighting ratios", "As the paper's Fig. 2.", figure)]
 
 
@@ -135,13 +142,15 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
     axes.xaxis.set_major_formatter(EngFormatter(unit=unit, places=None))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     front = pareto_front(subject.variants, cost)
-    key = _grouping(subject)
+    key, hover = _grouping(subject), dict[str, str]()
     for position, value in enumerate(subject.values(key)[:MOST_CURVES]):
-        group = [variant for variant in subject.variants if variant.settings.get(key) == value]
-        across, scores = [cost(v) for v in group], [drawn(v.runs[0].metric, v.score) for v in group]
-        axes.scatter(
-            across, scores, 45, color=COLORS[position], marker=MARKERS[position], label=setting_label(key, value)
-        )
+        label: str | None = setting_label(key, value)
+        for variant in (each for each in subject.variants if each.settings.get(key) == value):
+            point, score = f"point_{len(hover)}", drawn(subject.metric, variant.score)
+            hover[point] = f"{variant.label}: {score:.4g}, {amount(cost(variant))}{unit}"
+            style = {"color": COLORS[position], "marker": MARKERS[position], "label": label, "gid": point}
+            axes.scatter([cost(variant)], [score], 45, **style)
+            label = None  # a group stands in the legend once
     on_front = [(cost(variant), drawn(subject.metric, variant.score)) for variant in front]
     axes.plot(
         *zip(*on_front, strict=True),
@@ -155,14 +164,18 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
         zorder=1,
         label="Pareto front",
     )
-    _legend(figure, axes, len(subject.values(key)) + 1)
+    _legend(figure, axes)
     names = "; ".join(variant.label for variant in front)
     return Drawing(
-        name, f"{_score(subject)} against {_WORDS[name]}", f"On the front (circled), cheapest first: {names}.", figure
+        name,
+        f"{_score(subject)} against {_WORDS[name]}",
+        f"On the front (circled), cheapest first: {names}.",
+        figure,
+        hover,
     )
 
 
-_WORDS = {"bytes": "bytes", "macs": "multiply-accumulates"}
+_WORDS = {"bytes": "bytes", "macs": "multiply-accumulates", "time": "time"}
 
 
 def _grouping(subject: Subject) -> str:
@@ -171,24 +184,43 @@ def _grouping(subject: Subject) -> str:
 
 
 def _spent(subject: Subject) -> list[Drawing]:
-    """Draw a single run's score over what it had spent."""
-    run = subject.runs[0]
-    costs: list[tuple[str, str, str, list[float]]] = [
-        ("bytes", "Bytes sent in training, both ways", "B", run.bytes_by_round()),
-        ("macs", "Multiply-accumulates of training", "", run.macs_by_round()),
+    """Draw the score over what had been spent: of a single run, or of a few settings, mean over their seeds."""
+    several = len(subject.variants) > 1
+    costs: list[tuple[str, str, str, Callable[[ReportedRun], list[float]]]] = [
+        ("bytes", "Bytes sent in training, both ways", "B", lambda run: run.bytes_by_round()),
+        ("macs", "Multiply-accumulates of training", "", lambda run: run.macs_by_round()),
     ]
-    if run.clocked:
+    if all(run.clocked for run in subject.runs):
         label = "Simulated time" if subject.on_virtual_clock else "Time"
-        costs.append(("time", label, "s", run.seconds_by_round()))
+        costs.append(("time", label, "s", lambda run: run.seconds_by_round()))
     drawings: list[Drawing] = []
     for name, label, unit, spent in costs:
         figure, axes = _figure(label, f"Test {axis(subject.metric)}")
         axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        points = [(spent[number], drawn(subject.metric, score)) for number, score in run.curve]
-        axes.plot(*zip(*points, strict=True), **curve_style(2, len(points)))
-        drawings.append(Drawing(name, f"{_score(subject)} against {_WORDS.get(name, 'time')}", "", figure))
+        for position, variant in enumerate(subject.variants):
+            across, scores = _mean_curve(variant, spent)
+            style = curve_style(position if several else 2, len(across))
+            axes.plot(across, scores, label=variant.label, gid=f"curve_{position}", **style)
+        if several:
+            _legend(figure, axes)
+        hover = {f"curve_{position}": variant.label for position, variant in enumerate(subject.variants)}
+        heading = f"{_score(subject)} against {_WORDS[name]}" + (", round by round" if several else "")
+        drawings.append(Drawing(f"{name}_by_round" if several else name, heading, "", figure, hover))
     return drawings
+
+
+def _mean_curve(
+    variant: Variant, spent: Callable[[ReportedRun], list[float]]
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return what was spent and the score, mean over the seeds, at every evaluation that all have."""
+    curves = [[(spent(run)[number], score) for number, score in run.curve] for run in variant.runs]
+    metric = variant.runs[0].metric
+    points = [
+        (mean(cost for cost, _ in each), drawn(metric, mean(score for _, score in each)))
+        for each in zip(*curves, strict=False)  # one may have stopped early
+    ]
+    return [cost for cost, _ in points], [score for _, score in points]
 
 
 def _grid(subject: Subject) -> list[Drawing]:
@@ -238,7 +270,7 @@ def _errors(subject: Subject) -> list[Drawing]:
             known = [(value, error) for value, error in points if error is not None]
             label = setting_label(other, group) if fixed else symbol
             axes.plot(*zip(*known, strict=True), label=label, **curve_style(position, len(known)))
-        _legend(figure, axes, len(groups))
+        _legend(figure, axes)
         caption = "Corollary 1's sums of the ratios are in the table below."
         drawings.append(Drawing(name, f"{symbol} against {key_label(key)}", caption, figure))
     return drawings
@@ -254,7 +286,7 @@ def _errors_by_round(run: RunResult) -> list[Drawing]:
     for position, (name, label) in enumerate((("omega", "Ω (sparsification)"), ("psi", "Ψ (pruning)")), 1):
         values = [mean(values) for values in run.over_parties(name)]
         axes.plot(rounds, values, label=label, **curve_style(position, len(rounds)))
-    _legend(figure, axes, 2)
+    _legend(figure, axes)
     return [Drawing("errors", "Errors that lightweighting made", "", figure)]
 
 
@@ -271,5 +303,10 @@ def _figure(across: str, up: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _legend(figure: Figure, axes: Axes, entries: int) -> None:
-    legend_below(figure, axes, min(4 if entries != 5 else 3, entries))
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Put the legend below: as many columns as fit, and the figure higher by the rows that it takes."""
+    labels = axes.get_legend_handles_labels()[1]
+    columns = max(1, min(4, len(labels), LETTERS_ACROSS // (max(map(len, labels)) + LETTERS_OF_HANDLE)))
+    rows = -(-len(labels) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 2))
+    legend_below(figure, axes, columns)

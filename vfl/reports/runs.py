@@ -1,6 +1,5 @@
 """What a report is about: the finished runs below a folder, grouped by their settings apart from the seed."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -9,9 +8,15 @@ from statistics import mean
 from typing import Any
 
 from vfl.config import ConfigError, ExperimentConfig, dotted_settings, load_config
+from vfl.metrics import reached
 from vfl.results import Quantity, RunResult, read_result
+from vfl.run_folder import read_manifest
 
 SEED = "seed"
+RUN = "run"
+"""Stands for the settings of runs that differ in many."""
+MOST_KEYS = 3
+"""Settings by which runs are told apart."""
 SYMBOLS = {"lightweighting.alpha": "α", "lightweighting.beta": "β", "training.local_iterations": "E"}
 """Short names of settings; of others the last part of their key."""
 
@@ -68,8 +73,8 @@ class Subject:
 
     @property
     def simulated(self) -> bool:
-        """Whether its owners are clients with a simulated clock."""
-        return self.runs[0].simulated
+        """Whether owners are clients with a simulated clock, of one run at least."""
+        return any(run.simulated for run in self.runs)
 
     @property
     def on_virtual_clock(self) -> bool:
@@ -108,50 +113,67 @@ class Subject:
         return next(matches, None)
 
 
-def load_subject(folder: Path) -> Subject:
-    """Read a run's or a sweep's folder. Raises ConfigError where no finished run is."""
+def load_subject(*folders: Path) -> Subject:
+    """Read the folder of a run or a sweep, or those of several, of any kinds.
+
+    Raises ConfigError where no finished run is, or where metrics differ and accuracy is not one of all.
+    """
+    if len(folders) > 1:
+        return load_runs([run for folder in folders for run in _run_folders(folder)], folders[0])
+    (folder,) = folders
     if (folder / "summary.json").exists():
         run = _load_run(folder, folder.resolve().name, {})
         return Subject(run.config.name, folder, (Variant(run.config.name, {}, (run,)),), ())
-    if not (folder / "sweep.json").exists():
-        raise ConfigError(
-            f"{folder}: holds no finished run and no sweep; name a folder of scripts/train.py or sweep.py"
-        )
-    manifest = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-    runs: list[ReportedRun] = []
-    missing: list[str] = []
-    for name, settings in manifest["runs"].items():
-        run_dir = folder / "runs" / name
-        if (run_dir / "summary.json").exists():
-            runs.append(_load_run(run_dir, name, {key: each for key, each in settings.items() if key != SEED}))
-        else:
-            missing.append(name)
-    if not runs:
-        raise ConfigError(f"{folder}: no run of the sweep is finished yet; go on with scripts/sweep.py")
-    return Subject(manifest["name"], folder, _variants(runs), tuple(missing))
+    manifest = read_manifest(folder, "name", "runs")
+    done = _run_folders(folder)
+    varied = {name: {key: each for key, each in run.items() if key != SEED} for name, run in manifest["runs"].items()}
+    runs = [_load_run(run_dir, run_dir.name, varied[run_dir.name]) for run_dir in done]
+    missing = manifest["runs"].keys() - {run_dir.name for run_dir in done}
+    return Subject(manifest["name"], folder, _variants(runs), tuple(name for name in varied if name in missing))
 
 
-def load_runs(folders: Sequence[Path]) -> Subject:
-    """Read finished runs of one mode, told apart by the settings in which they differ; seeds alone are averaged.
+def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
+    """Read finished runs, told apart by the few settings in which they differ, else by their folders' names.
 
-    Raises ConfigError where a run is not finished, or modes or metrics differ.
+    Seeds alone are averaged. ``folder`` is the subject's. Raises ConfigError as ``load_subject``.
     """
-    runs = [_load_run(folder, folder.resolve().name, {}) for folder in folders]
-    if len({run.config.mode for run in runs}) != 1:
-        raise ConfigError("a page compares runs of one mode; write one for each")
-    if len({run.metric for run in runs}) != 1:
-        raise ConfigError("a page compares runs of one evaluation.metric; write one for each")
+    runs = _by_one_metric([_load_run(each, each.resolve().name, {}) for each in folders])
     settings = [dotted_settings(run.config) for run in runs]
-    keys = [key for key in dict.fromkeys(chain(*settings)) if len({repr(each.get(key)) for each in settings}) > 1]
-    told = [{key: each.get(key) for key in keys if key not in (SEED, "name")} for each in settings]
+    differing = [key for key in dict.fromkeys(chain(*settings)) if len({repr(each.get(key)) for each in settings}) > 1]
+    keys = [key for key in differing if key not in (SEED, "name")]
+    few = len(keys) <= MOST_KEYS and len({run.config.mode for run in runs}) == 1
+    told = [
+        {key: each.get(key) for key in keys} if few else {RUN: run.name}
+        for run, each in zip(runs, settings, strict=True)
+    ]
     named = [replace(run, settings=each) for run, each in zip(runs, told, strict=True)]
-    return Subject(", ".join(run.name for run in runs), folders[0], _variants(named), ())
+    return Subject(", ".join(dict.fromkeys(run.name for run in runs)), folder, _variants(named), ())
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    """Return a run's own folder, or those of a sweep's finished runs. Raises ConfigError where there are none."""
+    if (folder / "summary.json").exists():
+        return [folder]
+    every = [folder / "runs" / name for name in read_manifest(folder, "runs")["runs"]]
+    done = [run_dir for run_dir in every if (run_dir / "summary.json").exists()]
+    if not done:
+        raise ConfigError(f"{folder}: no run of the sweep is finished yet; go on with lvfl sweep")
+    return done
+
+
+def _by_one_metric(runs: list[ReportedRun]) -> list[ReportedRun]:
+    """Return the runs as compared by one metric: their own, or accuracy where they differ and all have it."""
+    if len({run.metric for run in runs}) == 1:
+        return runs
+    if not all("accuracy" in reached(run.summary)[1] for run in runs):
+        raise ConfigError("a page compares runs of one evaluation.metric; write one for each")
+    return [replace(run, summary=run.summary | {"metric": "accuracy"}) for run in runs]
 
 
 def setting_label(key: str, value: Any) -> str:
     """Return a setting as it stands in legends, as ``α 0.2``."""
     text = f"{value:g}" if is_number(value) else ("unset" if value is None else str(value))
-    return f"{key_label(key)} {text}"
+    return text if key == RUN else f"{key_label(key)} {text}"
 
 
 def key_label(key: str) -> str:

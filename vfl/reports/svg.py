@@ -4,6 +4,8 @@
 
 import io
 import re
+from collections.abc import Mapping
+from html import escape
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -21,8 +23,11 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def inline_svg(figure: Figure, name: str, description: str) -> str:
-    """Return an ``<svg>`` element as wide as what it stands in; ``name`` keeps its ids apart from other figures'."""
+def inline_svg(figure: Figure, name: str, description: str, hover: Mapping[str, str]) -> str:
+    """Return an ``<svg>`` element as wide as what it stands in; ``name`` keeps its ids apart from other figures'.
+
+    ``hover`` is what is shown where the pointer rests on a part of the figure, by the part's gid.
+    """
     buffer = io.StringIO()
     # Text stays text: it can be read out, searched, and has the page's font. The salt makes ids the same every time.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
@@ -30,6 +35,8 @@ def inline_svg(figure: Figure, name: str, description: str) -> str:
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    for part, said in hover.items():
+        text = text.replace(f'<g id="{part}">', f'<g id="{part}"><title>{escape(said)}</title>')
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
     text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", text)
     for color, variable in THEMED.items():

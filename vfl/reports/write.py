@@ -1,5 +1,6 @@
 """Writes a report: ``report.html`` (one file, nothing is loaded), ``report.md`` and a PNG per figure."""
 
+import re
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -28,6 +29,8 @@ def write_report(subject: Subject, folder: Path) -> list[str]:
     contents[PAGE] = page(subject, drawings, open_tables, parties)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in _pictures(folder / TEXT) - contents.keys():  # of an earlier report, of fewer or other runs
+            (folder / name).unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(folder / name, content)
     except OSError as error:
@@ -55,7 +58,7 @@ def page(subject: Subject, drawings: list[Drawing], open_tables: list[TableData]
         advice=advice(subject),
         missing=names(subject.missing),
         drawings=[
-            (drawing, inline_svg(drawing.figure, drawing.name, escape(drawing.title, quote=True)))
+            (drawing, inline_svg(drawing.figure, drawing.name, escape(drawing.title, quote=True), drawing.hover))
             for drawing in drawings
         ],
         open_tables=open_tables,
@@ -75,6 +78,12 @@ def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableDa
     for drawing in drawings:
         lines += [f"![{drawing.title}]({drawing.name}.png)", "", f"{drawing.title}. {drawing.caption}".strip(), ""]
     return "\n".join([*lines, *(table.markdown() for table in all_tables)])
+
+
+def _pictures(text: Path) -> set[str]:
+    """Return the names of the pictures that a report shows."""
+    shown = text.read_text(encoding="utf-8", errors="replace") if text.exists() else ""
+    return set(re.findall(r"^!\[.*\]\(([\w-]+\.png)\)$", shown, flags=re.MULTILINE))
 
 
 def about(subject: Subject) -> str:

@@ -3,6 +3,7 @@
 import secrets
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -85,9 +86,6 @@ def run_party(
     def hello() -> Envelope:
         return make_hello(config, name, holding, run_dir, instance)
 
-    def explanation() -> str | None:
-        return explain(config.network.server, tls)
-
     def restore(state: State | None) -> FeatureParty:
         party = build_party(name, holding.prepared, holding.labels, config, runtime)
         if state is not None:
@@ -111,7 +109,8 @@ def run_party(
 
         return answer
 
-    dialer = Dialer(hello, config.network, tls, log=console.print, explain=explanation, lists=lists, machine=machine)
+    why = partial(explain, config.network.server, tls)
+    dialer = Dialer(hello, config.network, tls, log=console.print, explain=why, lists=lists, machine=machine)
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     with only_process_in(run_dir), dialer, closing(view):
         update_config(run_dir, config)

@@ -59,7 +59,7 @@ class RemoteLink:
         """Have the party go back to the state of a reference. Raises ValueError for a state that is none."""
         if not state.keys() >= reference(0, "").keys():
             raise ValueError(
-                f"--resume: the saved run trained {self.name} in the server's process; resume with train.py alone"
+                f"--resume: the saved run trained {self.name} in the server's process; resume with lvfl train alone"
             )
         return self._restore(state)
 

@@ -145,7 +145,7 @@ class Peer:
     serial: str = ""
     """Of the certificate, hexadecimal."""
     fingerprint: str = ""
-    """Of the public key, as ``scripts/certs.py show`` prints it."""
+    """Of the public key, as ``lvfl certs show`` prints it."""
 
 
 def peer(certificate_pem: bytes) -> Peer:

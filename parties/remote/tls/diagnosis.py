@@ -104,7 +104,7 @@ def probe(address: str, tls: TlsFiles | None) -> Finding:
 def _check_own(tls: TlsFiles) -> None:
     until = x509.load_pem_x509_certificate(tls.certificate).not_valid_after_utc
     if datetime.now(UTC) > until:
-        text = f"network.tls.certificate: expired on {until:%F %R} UTC; have a new one made by scripts/certs.py"
+        text = f"network.tls.certificate: expired on {until:%F %R} UTC; have a new one made by lvfl certs"
         raise _Found(Kind.OURS_EXPIRED, text)
 
 
@@ -116,7 +116,7 @@ def _connect(address: str) -> socket.socket:
         text = f"the host name {host!r} is not known ({error.strerror}); check network.server and the name service"
         raise _Found(Kind.NO_HOST, text) from None
     except ConnectionRefusedError:
-        text = f"nobody listens at {address}; start scripts/server.py there, or check the port in network.server"
+        text = f"nobody listens at {address}; start lvfl server there, or check the port in network.server"
         raise _Found(Kind.CLOSED, text) from None
     except OSError as error:
         why = "no answer" if isinstance(error, TimeoutError) else error.strerror
@@ -157,7 +157,7 @@ def _judge(address: str, error: ssl.SSLCertVerificationError) -> tuple[Kind, str
         case 9:
             return Kind.SERVER_TOO_NEW, f"{who} is not valid yet; check the clocks of both machines"
         case 10:
-            return Kind.SERVER_EXPIRED, f"{who} is expired; its operator renews it (scripts/certs.py issue --overwrite)"
+            return Kind.SERVER_EXPIRED, f"{who} is expired; its operator renews it (lvfl certs issue --overwrite)"
         case 62:
             return Kind.WRONG_NAME, f"{who} does not name {SERVER!r}: another service, or check network.server"
         case 26:
@@ -165,7 +165,7 @@ def _judge(address: str, error: ssl.SSLCertVerificationError) -> tuple[Kind, str
         case _:
             return Kind.UNKNOWN_AUTHORITY, (
                 f"{who} is not signed by the authority in network.tls.ca ({error.verify_message}); compare both sides' "
-                "ca.pem (scripts/certs.py show)"
+                "ca.pem (lvfl certs show)"
             )
 
 
@@ -182,7 +182,7 @@ def _hear_greeting(address: str, secured: ssl.SSLSocket, tls: TlsFiles) -> None:
         issuer = common_name(x509.load_pem_x509_certificate(tls.certificate).issuer)
         text = (
             f"the server at {address} refuses this certificate, which {issuer!r} signed: the server's network.tls.ca "
-            "must be the same authority's, and its clock right; compare both sides' ca.pem (scripts/certs.py show)"
+            "must be the same authority's, and its clock right; compare both sides' ca.pem (lvfl certs show)"
         )
         raise _Found(Kind.REFUSED, text)
     _check_settings(address, greeting)

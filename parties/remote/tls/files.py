@@ -86,7 +86,7 @@ def check_period(field_name: str, path: Path, certificate: x509.Certificate) -> 
     if now < begin:
         raise ValueError(f"{field_name}: {path} is valid from {begin:%F %R} UTC only; is this machine's clock right?")
     if now > until:
-        raise ValueError(f"{field_name}: {path} expired on {until:%F %R} UTC; have a new one made by scripts/certs.py")
+        raise ValueError(f"{field_name}: {path} expired on {until:%F %R} UTC; have a new one made by lvfl certs")
     if (until - now).days < WARN_DAYS:
         warnings.warn(f"{field_name}: {path} expires on {until:%F %R} UTC; renew it in time", stacklevel=3)
 
@@ -106,7 +106,7 @@ def load_key(field_name: str, path: Path) -> ec.EllipticCurvePrivateKey:
     """Read a private key as this software makes them. Raises ValueError, one line."""
     key = _private_key(field_name, path, _read_private(field_name, path))
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{field_name}: {path} is not a key on an elliptic curve; make one by scripts/certs.py")
+        raise ValueError(f"{field_name}: {path} is not a key on an elliptic curve; make one by lvfl certs")
     return key
 
 
@@ -171,10 +171,10 @@ def _check_owner(path: Path, subject: x509.Certificate, owner: str) -> None:
     if owner not in alternative_names(subject):
         raise ValueError(
             f"network.tls.certificate: {path} does not have {owner!r} among its alternative names, "
-            "which the other side checks; have a new one made by scripts/certs.py"
+            "which the other side checks; have a new one made by lvfl certs"
         )
     if not may_be(subject, owner):
         raise ValueError(
             f"network.tls.certificate: {path} does not serve for {owner!r}'s side of a connection "
-            "(extended key usage); have a new one made by scripts/certs.py"
+            "(extended key usage); have a new one made by lvfl certs"
         )

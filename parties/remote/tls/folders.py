@@ -1,4 +1,4 @@
-"""What ``scripts/certs.py`` does: an authority's folder, and those of the owners that it certifies."""
+"""What ``lvfl certs`` does: an authority's folder, and those of the owners that it certifies."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

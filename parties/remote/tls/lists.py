@@ -1,6 +1,6 @@
 """Who is kept out although an authority signed it (by serial number), and who alone may come (by fingerprint).
 
-Text files, one entry a line, ``#`` begins a comment; blanks within an entry do not count. ``scripts/certs.py show``
+Text files, one entry a line, ``#`` begins a comment; blanks within an entry do not count. ``lvfl certs show``
 prints both kinds. A file that is changed is read again; one that cannot be read then leaves what it said before.
 """
 

@@ -27,7 +27,7 @@ def load_identity(owner: str, network: NetworkConfig, address_field: str, *, ins
     if tls.ca is None or tls.certificate is None or tls.key is None:
         missing = [name for name in ("ca", "certificate", "key") if getattr(tls, name) is None]
         raise ConfigError(
-            f"network.tls.{missing[0]}: is missing; make keys with scripts/certs.py (--insecure: plaintext on loopback)"
+            f"network.tls.{missing[0]}: is missing; make keys with lvfl certs (--insecure: plaintext on loopback)"
         )
     return load_tls_files(tls.ca, tls.certificate, tls.key, owner)
 

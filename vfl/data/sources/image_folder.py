@@ -31,6 +31,8 @@ def load_image_folder(root: Path | None, image_size: int | None) -> Pools:
     """
     if root is None:
         raise ValueError("data.dataset.root: image_folder needs a folder with train/<class>/ and test/<class>/ in it")
+    if not (root / "train").is_dir() and (meant := _meant(root)):
+        raise ValueError(f"data.dataset.root: '{root}' holds no folder train; '{meant}' does: name that one")
     train, test = _scan(root / "train"), _scan(root / "test")
     if train.classes != test.classes:
         differences = [
@@ -49,6 +51,13 @@ def load_image_folder(root: Path | None, image_size: int | None) -> Pools:
         test=_folder_pool(test.samples, image_size),
         classes=tuple(train.classes),
     )
+
+
+def _meant(root: Path) -> Path | None:
+    """Return the folder one level above or below that has train and test in it, if one has."""
+    below = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    near = (root.absolute().parent, *below)
+    return next((folder for folder in near if (folder / "train").is_dir() and (folder / "test").is_dir()), None)
 
 
 def _scan(folder: Path) -> "ImageFolder":

@@ -53,6 +53,7 @@ def load_published(kind: str, root: Path | None, image_size: int | None) -> Pool
     """
     title, megabytes, places = PUBLISHED[kind]
     root = root or DEFAULT_ROOT
+    absent = [folder for folder in (root / Path(places[0]).parent, root, *root.parents) if not folder.exists()]
     try:
         if not any(_holds_files(root / place) for place in places):
             warnings.warn(f"downloading {title} ({megabytes} MB) to '{root}'", stacklevel=3)
@@ -60,6 +61,9 @@ def load_published(kind: str, root: Path | None, image_size: int | None) -> Pool
             train, test = _open(kind, root, training=True), _open(kind, root, training=False)
         return Pools(_pool(train, image_size), _pool(test, image_size), _class_names(kind, train))
     except _UNREADABLE as error:
+        for folder in absent:  # torchvision makes them before it downloads
+            with contextlib.suppress(OSError):  # one that holds something stays
+                folder.rmdir()
         places = " and ".join(places) if kind == "svhn" else " or ".join(places)
         raise ValueError(
             f"data.dataset.root: no intact {title} in '{root}' and none downloaded ({one_line(error)}); "

@@ -1,0 +1,78 @@
+"""What a user names by mistake, or what something else has written into: a line that says what is wrong."""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vfl.cli import ShowConsole
+from vfl.data.sources import published
+from vfl.data.sources.image_folder import load_image_folder
+from vfl.reports.runs import load_subject
+from vfl.run_folder import read_manifest, read_summary
+
+
+def folders(path: Path, *names: str) -> Path:
+    for name in names:
+        (path / name).mkdir(parents=True)
+    return path
+
+
+def written(path: Path, name: str, text: str) -> Path:
+    (path / name).write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "read", "said"),
+    [
+        (lambda tmp: written(tmp, "summary.json", "{}"), read_summary, "summary.json: is not what lvfl writes, 'up"),
+        (lambda tmp: written(tmp, "summary.json", "[1]"), read_summary, "summary.json: is not what lvfl writes"),
+        (lambda tmp: written(tmp, "summary.json", "{"), read_summary, "summary.json: cannot be read .*; remove it"),
+        (lambda tmp: written(tmp, "sweep.json", "5"), load_subject, "sweep.json: is not what lvfl writes, 'name' is"),
+        (lambda tmp: written(tmp, "sweep.json", "["), read_manifest, "sweep.json: cannot be read .*; remove it"),
+        (lambda tmp: tmp, load_subject, "holds no finished run and no sweep; name a folder of lvfl train"),
+        (lambda tmp: folders(tmp, "a/train", "a/test") / "a/train", load_image_folder, "a' does: name that one"),
+        (lambda tmp: folders(tmp, "a/train", "a/test"), load_image_folder, "a' does: name that one"),
+        (lambda tmp: folders(tmp, "b") / "b", load_image_folder, "no images as .*b/train/<class>"),
+    ],
+)  # fmt: skip
+def test_a_wrong_folder_is_named_with_the_fix(
+    tmp_path: Path, make: Callable[[Path], Path], read: Callable[..., object], said: str
+):
+    arguments = (None,) if read is load_image_folder else ()
+    with pytest.raises(ValueError, match=said) as raised:
+        read(make(tmp_path), *arguments)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_failed_download_leaves_no_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(kind: str, root: Path, *, training: bool) -> None:
+        (root / "MNIST" / "raw").mkdir(parents=True)
+        raise OSError("no network")
+
+    monkeypatch.setattr(published, "_open", fail)
+    (tmp_path / "kept").mkdir()
+    for root in (tmp_path / "new" / "data", tmp_path / "kept"):
+        with pytest.warns(UserWarning, match="downloading"), pytest.raises(ValueError, match="no intact MNIST"):
+            published.load_published("mnist", root, None)
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == [Path("kept")]
+
+
+def test_a_full_standard_output_is_said_once_and_the_work_goes_on(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    before = os.dup(1)
+    try:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True))
+        console = ShowConsole()
+        for _ in range(3):
+            console.print("a line")
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+    error = capfd.readouterr().err
+    assert error == "warning: standard output cannot be written (No space left on device); the work goes on\n"
