@@ -53,7 +53,8 @@ def load_published(kind: str, root: Path | None, image_size: int | None) -> Pool
     """
     title, megabytes, places = PUBLISHED[kind]
     root = root or DEFAULT_ROOT
-    absent = [folder for folder in (root / Path(places[0]).parent, root, *root.parents) if not folder.exists()]
+    first = root / places[0]
+    absent = [folder for folder in (first, *first.parents) if not folder.exists()]
     try:
         if not any(_holds_files(root / place) for place in places):
             warnings.warn(f"downloading {title} ({megabytes} MB) to '{root}'", stacklevel=3)
