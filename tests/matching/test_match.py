@@ -5,6 +5,7 @@ import hashlib
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -97,8 +98,18 @@ def run(config, chunk=7, change=None, workers=1):
         return match_keys(links, config.data.join, chunk=chunk), links
 
 
+def path_of(config, name) -> Path:
+    path = config.data.tables[name].match
+    assert path is not None
+    return path
+
+
+def result(config, name):
+    return read_match(path_of(config, name), name)
+
+
 def rows_of(config):
-    return {name: read_match(config.data.tables[name].match, name).rows for name in config.parties}
+    return {name: result(config, name).rows for name in config.parties}
 
 
 def plain(keys, foreign, join):
@@ -168,7 +179,7 @@ def test_the_test_samples_of_a_file_stand_at_the_end_in_every_owners_result(tmp_
     write(tmp_path / "test.csv", [["k0"], *[(str(number),) for number in range(3, 9)]])
     config = tables(tmp_path, keys, test_file=str(tmp_path / "test.csv"))
     run(config)
-    a, b = (read_match(config.data.tables[name].match, name) for name in "ab")
+    a, b = (result(config, name) for name in "ab")
     assert a.test == b.test == 4
     assert sorted(a.rows[-4:]) == [5, 6, 7, 8]
     assert (a.order, len(a.order)) == (b.order, 64)
@@ -228,13 +239,13 @@ def test_a_second_start_leaves_a_finished_match_and_repeats_one_that_an_owner_lo
     keys = {name: [(str(number),) for number in range(9)] for name in "abc"}
     config = tables(tmp_path, keys)
     run(config)
-    order = read_match(config.data.tables["a"].match, "a").order
+    order = result(config, "a").order
     outcome, links = run(config)
     assert outcome.again
     assert not any(link.points for link in links)
-    config.data.tables["b"].match.unlink()
+    path_of(config, "b").unlink()
     assert not run(config)[0].again
-    orders = {read_match(config.data.tables[name].match, name).order for name in "abc"}
+    orders = {result(config, name).order for name in "abc"}
     assert len(orders) == 1
     assert orders != {order}
     write(tmp_path / "c.csv", [["k0"], *[(str(number),) for number in range(4)]])
@@ -333,7 +344,7 @@ def test_an_owner_refuses_what_the_server_must_not_ask(tmp_path):
                 ask(b, kind, *parts)
         with pytest.raises(MessageError, match="point 1 is the identity"):
             ask(b, Kind.RAISE, Part(PartKind.POINTS, bytes(33)))
-        assert not config.data.tables["b"].match.exists()
+        assert not path_of(config, "b").exists()
 
 
 def test_points_are_asked_for_again_in_every_chunk(tmp_path):

@@ -14,10 +14,10 @@ nothing else, so it imports little.
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from typing import Any, cast
 
 from coincurve import GLOBAL_CONTEXT
-from coincurve import _libsecp256k1 as bindings  # pyright: ignore[reportAttributeAccessIssue]  # made by cffi
 from coincurve.utils import get_valid_secret
 
 from vfl.wire.messages import Buffer, MessageError
@@ -28,7 +28,8 @@ TAG = b"LVFL-V01-CS01-with-secp256k1_XMD:SHA-512_SwiftEC_RO_"
 _SHA512_BLOCK_BYTES = 128
 _COMPRESSED = 258
 """SECP256K1_EC_COMPRESSED"""
-_ffi, _lib = cast(Any, bindings).ffi, cast(Any, bindings).lib
+_bindings = cast(Any, import_module("coincurve._libsecp256k1"))
+_ffi, _lib = _bindings.ffi, _bindings.lib
 _context = cast(Any, GLOBAL_CONTEXT).ctx
 
 
