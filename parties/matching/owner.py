@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from vfl.data.tables.keys import Rows
 from vfl.data.tables.match import Match, read_match, write_match
@@ -45,6 +46,8 @@ class MatchingOwner:
         self._samples = _sample_order(keys)
         self._places: list[Rows] = []
         """Parts of the result that have come."""
+        self._masks: list[list[npt.NDArray[np.bool_]]] = []
+        """At the label owner, of the same parts: for each other owner whether it has a row."""
         self.raised = 0
         """Points of others, so far."""
 
@@ -69,7 +72,7 @@ class MatchingOwner:
                 return (Part(PartKind.PLACES, self._placed(ListRange.from_json(request.only(PartKind.CONTROL)))),)
             case Kind.MATCHED:
                 part = Matched.from_json(request.only(PartKind.CONTROL))
-                self._take(part, read_places(request.only(PartKind.PLACES)))
+                self._take(part, read_places(request.only(PartKind.PLACES)), request.payloads(PartKind.PRESENCE))
                 return ()
             case _:
                 raise MessageError(f"{self.name} cannot answer {request.kind.name}")
@@ -105,19 +108,30 @@ class MatchingOwner:
         keys = self.keys.places[wanted.list][self._samples[wanted.start : wanted.stop]]
         return place_of[keys].astype(PLACE).tobytes()
 
-    def _take(self, part: Matched, places: Rows) -> None:
+    def _take(self, part: Matched, places: Rows, masks: Sequence[Buffer]) -> None:
         """Take a part of the result, and write the file with the last one."""
         came = sum(map(len, self._places))
         if part.start != came or came + len(places) > part.samples:
             raise MessageError(f"{len(places)} places from {part.start} on came where {part.samples - came} are due")
+        others = list(self.keys.known_as or {})
+        if [len(mask) for mask in masks] != [len(places)] * len(others):
+            raise MessageError(f"{len(masks)} masks came where {len(others)} of {len(places)} samples are due")
         order = self._orders[0] if self.keys.known_as is None else self._samples
         if len(places) and (places.min() < -1 or places.max() >= len(order)):
             raise MessageError(f"a place came that is none of {len(order)}")
         self._places.append(np.append(self.keys.rows[order], -1)[places])
+        self._masks.append([np.frombuffer(mask, np.uint8).astype(bool) for mask in masks])
         if came + len(places) == part.samples:
-            rows = np.concatenate(self._places)
-            self._places.clear()
-            write_match(self.path, Match(self.name, part.order, self.keys.digest, self.join, rows, part.tested))
+            self._write(part, others)
+
+    def _write(self, part: Matched, others: Sequence[str]) -> None:
+        rows = np.concatenate(self._places)
+        masks = {
+            owner: np.concatenate(each) for owner, each in zip(others, zip(*self._masks, strict=True), strict=True)
+        }
+        self._places.clear()
+        self._masks.clear()
+        write_match(self.path, Match(self.name, part.order, self.keys.digest, self.join, rows, part.tested, masks))
 
 
 def read_places(payload: Buffer) -> Rows:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from parties.matching.owner import PLACE, read_places
 from vfl.data.tables.keys import Rows
@@ -162,7 +163,9 @@ def match_keys(
             raised = _at_once(threads, {each: Passing(peers, each, chunk, advance).run for each in lists})
             rows = _join(peers[leader], brought[leader], lists, raised, how)
             part = _described(brought[leader], rows, rows[leader])
-            _at_once(threads, {peer: partial(_deliver, peer, part, rows[name]) for name, peer in peers.items()})
+            held = [rows[owner] >= 0 for owner in brought[leader].known_as or {}]
+            masks = {name: held if name == leader else [] for name in peers}
+            _at_once(threads, {n: partial(_deliver, peer, part, rows[n], masks[n]) for n, peer in peers.items()})
             return Outcome(part.samples, {name: int((each < 0).sum()) for name, each in rows.items()}, again=False)
         finally:
             stopped.set()
@@ -246,11 +249,13 @@ def _places(leader: Peer, place: int, samples: int, size: int) -> Rows:
     return np.concatenate(parts)
 
 
-def _deliver(peer: Peer, part: Matched, places: Rows) -> None:
+def _deliver(peer: Peer, part: Matched, places: Rows, masks: Sequence[npt.NDArray[np.bool_]]) -> None:
+    """Send an owner its places, and the label owner who has a row."""
     for start in range(0, max(len(places), 1), PLACES_CHUNK):
-        packed = places[start : start + PLACES_CHUNK].astype(PLACE).tobytes()
-        control = part.model_copy(update={"start": start}).part()
-        peer.ask(Kind.MATCHED, lambda reply: None, control, Part(PartKind.PLACES, packed))
+        here = slice(start, start + PLACES_CHUNK)
+        parts = [Part(PartKind.PLACES, places[here].astype(PLACE).tobytes())]
+        parts += [Part(PartKind.PRESENCE, mask[here].tobytes()) for mask in masks]
+        peer.ask(Kind.MATCHED, lambda reply: None, part.model_copy(update={"start": start}).part(), *parts)
 
 
 def _counted(progress: Callable[[float, int], None], lists: Sequence[KeyList]) -> Callable[[int], None]:

@@ -157,6 +157,10 @@ def test_a_match_is_a_plain_join(tmp_path, case):
     assert len(found) == outcome.samples == len(set(found))
     assert set(found) == plain(keys, foreign, join)
     assert outcome.missing == {name: int((each < 0).sum()) for name, each in rows.items()}
+    has = result(config, "o0").others
+    assert {name: (each >= 0).tolist() for name, each in rows.items() if name != "o0"} == {
+        name: each.tolist() for name, each in has.items()
+    }
 
 
 def test_equal_tables_doubled_keys_and_nothing_in_common(tmp_path):
@@ -337,6 +341,7 @@ def test_an_owner_refuses_what_the_server_must_not_ask(tmp_path):
             (Kind.MATCHED, part | {"start": 2}, bytes(8), "2 places from 2 on came"),
             (Kind.MATCHED, part | {"order": "x"}, bytes(8), "Matched: 'order'"),
             (Kind.MATCHED, part, bytes(3), "3 bytes are no places"),
+            (Kind.MATCHED, part, None, "0 PLACES parts instead of 1"),
         ):
             parts = [Part(PartKind.CONTROL, json.dumps(control).encode())]
             parts += [] if payload is None else [Part(PartKind.PLACES, payload)]

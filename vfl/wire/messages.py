@@ -69,7 +69,8 @@ class Kind(IntEnum):
     """Asks the label owner for its samples' places in one of its lists."""
     PLACED = 26
     MATCHED = 27
-    """A part of the result: the places in the party's list that stand for the samples."""
+    """A part of the result: the places in the party's list that stand for the samples; to the label owner also which
+    samples each other party has a row for."""
 
 
 class PartKind(IntEnum):
@@ -127,7 +128,7 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.POINTS: (PartKind.POINTS,),
     Kind.PLACES: (PartKind.CONTROL,),
     Kind.PLACED: (PartKind.PLACES,),
-    Kind.MATCHED: (PartKind.CONTROL, PartKind.PLACES),
+    Kind.MATCHED: (PartKind.CONTROL, PartKind.PLACES, PartKind.PRESENCE),
 }
 """The kinds of part that a message may have; a reply has one of each."""
 

@@ -7,10 +7,11 @@ Tables matched in private (``match.py``) have the match's order and ids.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -31,6 +32,8 @@ class Joined:
     """int64 [N]"""
     rows: Mapping[str, Rows]
     """By owner, the row of its table that belongs to each sample, int64 [N]; -1 where it has none."""
+    others: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict[str, npt.NDArray[np.bool_]])
+    """By owner whose table is elsewhere, whether it has a row for each sample, bool [N]; only of a match."""
     keys: Column | None = None
     """Text [N], of the label owner; None where they were matched in private."""
     test: int | None = None
@@ -74,7 +77,7 @@ def join(
     joined = {owner: rows[owner][order] for owner in tables}
     keys = keys.take(pa.array(order))
     ids = torch.tensor([text_hash(key) for key in keys.to_pylist()], dtype=torch.int64)
-    return Joined(ids, joined, keys, dropped=_dropped(tables, joined))
+    return Joined(ids, joined, keys=keys, dropped=_dropped(tables, joined))
 
 
 def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], join: str) -> Joined:
@@ -99,7 +102,8 @@ def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], join: str) -
                 "lvfl align again"
             )
     ids = order_ids(first.order, len(first.rows))
-    return Joined(ids, {owner: match.rows for owner, match in matches.items()}, test=first.test)
+    others = {owner: has for match in matches.values() for owner, has in match.others.items() if owner not in tables}
+    return Joined(ids, {owner: match.rows for owner, match in matches.items()}, others, test=first.test)
 
 
 def order_ids(order: str, samples: int) -> Tensor:

@@ -1,20 +1,23 @@
 """The result of a match (``lvfl align``), one file of its owner: which of its rows stand where in the common order.
 
     file        metadata                                        tensors
-    any name    holds: match, party, order, keys, test, join    rows
+    any name    holds: match, party, order, keys, test, join    rows; at the label owner has.OWNER of every other owner
 
-rows: int64 [N], the owner's row of each sample, counted from 0 in its table's order; -1 where it has none. ``order`` is
-a sha256 that all files of a match have in common and no other match has, ``keys`` that of the keys that were matched,
-``test`` the number of samples at the end that are the test, or empty where each owner draws it by the seed.
+rows: int64 [N], the owner's row of each sample, counted from 0 in its table's order; -1 where it has none. has.OWNER:
+uint8 [N], 1 where that owner has a row. ``order`` is a sha256 that all files of a match have in common and no other
+match has, ``keys`` that of the keys that were matched, ``test`` the number of samples at the end that are the test, or
+empty where each owner draws it by the seed.
 """
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -23,6 +26,7 @@ from vfl.data.tables.columns import Table
 from vfl.data.tables.keys import Rows
 
 MATCH = "match"
+HAS = "has."
 _RECORD_SEPARATOR = "\x1e"
 
 
@@ -41,35 +45,40 @@ class Match:
     """int64 [N]; -1 where the owner has no row."""
     test: int | None
     """So many samples at the end are the test; None: drawn by the seed."""
+    others: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict[str, npt.NDArray[np.bool_]])
+    """At the label owner: by other owner, whether it has a row for each sample, bool [N]."""
 
 
 def write_match(path: Path, match: Match) -> None:
     """Write the file (0600), or replace it. Raises OSError as the system does, with an earlier file untouched."""
     test = "" if match.test is None else str(match.test)
     metadata = {"holds": MATCH, "party": match.party, "order": match.order, "keys": match.keys, "join": match.join}
-    content = save({"rows": match.rows}, metadata | {"test": test})
+    tensors = {"rows": match.rows} | {f"{HAS}{owner}": has.astype(np.uint8) for owner, has in match.others.items()}
+    content = save(tensors, metadata | {"test": test})
     write_together(path.parent, {path.name: partial(write_durably, chunks=[content], mode=0o600)}, overwrite=True)
 
 
 def read_match(path: Path, party: str) -> Match:
     """Read the file of ``party``. Raises ValueError, one line, for anything else."""
-    field = f"data.tables.{party}.match"
+    where = f"data.tables.{party}.match"
     try:
         with cast(Any, safe_open(path, framework="np")) as file:  # the library's is untyped
             metadata: dict[str, str] = file.metadata() or {}
-            if metadata.get("holds") != MATCH or set(file.keys()) != {"rows"}:
-                raise ValueError(f"{field}: {path} holds no match; name the file that lvfl align wrote")
+            if metadata.get("holds") != MATCH or "rows" not in file.keys():  # noqa: SIM118 - no mapping
+                raise ValueError(f"{where}: {path} holds no match; name the file that lvfl align wrote")
             rows = np.array(file.get_tensor("rows"))
+            masks = [name for name in file.keys() if name.startswith(HAS)]  # noqa: SIM118
+            others = {name.removeprefix(HAS): file.get_tensor(name).astype(bool) for name in masks}
     except OSError as error:
-        raise ValueError(f"{field}: {path} cannot be read ({error.strerror or error}); run lvfl align") from None
+        raise ValueError(f"{where}: {path} cannot be read ({error.strerror or error}); run lvfl align") from None
     except SafetensorError as error:
-        raise ValueError(f"{field}: {path} is no safetensors file, or damaged ({error})") from None
+        raise ValueError(f"{where}: {path} is no safetensors file, or damaged ({error})") from None
     if metadata.get("party") != party:
-        raise ValueError(f"{field}: {path} is the match of {metadata.get('party')!r}, not of {party!r}")
-    if rows.dtype != np.int64 or rows.ndim != 1:
-        raise ValueError(f"{field}: {path}: rows are {rows.dtype} {list(rows.shape)}, not int64 [N]")
+        raise ValueError(f"{where}: {path} is the match of {metadata.get('party')!r}, not of {party!r}")
+    if rows.dtype != np.int64 or rows.ndim != 1 or any(has.shape != rows.shape for has in others.values()):
+        raise ValueError(f"{where}: {path}: rows are {rows.dtype} {list(rows.shape)}, not int64 [N]")
     order, keys, join, test = (metadata.get(name, "") for name in ("order", "keys", "join", "test"))
-    return Match(party, order, keys, join, rows, int(test) if test else None)
+    return Match(party, order, keys, join, rows, int(test) if test else None, others)
 
 
 def keys_digest(table: Table) -> str:

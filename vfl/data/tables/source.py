@@ -211,9 +211,10 @@ class Tables(Source):
 
     def _present(self, joined: Joined, part: Rows) -> Tensor | None:
         """Return which of some samples each owner has a row for, bool [N, O]; None where all have all."""
-        if not all(owner in joined.rows for owner in self.parties):
+        rows = {owner: np.where(has, 0, -1) for owner, has in joined.others.items()} | {**joined.rows}
+        if not all(owner in rows for owner in self.parties):
             return None
-        return gaps_of([joined.rows[owner][part] for owner in self.parties])
+        return gaps_of([rows[owner][part] for owner in self.parties])
 
     def _split_rows(self, joined: Joined) -> tuple[Rows, Rows]:
         keys = None if self.data.test_file is None or joined.test is not None else self._test_keys(joined)
