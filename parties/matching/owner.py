@@ -113,7 +113,7 @@ class MatchingOwner:
         came = sum(map(len, self._places))
         if part.start != came or came + len(places) > part.samples:
             raise MessageError(f"{len(places)} places from {part.start} on came where {part.samples - came} are due")
-        others = list(self.keys.known_as or {})
+        others = sorted(self.keys.known_as or {})  # as JSON has them
         if [len(mask) for mask in masks] != [len(places)] * len(others):
             raise MessageError(f"{len(masks)} masks came where {len(others)} of {len(places)} samples are due")
         order = self._orders[0] if self.keys.known_as is None else self._samples

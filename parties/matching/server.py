@@ -163,7 +163,7 @@ def match_keys(
             raised = _at_once(threads, {each: Passing(peers, each, chunk, advance).run for each in lists})
             rows = _join(peers[leader], brought[leader], lists, raised, how)
             part = _described(brought[leader], rows, rows[leader])
-            held = [rows[owner] >= 0 for owner in brought[leader].known_as or {}]
+            held = [rows[owner] >= 0 for owner in sorted(brought[leader].known_as or {})]
             masks = {name: held if name == leader else [] for name in peers}
             _at_once(threads, {n: partial(_deliver, peer, part, rows[n], masks[n]) for n, peer in peers.items()})
             return Outcome(part.samples, {name: int((each < 0).sum()) for name, each in rows.items()}, again=False)
