@@ -310,6 +310,7 @@ ZERO = bytes(4)
         (header(frame_format=2, nonzeros=1, k=4) + b"\x01\x0c" + ONE, "beyond the last entry"),
         (header(frame_format=2, nonzeros=1, k=4) + b"\x01\x1b" + ONE, "padding bit"),
         (header(frame_format=2, nonzeros=1, k=4) + b"\x01\x0b" + ZERO, "sends a zero"),
+        (header(frame_format=1, values=4, nonzeros=1) + b"\x01\x00\x11", "padding bit"),
     ],
     ids=lambda value: value if isinstance(value, str) else f"{len(value)}B",
 )
