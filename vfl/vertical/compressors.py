@@ -71,7 +71,7 @@ class Levels:
         size = STEP.itemsize * blocks_of(shape[0] * shape[1])
         if len(frame) < size:
             raise CodecError(f"{len(frame)} bytes, its scales alone are {size}")
-        steps = torch.from_numpy(np.frombuffer(frame, STEP, size // STEP.itemsize).astype(np.float32))
+        steps = torch.as_tensor(np.frombuffer(frame, STEP, size // STEP.itemsize).astype(np.float32))
         if not (steps.isfinite() & (steps >= 0)).all():
             raise CodecError("a scale that is not finite or below 0")
         return dequantise(decode_as(WHOLE[self.bits], memoryview(frame)[size:], shape), steps)
