@@ -1,14 +1,12 @@
-"""What a sweep shows while it runs: a live table on a terminal, one plain line per run otherwise."""
+"""What a sweep shows while it runs: live lines on a terminal, one plain line per run otherwise."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from vfl.metrics import headline
@@ -42,7 +40,7 @@ class SweepView:
     def __enter__(self) -> "SweepView":
         if self.console.is_terminal:
             # transient: what stays on the screen is the line of every run that has ended.
-            self.live = Live(get_renderable=self.table, console=self.console, refresh_per_second=2, transient=True)
+            self.live = Live(get_renderable=self.lines, console=self.console, refresh_per_second=2, transient=True)
             self.live.start()
         return self
 
@@ -72,15 +70,13 @@ class SweepView:
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def table(self) -> Group:
-        """Return what a terminal shows below the lines of the runs that have ended."""
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("running", overflow="fold")
-        table.add_column("round", justify="right", no_wrap=True)
-        table.add_column("test", justify="right", no_wrap=True)
-        for name, run in self.running.items():
-            table.add_row(name, f"{run.done}/{run.rounds}", run.reached)
-        return Group(table, Text(self._counts()))
+    def lines(self) -> Group:
+        """Return what a terminal shows below the lines of the runs that have ended: lines, which any width can fold."""
+        texts = [
+            f"running {name}: {run.done}/{run.rounds} rounds" + (f", test {run.reached}" if run.reached else "")
+            for name, run in self.running.items()
+        ]
+        return Group(*(Text(text, overflow="fold") for text in (*texts, self._counts())))
 
     def _counts(self) -> str:
         left = self.total - self.kept - self.finished - self.failed - len(self.running)
