@@ -110,7 +110,7 @@ def _in_time(
     present = {party: present_of(each) for party, each in rounds.items()}
     choices = given.choices(round_index, present)
     if not rates:
-        return {party: each.least for party, each in choices.items()}
+        return {party: each.least._replace(reason="held") for party, each in choices.items()}
     forecast = given.forecast()
     goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates))
     limit = goal.possible(choices).limit
