@@ -104,8 +104,8 @@ def test_every_party_has_a_folder_and_so_a_colour_with_units_for_people(trained:
     for name in ("party_1", "party_4"):
         own = events_of(trained / "parties" / name)
         for title, tag, factor in (
-            ("sent up (MB)", "uplink_bytes", 1e6),
-            ("model (GMAC per sample)", "macs_per_sample", 1e9),
+            ("sent up in MB", "uplink_bytes", 1e6),
+            ("model in GMAC per sample", "macs_per_sample", 1e9),
         ):
             shown = {event.step: event.value * factor for event in own.Scalars(f"by party/{title}")}
             assert shown == pytest.approx({event.step: event.value for event in whole.Scalars(f"{tag}/{name}")})

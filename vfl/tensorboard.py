@@ -26,15 +26,17 @@ MOST_OWNERS = 8
 SHARE_OF_OWNER: Mapping[str, tuple[str, float]] = {
     "compute saved": ("savings_compute", 1.0),
     "communication saved": ("savings_communication", 1.0),
-    "sent up (MB)": ("uplink_bytes", 1e-6),
-    "sent down (MB)": ("downlink_bytes", 1e-6),
-    "model (GMAC per sample)": ("macs_per_sample", 1e-9),
+    "sent up in MB": ("uplink_bytes", 1e-6),
+    "sent down in MB": ("downlink_bytes", 1e-6),
+    "model in GMAC per sample": ("macs_per_sample", 1e-9),
     "alpha": ("alpha", 1.0),
     "beta": ("beta", 1.0),
-    "own work (s)": ("train_time_s", 1.0),
-    "an exchange (s)": ("exchange_s", 1.0),
+    "own work in seconds": ("train_time_s", 1.0),
+    "an exchange in seconds": ("exchange_s", 1.0),
 }
-"""What is shown of an owner, in units for people: the metric and the factor, by title."""
+"""What is shown of an owner, in units for people: the metric and the factor, by title.
+
+Without brackets: TensorBoard draws no line where a tag has one."""
 BY_PARTY = "by party"
 
 
