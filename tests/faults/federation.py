@@ -3,6 +3,7 @@
 import os
 import random
 import secrets
+import shutil
 import signal
 import time
 from collections.abc import Generator
@@ -85,7 +86,11 @@ class Federation:
         self.turns.block(lambda: self.finished and not self.running)
 
     def start(self, name: str) -> None:
-        """Start a process."""
+        """Start a process; one whose folder was lost has it again once it was told so."""
+        kept = self.folder / f"{name}.kept"
+        if kept.exists() and self.ended[-1].name == name and self.ended[-1].code == 2:
+            shutil.rmtree(self.folder / name)
+            kept.rename(self.folder / name)
         process = self.running[name] = Process(name)
         process.main = Thread(self.turns, process, partial(self._run, process), "main")
         process.main.start()
@@ -96,6 +101,13 @@ class Federation:
         self.network.drop(process, silently=silently)
         process.alive = False
         self._note_end(process, None, "", again_s)
+
+    def lose_folder(self, name: str) -> None:
+        """Have a process come back with nothing."""
+        self.kill(name, RESTARTS_S, silently=False)
+        kept = self.folder / f"{name}.kept"
+        if not kept.exists():
+            (self.folder / name).rename(kept)
 
     def _run(self, process: Process) -> None:
         console = Console(file=self.said[process.name], width=1000)

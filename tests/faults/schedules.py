@@ -75,6 +75,14 @@ def kill(federation: Federation, draw: Random) -> str:
     return f"{name} is killed{' with its machine' if silently else ''}, back in {again_s:.1f} s"
 
 
+def lose_folder(federation: Federation, draw: Random) -> str:
+    """A party dies and its disk with it; its owner restores the folder when the server asks for it."""
+    name = draw.choice(sorted(federation.running.keys() - {SERVER}))
+    federation.lose_folder(name)
+    federation.misbehaved = True
+    return f"{name} is killed and its folder lost"
+
+
 def terminate(federation: Federation, draw: Random) -> str:
     """A process is asked to end."""
     name = _name(federation, draw)
@@ -105,7 +113,7 @@ MISBEHAVIOURS: dict[str, Callable[[bytes, Random], list[bytes]]] = {
     "noise": lambda message, draw: [draw.randbytes(draw.randrange(1, 200))],
     "forged": _forged,
 }
-FAULTS = (cut, half_open, delay, unreachable, freeze, busy, kill, kill, terminate, misbehave)
+FAULTS = (cut, half_open, delay, unreachable, freeze, busy, kill, kill, lose_folder, terminate, misbehave)
 
 
 def _end(federation: Federation, draw: Random) -> End:
@@ -126,7 +134,7 @@ STATED = {
     (False, 3): r"stayed away for network\.wait_s|^$",  # of its own, or as the server ended
 }
 """The errors with which a process may end: whether it is the server, and its exit code."""
-MISTAKEN = r"^the server: |^refused by the server: |came"
+MISTAKEN = r"^the server: |^refused by the server: |came|^no checkpoint of round \d+ in"
 """Those of a party with exit code 2, where somebody misbehaved."""
 
 
@@ -157,7 +165,7 @@ def play(seed: int, folder: Path, data: Path, undisturbed: dict[str, Any]) -> Ve
 
         def strike() -> None:
             fault = turns.random.choice(FAULTS)
-            if federation.running and federation.network.open_ends() and not federation.finished:
+            if {*federation.running} - {SERVER} and federation.network.open_ends() and not federation.finished:
                 happened.append(f"{turns.now_s:.1f} {fault(federation, turns.random)}")
 
         for _ in range(turns.random.randint(1, MOST_FAULTS)):

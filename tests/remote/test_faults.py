@@ -1,9 +1,11 @@
 """Frozen, slow, gone, sent away: told apart, and none of them changes what is trained."""
 
+import resource
 import shutil
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,24 @@ def test_a_busy_party_is_not_lost_however_slow(federate, in_process):
     log = federation.log(SERVER)
     assert "party_2 is slow: it lives, but its reply of round 1, exchange 1 takes more than 1.5 s" in log
     assert "party_2 is lost" not in log
+    assert federation.outcome() == in_process()
+
+
+def test_a_server_without_a_descriptor_left_goes_on_when_it_has_some(federate, in_process):
+    federation = federate()
+    federation.start(SERVER)
+    federation.start("party_1")
+    federation.wait_for_line(SERVER, "party_1 joined")
+    pid = federation.running[SERVER]
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = max(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()) + 1
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (taken, before[1]))  # whatever it opens from now on fails with EMFILE
+    federation.start("party_2")
+    time.sleep(3)
+    assert "party_2 joined" not in federation.log(SERVER)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    federation.finish()
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
     assert federation.outcome() == in_process()
 
 

@@ -25,7 +25,7 @@ from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
 from vfl.config import ExperimentConfig
 from vfl.data.files import LabelData
 from vfl.data.source import open_source
-from vfl.errors import PeerLost
+from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.experiments.mode import Built
 from vfl.experiments.run import Outcome, train
 from vfl.loop import Callback, TrainingLoop
@@ -163,14 +163,21 @@ class ServerProcess:
         return hub.wait_for(names, self.config.network.wait_s)
 
     def _open_store(self, connections: dict[str, PartyConnection]) -> CheckpointStore:
-        """Return the server's checkpoints, of which only those can be used that every party has its part of."""
+        """Return the server's checkpoints, of which only those can be used that every party has its part of.
+
+        Raises PeerMisbehaved for a party that has none of them, as one without its folder.
+        """
         store = CheckpointStore(self.run_dir / "checkpoints", keep=self.config.checkpoint.keep)
         if self.stand_ins:  # a party that was away has no part of the rounds without it
             return store
-        store.usable = set[int].intersection(*(connection.rounds for connection in connections.values()))
-        if store.rounds() and not store.usable & set(store.rounds()):
-            theirs = "; ".join(f"{name} has {sorted(each.rounds)}" for name, each in connections.items())
-            raise ValueError(f"no saved round is common to all: the server has {store.rounds()}; {theirs}")
+        usable = set(store.rounds())
+        for name, connection in connections.items():
+            if usable and not usable & connection.rounds:
+                lost = PeerMisbehaved(name, f"of the saved rounds {sorted(usable)} it has none: restore its folder")
+                connection.expel(lost)
+                raise lost
+            usable &= connection.rounds
+        store.usable = usable
         return store
 
     def _links(self, hub: Hub, connections: dict[str, PartyConnection], console: Console) -> list[PartyLink]:
