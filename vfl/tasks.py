@@ -130,7 +130,7 @@ class Regression:
 
 def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> dict[str, float]:
     """Return metrics and mean loss of the head's outputs, in batches [B, C]. Raises Diverged for a loss not finite."""
-    batches = zip(outputs, labels_N.split([len(outputs_BC) for outputs_BC in outputs]), strict=True)
+    batches = zip(outputs, torch.split(labels_N, [len(outputs_BC) for outputs_BC in outputs]), strict=True)
     loss_sum = sum(task.test_loss(outputs_BC, labels_B) for outputs_BC, labels_B in batches)
     metrics = task.metrics(task.predictions(torch.cat(list(outputs))), labels_N)
     return metrics | {"loss": finite(loss_sum / len(labels_N), "the test loss")}
