@@ -5,6 +5,7 @@ import hashlib
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from parties.matching.owner import MatchingOwner
 from parties.matching.server import ASKED_AGAIN, match_keys
 from vfl.config import parse_config
+from vfl.data.tables.arrow import pa
 from vfl.data.tables.match import read_match
 from vfl.data.tables.own_keys import own_keys
 from vfl.errors import PeerMisbehaved
@@ -303,7 +305,6 @@ def placed(payload):
         ("b", changed(Kind.LIST, lambda points: points * 2), "462 bytes came where 7 points of 33 bytes are due"),
         ("c", changed(Kind.RAISE, lambda points: points[33:]), "198 bytes came where 7 points of 33 bytes are due"),
         ("c", answers(Kind.RAISE, another_scalar), "other points than before came for the same keys: another list"),
-        ("b", changed(Kind.LIST, lambda points: points[:33] * (len(points) // 33)), "a point comes twice|other points"),
         ("b", lambda request, reply: b"garbage" * 9, "protocol version 103"),
         ("b", lambda request, reply: Message(Kind.DONE), "DONE of round 0"),
         ("a", brought(known_as={"b": 0}), "known_as: names b, not all other owners"),
@@ -358,6 +359,17 @@ def test_points_are_asked_for_again_in_every_chunk(tmp_path):
     config = tables(tmp_path, {name: own[:3] for name, own in KEYS.items()})
     with pytest.raises(PeerMisbehaved, match="other points than before"):
         run(config, chunk=ASKED_AGAIN, change={"c": answers(Kind.RAISE, another_scalar)})
+
+
+def test_an_owner_that_lists_a_key_twice_is_named(tmp_path):
+    config = tables(tmp_path, KEYS)
+    with ThreadPoolExecutor(2) as pool:
+        a, b, c = owners(config, pool)
+        twice = pa.concat_arrays([b.keys.lists[0], b.keys.lists[0].slice(3, 1)])
+        b = MatchingOwner("b", replace(b.keys, lists=(twice,)), "inner", path_of(config, "b"), pool, 1)
+        links = [Wire(owner) for owner in (a, b, c)]
+        with pytest.raises(PeerMisbehaved, match="b is lost: a point comes twice in its list"):
+            match_keys(links, "inner")
 
 
 @pytest.mark.parametrize("workers", [1, 3])
