@@ -187,6 +187,8 @@ def test_runs_of_any_kinds_are_compared_by_name(one_run: Path, horizontal_run: P
     assert {"accuracy_run.png", "bytes.png", "macs.png", "bytes_by_round.png", "macs_by_round.png"} <= drawn
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| (one|horizontal) \| 1 \|", text, flags=re.MULTILINE) == ["one", "horizontal"]
+    assert "Vertical learning, 1 runs of 4 rounds on digits (all training samples), 4 parties, vgg16" in text
+    assert "Horizontal learning, 1 runs of 4 rounds on digits (all training samples), 20 clients, mlp" in text
 
 
 def test_a_sweep_and_a_run_are_compared_run_by_run(sweep: Path, one_run: Path):

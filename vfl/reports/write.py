@@ -11,7 +11,7 @@ from vfl.atomic import write_atomically
 from vfl.config import ConfigError, dump_config
 from vfl.experiments.sweep_view import names
 from vfl.reports.figures import Drawing, draw
-from vfl.reports.runs import Subject
+from vfl.reports.runs import ReportedRun, Subject
 from vfl.reports.svg import inline_svg, png
 from vfl.reports.tables import TableData, advice, party_tables, tables
 
@@ -87,16 +87,22 @@ def _pictures(text: Path) -> set[str]:
 
 
 def about(subject: Subject) -> str:
-    """Return in one sentence what was trained."""
-    run = subject.reference.runs[0]
+    """Return in a sentence for each mode what was trained."""
+    by_mode: dict[str, list[ReportedRun]] = {}
+    for run in sorted(subject.runs, key=lambda run: run not in subject.reference.runs):  # told of the reference's
+        by_mode.setdefault(run.config.mode, []).append(run)
+    return " ".join(_about(runs[0], len(runs)) for runs in by_mode.values())
+
+
+def _about(run: ReportedRun, runs: int) -> str:
     config = run.config
-    model = config.models.classifier.kind if subject.simulated else config.models.feature.kind
+    model = config.models.classifier.kind if run.simulated else config.models.feature.kind
     scale = config.models.feature.width
-    width = "" if subject.simulated or scale == 1 else f" of width {scale:g}"
-    owners = f"{len(run.summary['parties'])} {'clients' if subject.simulated else 'parties'}"
+    width = "" if run.simulated or scale == 1 else f" of width {scale:g}"
+    owners = f"{len(run.summary['parties'])} {'clients' if run.simulated else 'parties'}"
     samples = "all" if config.data.train_samples is None else str(config.data.train_samples)
     return (
-        f"{config.mode.capitalize()} learning, {len(subject.runs)} runs of {run.summary['rounds']} rounds on "
+        f"{config.mode.capitalize()} learning, {runs} runs of {run.summary['rounds']} rounds on "
         f"{config.data.dataset.kind} ({samples} training samples), {owners}, {model}{width}, "
         f"batch {config.training.batch_size}, on {config.device}."
     )
