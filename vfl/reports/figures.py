@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from statistics import mean
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -144,13 +145,13 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
     front = pareto_front(subject.variants, cost)
     key, hover = _grouping(subject), dict[str, str]()
     for position, value in enumerate(subject.values(key)[:MOST_CURVES]):
-        label: str | None = setting_label(key, value)
+        group: str | None = setting_label(key, value)
         for variant in (each for each in subject.variants if each.settings.get(key) == value):
             point, score = f"point_{len(hover)}", drawn(subject.metric, variant.score)
             hover[point] = f"{variant.label}: {score:.4g}, {amount(cost(variant))}{unit}"
-            style = {"color": COLORS[position], "marker": MARKERS[position], "label": label, "gid": point}
-            axes.scatter([cost(variant)], [score], 45, **style)
-            label = None  # a group stands in the legend once
+            style: dict[str, Any] = {"color": COLORS[position], "marker": MARKERS[position]}
+            axes.scatter([cost(variant)], [score], 45, label=group, gid=point, **style)
+            group = None  # in the legend it stands once
     on_front = [(cost(variant), drawn(subject.metric, variant.score)) for variant in front]
     axes.plot(
         *zip(*on_front, strict=True),

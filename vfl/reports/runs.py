@@ -113,14 +113,13 @@ class Subject:
         return next(matches, None)
 
 
-def load_subject(*folders: Path) -> Subject:
+def load_subject(folder: Path, *others: Path) -> Subject:
     """Read the folder of a run or a sweep, or those of several, of any kinds.
 
     Raises ConfigError where no finished run is, or where metrics differ and accuracy is not one of all.
     """
-    if len(folders) > 1:
-        return load_runs([run for folder in folders for run in _run_folders(folder)], folders[0])
-    (folder,) = folders
+    if others:
+        return load_runs([run for each in (folder, *others) for run in _run_folders(each)], folder)
     if (folder / "summary.json").exists():
         run = _load_run(folder, folder.resolve().name, {})
         return Subject(run.config.name, folder, (Variant(run.config.name, {}, (run,)),), ())
