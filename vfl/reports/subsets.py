@@ -23,13 +23,13 @@ def draw_lost(subject: Subject, variants: list[Variant]) -> Figure:
     """Draw a bar per party and setting: what the metric loses without the party, mean over the seeds."""
     figure = new_figure(6.4, 3.6)
     axes = figure.subplots()
+    width = 0.8 / min(len(variants), len(COLORS))
     for position, variant in enumerate(variants[: len(COLORS)]):
         lost = _lost(variant)
-        width = 0.8 / min(len(variants), len(COLORS))
         places = [place + width * position for place in range(len(lost))]
         axes.bar(places, list(lost.values()), width, label=variant.label, color=COLORS[position])
     names = list(_lost(variants[0]))
-    axes.set_xticks([place + 0.4 for place in range(len(names))], names)
+    axes.set_xticks([place + (0.8 - width) / 2 for place in range(len(names))], names)
     dress(axes, "Party that is away", f"Lost {axis(subject.metric)}")
     if len(variants) > 1:
         legend_below(figure, axes, 3)
