@@ -37,7 +37,7 @@ def generator(seed: int, purpose: str, round_index: int = 0, owner: str = "") ->
 
 def stream_of(values: torch.Tensor, purpose: str) -> torch.Generator:
     """Return the stream that belongs to float32 values on the CPU: of the same values always the same."""
-    return generator(zlib.crc32(values.contiguous().numpy()), purpose)
+    return generator(zlib.crc32(values.contiguous().numpy().data), purpose)
 
 
 @contextlib.contextmanager
