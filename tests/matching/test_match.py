@@ -7,6 +7,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ class Wire:
         reply = self.change(request, self.owner.handle(unpack(sent)))
         came = reply if isinstance(reply, bytes) else pack(reply)
         self.bytes += [sent, came]
-        self.points += [part.payload for part in reply.parts if part.kind == PartKind.POINTS] if reply != came else []
+        parts = () if isinstance(reply, bytes) else reply.parts
+        self.points += [part.payload for part in parts if part.kind == PartKind.POINTS]
         try:
             taken = take(unpack(came))
         except MessageError as error:
@@ -93,9 +95,8 @@ def owners(config, pool, workers=1):
 
 def run(config, chunk=7, change=None, workers=1):
     with ThreadPoolExecutor(2) as pool:
-        links = [
-            Wire(owner, (change or {}).get(owner.name, Wire.__init__.__defaults__[0]))
-            for owner in owners(config, pool, workers)
+        links: list[Any] = [
+            Wire(owner, (change or {}).get(owner.name, honest)) for owner in owners(config, pool, workers)
         ]
         return match_keys(links, config.data.join, chunk=chunk), links
 
@@ -144,7 +145,9 @@ CASES = st.tuples(
 def test_a_match_is_a_plain_join(tmp_path, case):
     lists, by_foreign_key, join, draw = case
     names = ["o0", "z", "b", "y", "c", "x"]  # in no order
-    keys = {names[number]: [(word, "7") for word in words] for number, words in enumerate(lists)}
+    keys: dict[str, list[tuple[str, ...]]] = {
+        names[number]: [(word, "7") for word in words] for number, words in enumerate(lists)
+    }
     foreign = {}
     if by_foreign_key:  # a key of its own for every second owner; they repeat and have other columns
         for number, words in enumerate(lists):
@@ -377,9 +380,8 @@ def test_progress_counts_every_point_once_and_ends_at_the_total(tmp_path, worker
     told = []
     config = tables(tmp_path, KEYS)
     with ThreadPoolExecutor(2) as pool:
-        match_keys(
-            [Wire(owner) for owner in owners(config, pool, workers)], "inner", lambda *at: told.append(at), chunk=9
-        )
+        links: list[Any] = [Wire(owner) for owner in owners(config, pool, workers)]
+        match_keys(links, "inner", lambda *at: told.append(at), chunk=9)
     assert told[-1] == (1, 120)
     assert len(told) == 45
     assert [share for share, _keys in told] == sorted(share for share, _keys in told)

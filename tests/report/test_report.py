@@ -175,7 +175,7 @@ def test_what_is_lost_without_a_party_is_drawn_and_listed(one_run: Path):
     (one_run / "summary.json").write_text(json.dumps(summary))
     subject = load_subject(one_run)
     (drawing,) = [each for each in draw(subject) if each.name == "subsets"]
-    heights = [bar.get_height() for bar in drawing.figure.axes[0].patches]
+    heights = [bar.get_height() for bar in drawing.figure.axes[0].containers[0]]
     assert heights == pytest.approx([60.0, 10.0])
     (table,) = [each for each in tables(subject) if each.title == "Sets of parties"]
     assert table.rows == [("a, b", "90.00%"), ("a", "80.00%"), ("b", "30.00%")]

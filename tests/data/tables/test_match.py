@@ -9,6 +9,7 @@ import torch
 from vfl.config import parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.match import Match, keys_digest, read_match, write_match
+from vfl.data.tables.source import Tables
 
 FEATURES = {"bank": ["age"], "shop": ["spent"]}
 
@@ -29,7 +30,9 @@ def config(tmp_path):
     config = experiment(tmp_path)
     numbers = np.random.default_rng(0).permutation(np.arange(4, 20))
     for name, rows in (("bank", numbers), ("shop", 29 - numbers)):
-        keys = keys_digest(open_source(config)._read(name, ("bank", "shop")))
+        source = open_source(config)
+        assert isinstance(source, Tables)
+        keys = keys_digest(source._read(name, ("bank", "shop")))
         write_match(tmp_path / f"{name}.match", Match(name, "ab" * 32, keys, "inner", rows.astype(np.int64), 4))
     return config
 
