@@ -370,7 +370,7 @@ def test_an_owner_that_lists_a_key_twice_is_named(tmp_path):
         a, b, c = owners(config, pool)
         twice = pa.concat_arrays([b.keys.lists[0], b.keys.lists[0].slice(3, 1)])
         b = MatchingOwner("b", replace(b.keys, lists=(twice,)), "inner", path_of(config, "b"), pool, 1)
-        links = [Wire(owner) for owner in (a, b, c)]
+        links: list[Any] = [Wire(owner) for owner in (a, b, c)]
         with pytest.raises(PeerMisbehaved, match="b is lost: a point comes twice in its list"):
             match_keys(links, "inner")
 
