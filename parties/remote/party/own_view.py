@@ -99,7 +99,7 @@ class OwnView:
 
         for callback in self.watching:
             callback.on_end(self)
-        if round_index and not self.watching:  # this process goes on for another
+        if not self.watching and (self.run_dir / "metrics.jsonl").exists():  # this process goes on for another
             before = [row for row in read_rows(self.run_dir) if row["round"] < round_index]
             self.given = {what: before[-1].get(f"given/{what}", 0.0) if before else 0.0 for what in self.given}
         self.next_round = round_index
