@@ -40,19 +40,25 @@ class Consent:
         self.bounds = bounds
         self._rows = 0
         """Test samples evaluated in this round."""
+        self._priced = False
+        """Prices, for which a copy of the model is pruned, were told in this round."""
 
     def check(self, order: Parcel) -> None:
         """Raise MessageError for an order beyond the terms, or one that cannot be read."""
         if kind_of(order.envelope) == "restore":
-            self._rows = 0
+            self._rows, self._priced = 0, False
         if kind_of(order.envelope) != "request":
             return
         message = unpack(order.content)
         if message.kind is Kind.START_ROUND:
-            self._rows = 0
+            self._rows, self._priced = 0, False
             self._check_round(message.round_index, RoundStart.from_json(message.only(PartKind.CONTROL)))
         elif message.kind is Kind.EVALUATE:
             self._check_rows(SampleRange.from_json(message.only(PartKind.CONTROL)))
+        elif message.kind is Kind.PRICES:
+            if self._priced:
+                raise MessageError("prices are ordered again, once in a round is agreed")
+            self._priced = True
 
     def _check_round(self, round_index: int, ordered: RoundStart) -> None:
         most = self.bounds.alpha if self.bounds.alpha is not None else value_at(self.terms.alpha, round_index)

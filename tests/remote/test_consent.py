@@ -1,0 +1,29 @@
+"""What costs a party's owner processor time is ordered within a round as often as the training needs it."""
+
+import pytest
+
+from parties.remote.joining import Terms
+from parties.remote.party.consent import Consent
+from vfl.config import parse_config
+from vfl.wire.control import AskedRatios, RoundStart
+from vfl.wire.envelope import Envelope, Restore
+from vfl.wire.messages import Kind, Message, MessageError, pack
+from vfl.wire.parcel import Parcel
+
+CONFIG = parse_config({"name": "agreed"})
+
+
+def order(kind: Kind, control: AskedRatios | RoundStart) -> Parcel:
+    return Parcel(Envelope(request=b""), pack(Message(kind, 0, 0, (control.part(),))))
+
+
+def test_prices_for_which_a_model_is_pruned_are_told_once_in_a_round():
+    consent = Consent(Terms.of(CONFIG, "party_1", evaluation_rows=10), CONFIG.network.consent)
+    prices, start = order(Kind.PRICES, AskedRatios(alphas=(0.0, 0.5))), RoundStart(alpha=0.0, beta=0.0)
+    consent.check(prices)
+    with pytest.raises(MessageError, match="prices are ordered again"):
+        consent.check(prices)
+    consent.check(order(Kind.START_ROUND, start))
+    consent.check(prices)
+    consent.check(Parcel(Envelope(restore=Restore())))  # another session
+    consent.check(prices)
