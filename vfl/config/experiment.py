@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from vfl.agreement import OWN, REPLAYED, SHARED
-from vfl.components import SOURCES
+from vfl.components import COMPRESSORS, SOURCES
 from vfl.config.horizontal import HorizontalConfig
 from vfl.config.models import ModelsConfig
 from vfl.config.network import NetworkConfig
@@ -251,7 +251,9 @@ class ExperimentConfig(Section):
             lines.append(
                 "wire.rounding: stochastic to 2 bits errs by more than the value; error feedback needs nearest"
             )
-        if self.training.labels == "shared" and self.wire.gradients != GradientConfig():
+        if wire.bits is not None and wire.compressor not in COMPRESSORS.built_in:
+            lines.append(f"wire.bits: compressor {wire.compressor} is another package's and may ignore it")
+        if self.training.labels == "shared" and wire.gradients != GradientConfig():
             lines.append("wire.gradients: ignored with training.labels=shared, no gradient travels")
         return lines
 
