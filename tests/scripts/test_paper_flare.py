@@ -1,12 +1,17 @@
 """scripts/paper_flare.py: trains, reports, goes on, and refuses bad input in one line."""
 
+import runpy
+import signal
 import subprocess
 import sys
+import threading
+import warnings
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "paper_flare.py"
 SMALL = [
     "data.dataset={kind: digits, image_size: 8}",
     "data.train_samples=400",
@@ -17,7 +22,7 @@ SMALL = [
 
 
 def paper_flare(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "paper_flare.py"), *arguments]
+    command = [sys.executable, str(SCRIPT), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False, cwd=ROOT)
 
 
@@ -45,9 +50,17 @@ def test_figure_3_is_trained_once_and_reported(tmp_path: Path):
         (["--plots-only", "--figures", "3"], "holds no finished run"),
     ],
 )
-def test_bad_input_is_one_line(arguments: list[str], said: str, tmp_path: Path):
-    done = paper_flare(*arguments, "--out", str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_bad_input_is_one_line(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    main = runpy.run_path(str(SCRIPT))["main"]
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back what the script sets
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    handler = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments, "--out", str(tmp_path / "out")])
+    assert main() == 2
+    signal.signal(signal.SIGTERM, handler)
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.splitlines()) == 1
     assert not (tmp_path / "out").exists()
