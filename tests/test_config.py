@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vfl.agreement import agreed_values, marked_fields
@@ -355,6 +355,7 @@ def outcome(path: Path) -> str:
     return dump_config(config)
 
 
+@example({"base": 300 * "a"}, True)
 @settings(max_examples=150)
 @given(st.dictionaries(keys | scalars, anything, max_size=6), st.booleans())
 def test_whatever_yaml_can_say_is_an_experiment_or_one_line(tmp_path_factory, content, named: bool):

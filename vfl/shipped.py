@@ -18,14 +18,21 @@ def find_config(given: Path, folder: Path = Path()) -> Path:
     Raises ConfigError, naming the nearest, for a name that is neither.
     """
     path = folder / given
+    try:
+        return _found(path, str(given))
+    except OSError as error:  # as of a name that is too long
+        raise ConfigError(f"{given}: cannot be read ({error.strerror})") from None
+
+
+def _found(path: Path, given: str) -> Path:
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return path
     if (path / "config.yaml").is_file():
         return path / "config.yaml"
     shipped = shipped_folder()
     names = [str(file.relative_to(shipped).with_suffix("")) for file in sorted(shipped.rglob("*.yaml"))]
-    if str(given) in names:
+    if given in names:
         return shipped / f"{given}.yaml"
     if not path.exists():
-        raise ConfigError(f"{path}: neither a file nor a shipped experiment{nearest(str(given), names)}")
+        raise ConfigError(f"{path}: neither a file nor a shipped experiment{nearest(given, names)}")
     return path
