@@ -130,14 +130,14 @@ class FeatureParty:
             case Kind.END_ROUND:
                 return (self.end_round(message).part(),)
             case Kind.EVALUATE:
-                wanted = SampleRange.from_json(message.only(PartKind.CONTROL))
+                wanted = SampleRange.of(message)
                 return (Part(PartKind.EMBEDDING, self.evaluate(wanted)),)
             case Kind.MEAN:
                 return (Part(PartKind.EMBEDDING, self.mean_embedding()),)
             case Kind.DESCRIBE:
                 return (self.describe().part(),)
             case Kind.PRICES:
-                asked = AskedRatios.from_json(message.only(PartKind.CONTROL))
+                asked = AskedRatios.of(message)
                 return (self.prices(asked.alphas).part(),)
             case _:
                 raise MessageError(f"{self.name} cannot answer {message.kind.name}")
@@ -164,7 +164,7 @@ class FeatureParty:
         """Take the round's ratios (and head), and derive the order of its batches."""
         if message.round_index != self.round_index + 1:
             raise MessageError(f"round {message.round_index} came, {self.name} has done {self.round_index + 1}")
-        assigned = RoundStart.from_json(message.only(PartKind.CONTROL))
+        assigned = RoundStart.of(message)
         self.round_index = message.round_index
         self.alpha, self.beta = assigned.alpha, assigned.beta
         set_learning_rate(self.optimizer, self.config.training.optimizer, message.round_index)

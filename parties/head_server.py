@@ -289,7 +289,7 @@ class HeadServer:
 
     def describe(self) -> dict[str, Description]:
         """Return, by party, the digest of its weights and the widths of its prunable layers, now and as built."""
-        described = {link.name: self._send(link, Message(Kind.DESCRIBE), _description) for link in self.links}
+        described = {link.name: self._send(link, Message(Kind.DESCRIBE), Description.of) for link in self.links}
         return {name: reply() for name, reply in described.items()}
 
     @cached_property
@@ -397,7 +397,7 @@ class HeadServer:
 
     def _report(self, link: PartyLink, reply: Message) -> Report:
         """Read a party's report; what stands in for one reports no work."""
-        report = Report.from_json(reply.only(PartKind.CONTROL))
+        report = Report.of(reply)
         if not link.absent:
             wall_s = time.monotonic() - self._round_began_s
             check_report(report, self.assigned[link.name], self.reports.get(link.name), self._work(link.name), wall_s)
@@ -491,11 +491,7 @@ def _done(reply: Message) -> None:
     """Nothing is in the reply."""
 
 
-def _description(reply: Message) -> Description:
-    return Description.from_json(reply.only(PartKind.CONTROL))
-
-
 def _priced(alphas: Sequence[float], reply: Message) -> Prices:
-    prices = Prices.from_json(reply.only(PartKind.CONTROL))
+    prices = Prices.of(reply)
     prices.curve(alphas)  # raises where they are other than asked for
     return prices

@@ -57,4 +57,4 @@ layer(torch.ones(1, 2)).sum().backward()
 optimizer.step()
 assert "torch._dynamo" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -60,7 +60,7 @@ class MatchingOwner:
             case Kind.MATCH:
                 return (self._brought().part(),)
             case Kind.LIST:
-                wanted = ListRange.from_json(request.only(PartKind.CONTROL))
+                wanted = ListRange.of(request)
                 order = self._orders[self._checked(wanted, len(self._orders))][wanted.start : wanted.stop]
                 keys = self.keys.lists[wanted.list].take(order).to_pylist()
                 return (Part(PartKind.POINTS, self._in_parts(raise_keys, keys, 1)),)
@@ -69,9 +69,9 @@ class MatchingOwner:
                 self.raised += len(points) // POINT_BYTES
                 return (Part(PartKind.POINTS, self._in_parts(raise_points, points, POINT_BYTES)),)
             case Kind.PLACES if self.keys.known_as is not None:
-                return (Part(PartKind.PLACES, self._placed(ListRange.from_json(request.only(PartKind.CONTROL)))),)
+                return (Part(PartKind.PLACES, self._placed(ListRange.of(request))),)
             case Kind.MATCHED:
-                part = Matched.from_json(request.only(PartKind.CONTROL))
+                part = Matched.of(request)
                 self._take(part, read_places(request.only(PartKind.PLACES)), request.payloads(PartKind.PRESENCE))
                 return ()
             case _:

@@ -186,7 +186,7 @@ def key_lists(brought: Mapping[str, Brought], leader: str) -> list[KeyList]:
 
 def _brought(peer: Peer, names: Collection[str]) -> Brought:
     def read(reply: Message) -> Brought:
-        brought = Brought.from_json(reply.only(PartKind.CONTROL))
+        brought = Brought.of(reply)
         if brought.known_as is not None and {*brought.known_as, peer.link.name} != set(names):
             raise MessageError(f"known_as: names {', '.join(brought.known_as)}, not all other owners")
         return brought

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from vfl.lightweighting.forecast import Curve
-from vfl.wire.messages import Buffer, MessageError, Part, control
+from vfl.wire.messages import Buffer, Message, MessageError, Part, PartKind, control
 
 MAX_LAYERS = 256
 """Prunable layers that a party may describe: they are drawn."""
@@ -40,6 +40,11 @@ class Control(BaseModel):
     """A control part."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """Read a message's only control part. Raises MessageError for a message without one, or as ``from_json``."""
+        return cls.from_json(message.only(PartKind.CONTROL))
 
     @classmethod
     def from_json(cls, payload: Buffer) -> Self:

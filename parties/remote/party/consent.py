@@ -12,7 +12,7 @@ from vfl.config.network import ConsentConfig
 from vfl.lightweighting.schedule import value_at
 from vfl.wire.control import RoundStart, SampleRange
 from vfl.wire.envelope import Envelope, kind_of
-from vfl.wire.messages import Kind, MessageError, PartKind, unpack
+from vfl.wire.messages import Kind, MessageError, unpack
 from vfl.wire.parcel import Parcel
 from vfl.wire.text import plain
 
@@ -52,9 +52,9 @@ class Consent:
         message = unpack(order.content)
         if message.kind is Kind.START_ROUND:
             self._rows, self._priced = 0, False
-            self._check_round(message.round_index, RoundStart.from_json(message.only(PartKind.CONTROL)))
+            self._check_round(message.round_index, RoundStart.of(message))
         elif message.kind is Kind.EVALUATE:
-            self._check_rows(SampleRange.from_json(message.only(PartKind.CONTROL)))
+            self._check_rows(SampleRange.of(message))
         elif message.kind is Kind.PRICES:
             if self._priced:
                 raise MessageError("prices are ordered again, once in a round is agreed")

@@ -62,9 +62,9 @@ class OwnView:
         if request.kind is Kind.START_ROUND:
             self._start_round(request)
         elif request.kind is Kind.END_ROUND:
-            self._report = Report.from_json(reply.only(PartKind.CONTROL))
+            self._report = Report.of(reply)
         elif request.kind is Kind.EVALUATE:
-            asked = SampleRange.from_json(request.only(PartKind.CONTROL))
+            asked = SampleRange.of(request)
             self._tested_rows = max(self._tested_rows, asked.stop)
             self.given["embeddings"] += asked.stop - asked.start
         elif request.kind not in MEASURING and reply.payloads(PartKind.EMBEDDING):
@@ -85,7 +85,7 @@ class OwnView:
             self.console.print(f"{self.name} gave away so far: {self._account()}")
 
     def _start_round(self, request: Message) -> None:
-        ordered = RoundStart.from_json(request.only(PartKind.CONTROL))
+        ordered = RoundStart.of(request)
         tested = ordered.tested or {}
         self.metric = next(iter(tested), self.metric)
         self._close_round({f"{metric}/test": value for metric, value in tested.items()})

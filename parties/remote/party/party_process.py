@@ -13,7 +13,7 @@ from parties.feature_party import FeatureParty
 from parties.remote.audit import NAME as AUDIT
 from parties.remote.joining import DataDigests, Terms, check_mode
 from parties.remote.machine import MACHINE, Machine
-from parties.remote.party.consent import agree
+from parties.remote.party.consent import Consent, agree
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.own_view import OwnView
 from parties.remote.party.participation import Answer, Participation
@@ -98,16 +98,7 @@ def run_party(
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
         _check_welcome(run_dir, welcome.run)
-        worker = PartyWorker(welcome.run, restore, store, view.note)
-
-        def answer(order: Parcel) -> tuple[Envelope, list[Buffer]]:
-            consent.check(order)
-            answered = worker.answer(order)
-            if kind_of(order.envelope) == "restore":
-                _note_run(run_dir, welcome.run)
-            return answered
-
-        return answer
+        return partial(_obey, consent, PartyWorker(welcome.run, restore, store, view.note), run_dir, welcome.run)
 
     why = partial(explain, config.network.server, tls)
     dialer = Dialer(hello, config.network, tls, log=console.print, explain=why, lists=lists, machine=machine)
@@ -115,6 +106,17 @@ def run_party(
     with only_process_in(run_dir), dialer, closing(view):
         update_config(run_dir, config)
         return Participation(dialer, run_dir, begin, console).follow_orders()
+
+
+def _obey(
+    consent: Consent, worker: PartyWorker, run_dir: Path, run: str, order: Parcel
+) -> tuple[Envelope, list[Buffer]]:
+    """Answer an order that the owner has agreed to; the first one binds the folder to the run."""
+    consent.check(order)
+    answered = worker.answer(order)
+    if kind_of(order.envelope) == "restore":
+        _note_run(run_dir, run)
+    return answered
 
 
 def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: Path, instance: str) -> Envelope:

@@ -39,7 +39,7 @@ class StandIn:
     def remember(self, reply: Message) -> None:
         """Keep what a later answer needs."""
         if reply.kind == Kind.REPORT:
-            self.report = Report.from_json(reply.only(PartKind.CONTROL))
+            self.report = Report.of(reply)
 
     def answer(self, request: Message) -> Message:
         """Return what stands for the party's reply."""
@@ -58,7 +58,7 @@ class StandIn:
             case Kind.START_ROUND:
                 pass
             case Kind.PRICES:  # nothing can be spared a party that is away
-                free = (0,) * len(AskedRatios.from_json(request.only(PartKind.CONTROL)).alphas)
+                free = (0,) * len(AskedRatios.of(request).alphas)
                 parts = (Prices(macs_per_sample=free, parameters=free).part(),)
             case (
                 Kind.MEAN
