@@ -18,6 +18,15 @@ from parties.remote.transport.rpc import Call, Channel, Serve, Server
 T = TypeVar("T")
 
 
+def close(loop: asyncio.AbstractEventLoop) -> None:
+    """Close an event loop, in its thread: what gRPC still has under way in it ends first, or asyncio complains of it."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.wait(tasks) if tasks else asyncio.sleep(0))
+    loop.close()
+
+
 class Machine:
     """The one that this process runs on."""
 

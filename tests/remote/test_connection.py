@@ -1,10 +1,12 @@
 """What answers an order, and what does not belong on the stream: the server's end, without a network."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from parties.remote.machine import close
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.link import RemoteLink
 from vfl.errors import PeerLost, PeerMisbehaved
@@ -212,3 +214,10 @@ def test_heartbeats_are_not_for_the_connection():
     connection, _, _ = connect()
     with pytest.raises(EnvelopeError, match="heartbeat came"):
         connection.receive(Parcel(Envelope(version=PROTOCOL_VERSION, run=RUN, heartbeat=Heartbeat())))
+
+
+def test_what_is_under_way_in_a_loop_ends_before_it_is_closed():
+    loop = asyncio.new_event_loop()
+    under_way = loop.create_task(asyncio.sleep(60))
+    close(loop)
+    assert under_way.cancelled() and loop.is_closed()

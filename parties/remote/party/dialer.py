@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from parties.remote.audit import limited
-from parties.remote.machine import MACHINE, Machine
+from parties.remote.machine import MACHINE, Machine, close
 from parties.remote.party.inbox import Inbox, Order
 from parties.remote.tls.certificates import SERVER, Peer, peer
 from parties.remote.tls.files import TlsFiles
@@ -115,7 +115,7 @@ class Dialer:
         except Exception as error:
             self.inbox.close(error)
         finally:
-            self._loop.close()
+            close(self._loop)
 
     async def _keep_dialling(self) -> None:
         """Return only by an error: what the server refused, or that it stayed away."""

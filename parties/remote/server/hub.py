@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from parties.remote.audit import Audit, limited
 from parties.remote.joining import Expected, JoinRefused, check_hello, check_identity
-from parties.remote.machine import MACHINE, Machine
+from parties.remote.machine import MACHINE, Machine, close
 from parties.remote.server.connection import PartyConnection
 from parties.remote.tls.certificates import Peer
 from parties.remote.tls.files import TlsFiles
@@ -95,7 +95,7 @@ class Hub:
         self._connections: dict[str, PartyConnection] = {}
         self._changed = machine.condition()
         self._loop = machine.event_loop()
-        self._thread = machine.thread(self._loop.run_forever, "hub")
+        self._thread = machine.thread(self._run, "hub")
 
     def __enter__(self) -> Self:
         """Listen. Raises ConfigError where the address cannot be bound."""
@@ -147,6 +147,10 @@ class Hub:
                 goodbye = Goodbye(exit_code=exit_code, reason=reason)
                 connection.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, goodbye=goodbye))
 
+    def _run(self) -> None:
+        self._loop.run_forever()
+        close(self._loop)
+
     async def _listen(self) -> Server:
         connections = _connection_limit(STREAMS_PER_OWNER * len(self.expected))
         server = self.machine.make_server(self.network.listen, self.tls, connections, self._serve)
@@ -159,7 +163,6 @@ class Hub:
     def _stop_thread(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
 
     async def _serve(self, pipe: Pipe, caller: Peer | None) -> None:
         """Serve one stream from its hello to its end. ``caller`` is None on a plaintext connection."""
