@@ -103,6 +103,19 @@ def test_every_step_of_a_server_is_lied_about():
     assert {case.at for case in CASES.values()} == HONEST.keys() - {"goodbye"}  # which says nothing else
 
 
+@pytest.mark.parametrize("case", {case.at: name for name, case in CASES.items()}.values())
+def test_after_a_lie_an_honest_server_trains_the_party_to_the_bits_of_an_undisturbed_run(
+    attack: Attack, case: str, tmp_path: Path
+):
+    assert attack("honest")[0] is None
+    weights = weights_in(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "undisturbed")
+    assert attack(case)[0] is not None
+    error, shown = attack("honest")
+    assert error is None, shown
+    assert weights_in(tmp_path / "run") == weights
+
+
 TERMS_DIFFER = {
     "welcome: more rounds": {"rounds": 3},
     "welcome: stronger pruning": {"alpha": 0.9},
@@ -166,6 +179,12 @@ def test_what_a_run_leaves_is_its_owners_alone(attack: Attack, tmp_path: Path):
     assert {path.name for path in left} >= {"config.yaml", "run_id", "audit.jsonl", "checkpoints", "party.safetensors"}
     assert {oct(path.stat().st_mode & 0o777) for path in left if path.is_dir()} == {"0o700"}
     assert {oct(path.stat().st_mode & 0o777) for path in left if path.is_file()} == {"0o600"}
+
+
+def weights_in(run: Path) -> list[bytes]:
+    saved = [path.read_bytes() for path in sorted((run / "checkpoints").rglob("party.safetensors"))]
+    assert saved
+    return saved
 
 
 def peak_mb() -> float:
