@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close an event loop, in its thread: what gRPC still has under way in it ends first, or asyncio complains of it."""
+    """Close an event loop, in its thread; what gRPC has under way in it ends first, or asyncio complains of it."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()

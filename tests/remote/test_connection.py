@@ -220,4 +220,5 @@ def test_what_is_under_way_in_a_loop_ends_before_it_is_closed():
     loop = asyncio.new_event_loop()
     under_way = loop.create_task(asyncio.sleep(60))
     close(loop)
-    assert under_way.cancelled() and loop.is_closed()
+    assert under_way.cancelled()
+    assert loop.is_closed()
