@@ -182,7 +182,7 @@ class Hub:
     async def _serve_one(self, pipe: Pipe, caller: Peer | None) -> None:
         """Serve one stream. Raises JoinRefused."""
         if caller is not None:
-            self._check_caller(caller)
+            self._check_streams(caller.name)
         connection = self._admit(await _first(pipe), caller, pipe)
         ended = Ended("the connection ended")
         try:
@@ -192,15 +192,17 @@ class Hub:
         finally:  # a peer that hangs up cancels this very task
             self._drop(connection, caller or Peer(connection.name), ended)
 
-    def _check_caller(self, caller: Peer) -> None:
-        """Raise JoinRefused for a certificate that is kept out, or has enough streams."""
-        if objection := self.lists.objection(caller):
-            raise JoinRefused(objection)
-        if self._streams[caller.name] > STREAMS_PER_OWNER:
-            raise JoinRefused(f"{caller.name} has {STREAMS_PER_OWNER} streams open already", again=True)
+    def _check_streams(self, name: str) -> None:
+        if self._streams[name] > STREAMS_PER_OWNER:
+            raise JoinRefused(f"{name} has {STREAMS_PER_OWNER} streams open already", again=True)
 
     def _admit(self, first: Envelope, caller: Peer | None, pipe: Pipe) -> PartyConnection:
-        """Return the connection of a party that is let in, or only asks and would be. Raises JoinRefused."""
+        """Return the connection of a party that is let in, or only asks and would be. Raises JoinRefused.
+
+        Lists are asked after the hello has come: a peer that is refused while it still writes may not hear why.
+        """
+        if objection := self.lists.objection(caller) if caller else None:
+            raise JoinRefused(objection)
         hello = check_identity(first, None if caller is None else caller.name, tuple(self.expected))
         if first.run not in ("", self.run):
             raise JoinRefused(
