@@ -37,12 +37,7 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command's name; what comes after it is the command's own."""
     width = max(map(len, COMMANDS))
     listing = "\n".join(f"  {name:<{width}}  {line}" for name, line in COMMANDS.items())
-    parser = OneLineParser(
-        prog="lvfl",
-        description=__doc__,
-        epilog=f"commands:\n{listing}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = OneLineParser(__doc__, prog="lvfl", epilog=f"commands:\n{listing}")
     parser.add_argument("--version", action="version", version=f"lvfl {version('lvfl')}")
     parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those below")
     parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="those of the command")

@@ -19,9 +19,8 @@ from vfl.cli import DONE, OneLineParser, command
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="YAML file with data.tables and network")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as data.join=left")
+    parser = OneLineParser(__doc__)
+    parser.add_experiment("data.join=left", "YAML file with data.tables and network")
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--party", metavar="NAME", help="the owner that this is; without, this is the server")
     who.add_argument("--processes", action="store_true", help="the server and all owners, over TLS on this machine")

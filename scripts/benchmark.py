@@ -100,7 +100,7 @@ DOCTOR = "find out in a few seconds which precision and memory layout trains an 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     commands = parser.add_subparsers(dest="benchmark", required=True, metavar="{" + ",".join(BENCHMARKS) + "}")
     for name, benchmark in BENCHMARKS.items():
         command = commands.add_parser(name, help=benchmark.help, description=benchmark.help)
@@ -113,8 +113,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             )
         command.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
     doctor = commands.add_parser("doctor", help=DOCTOR, description=DOCTOR)
-    doctor.add_argument("config", type=Path, help="YAML file of an experiment, or a shipped one, as quickstart")
-    doctor.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ")
+    doctor.add_experiment("threads=2")
     return parser.parse_args(argv)
 
 

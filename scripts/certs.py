@@ -30,7 +30,7 @@ WHO = f"'{SERVER}', or a party's name as the experiment has it"
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="{ca,issue,request,sign,show}")
 
     def add(name: str, help_text: str) -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV, gzipped CSV or Parquet")
     parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="where to; a file that is there is refused")
     return parser.parse_args()

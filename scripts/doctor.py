@@ -19,12 +19,8 @@ from vfl.cli import BAD_INPUT, DONE, LOST, OneLineParser, command
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="YAML file of the party, with data.file and network")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as threads=2")
-    parser.add_argument("--party", required=True, metavar="NAME", help="who this is, as party_1")
-    parser.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
-    parser.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
+    parser = OneLineParser(__doc__)
+    parser.add_party()
     return parser.parse_intermixed_args()
 
 

@@ -15,7 +15,7 @@ from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run, or of one of its parties")
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder (default: RUN/export)")
     return parser.parse_args()

@@ -19,11 +19,8 @@ from vfl.cli import OneLineParser, command
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="YAML file of the party, with data.file and network")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as threads=2")
-    parser.add_argument("--party", required=True, metavar="NAME", help="who this is, as party_1")
-    parser.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
+    parser = OneLineParser(__doc__)
+    parser.add_party()
     parser.add_argument(
         "--samples",
         type=Path,
@@ -33,7 +30,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--accept", action="store_true", help="agree to what the server will train where CONFIG says otherwise"
     )
-    parser.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
     return parser.parse_intermixed_args()
 
 

@@ -8,16 +8,14 @@ Exit codes: 0 done, 2 bad input (one line on stderr).
 
 import argparse
 import sys
-from pathlib import Path
 
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="YAML file of the experiment, or a shipped one, as quickstart")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as training.rounds=20")
+    parser = OneLineParser(__doc__)
+    parser.add_experiment("training.rounds=20")
     return parser.parse_args()
 
 

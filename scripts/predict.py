@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--processes", action="store_true", help="ask processes of this machine")

@@ -52,7 +52,7 @@ RUNS = {
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     parser.add_argument("--checkout", type=Path, default=Path(__file__).parents[1], help="whose code trains (this one)")
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--write", type=Path, metavar="FILE", help="write the digests and the machine as JSON")

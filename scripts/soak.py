@@ -21,7 +21,7 @@ from vfl.cli import DONE, OneLineParser, command
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     parser.add_argument("--exchanges", type=int, default=2000, help="(%(default)s)")
     parser.add_argument("--megabytes", type=float, default=2.0, help="of one embedding or gradient (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every look at the processes")

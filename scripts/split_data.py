@@ -26,9 +26,8 @@ SECRET_BYTES = 32
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="YAML file of the experiment, or a shipped one, as quickstart")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as seed=1")
+    parser = OneLineParser(__doc__)
+    parser.add_experiment("seed=1")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the files, made with 0700")
     parser.add_argument(
         "--secret",

@@ -14,7 +14,7 @@ from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(__doc__)
     parser.add_argument("sweep", type=Path, metavar="SWEEP", help="YAML file, or a shipped one, as sweep_quickstart")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings of all runs that differ")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at once; they share the threads")

@@ -18,9 +18,8 @@ from vfl.cli import OneLineParser, command
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="YAML file of the experiment, or a shipped one, as quickstart")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, as training.rounds=20")
+    parser = OneLineParser(__doc__)
+    parser.add_experiment("training.rounds=20")
     parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
     parser.add_argument(
         "--resume",

@@ -32,9 +32,23 @@ SPEAKER_S = 10.0
 class OneLineParser(argparse.ArgumentParser):
     """A parser whose errors are one line, and to which an empty path is an error: Path("") is the present folder."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, description: str | None = None, **kwargs: Any) -> None:
+        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
         self.register("type", Path, _path)
+
+    def add_experiment(
+        self, example: str, of: str = "YAML file of the experiment, or a shipped one, as quickstart"
+    ) -> None:
+        """Take a configuration and the settings that differ from it."""
+        self.add_argument("config", type=Path, help=of)
+        self.add_argument("overrides", nargs="*", metavar="key=value", help=f"settings that differ, as {example}")
+
+    def add_party(self) -> None:
+        """Take what says which party this is, and where its folder is."""
+        self.add_experiment("threads=2", "YAML file of the party, with data.file and network")
+        self.add_argument("--party", required=True, metavar="NAME", help="who this is, as party_1")
+        self.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
+        self.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
 
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""

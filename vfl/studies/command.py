@@ -20,7 +20,7 @@ from vfl.studies.runs import StudyResult, StudyRun
 
 def study_parser(description: str | None) -> OneLineParser:
     """Return a parser of the options that all studies have."""
-    parser = OneLineParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
     parser.add_argument("--seeds", default="0", help="as 0,1,2 (default: 0); a seed is finished before the next begins")
     parser.add_argument("--data-note", default="", help="what the results page says about the data")
