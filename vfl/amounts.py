@@ -1,8 +1,10 @@
 """Counts as people read them, and numbers as they wrote them."""
 
 from fractions import Fraction
+from functools import lru_cache
 
 
+@lru_cache(maxsize=64)
 def exact(number: float) -> Fraction:
     """Return a number as it is written in decimal: 29 is the floor of exact(0.29) * 100, 28 that of 0.29 * 100."""
     return Fraction(repr(float(number)))

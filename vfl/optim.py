@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from vfl.config import OptimizerConfig
@@ -15,18 +16,19 @@ _PREFIXES = {"momentum_buffer": "", "exp_avg": "exp_avg/", "exp_avg_sq": "exp_av
 """What stands before a parameter's name in the saved state, by what the optimizer keeps of it."""
 
 
-class SGD:
-    """``torch.optim.SGD``: its function, so its bits, with ``param_groups`` and ``state`` as there.
+class _Rule:
+    """An optimizer of ``torch.optim`` by its function, so its bits, with ``param_groups`` and ``state`` as there.
 
-    The class itself is not used because its first object imports PyTorch's compiler, which takes two seconds. Takes
-    one fused kernel per step where that is the faster form.
+    The classes themselves are not used because the first object of one imports PyTorch's compiler, which takes two
+    seconds, and because their hooks take longer than a step of a small model. Takes one fused kernel per step where
+    that is the faster form.
     """
 
     def __init__(self, parameters: Iterable[Tensor], config: OptimizerConfig) -> None:
         params = list(parameters)
         self.param_groups: list[dict[str, Any]] = [{"params": params, "lr": value_at(config.learning_rate, 0)}]
         self.state: dict[Tensor, dict[str, Any]] = {}
-        """The momentum buffer of every parameter that took a step."""
+        """What is kept of every parameter that took a step."""
         self.config = config
         # The fused CPU kernel copies every gradient that is not contiguous: slower for channels_last than plain steps.
         self.fused = all(parameter.is_contiguous() for parameter in params)
@@ -41,24 +43,70 @@ class SGD:
     def step(self) -> None:
         """Take a step with every parameter that has a gradient."""
         for group in self.param_groups:
-            moved: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
-            buffers = [self.state.get(parameter, {}).get("momentum_buffer") for parameter in moved]
-            sgd(
-                moved,
-                [parameter.grad for parameter in moved if parameter.grad is not None],
-                buffers,
-                foreach=False,
-                fused=self.fused,
-                lr=group["lr"],
-                momentum=self.config.momentum,
-                weight_decay=self.config.weight_decay,
-                nesterov=self.config.nesterov,
-                dampening=0.0,
-                maximize=False,
-            )
-            for parameter, buffer in zip(moved, buffers, strict=True):
-                if buffer is not None:  # without momentum there is none
-                    self.state[parameter] = {"momentum_buffer": buffer}
+            gradients = {each: each.grad for each in group["params"] if each.grad is not None}
+            self._move([*gradients], [*gradients.values()], group["lr"])
+
+    def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None:
+        raise NotImplementedError
+
+
+class SGD(_Rule):
+    """``torch.optim.SGD``."""
+
+    def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None:
+        buffers = [self.state.get(parameter, {}).get("momentum_buffer") for parameter in moved]
+        sgd(
+            moved,
+            gradients,
+            buffers,
+            foreach=False,
+            fused=self.fused,
+            lr=learning_rate,
+            momentum=self.config.momentum,
+            weight_decay=self.config.weight_decay,
+            nesterov=self.config.nesterov,
+            dampening=0.0,
+            maximize=False,
+        )
+        for parameter, buffer in zip(moved, buffers, strict=True):
+            if buffer is not None:  # without momentum there is none
+                self.state[parameter] = {"momentum_buffer": buffer}
+
+
+class Adam(_Rule):
+    """``torch.optim.Adam``, or AdamW where the configuration says so."""
+
+    def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None:
+        for parameter in moved:
+            if parameter not in self.state:
+                self.state[parameter] = {
+                    "step": self.step_count(parameter, torch.tensor(0.0)),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+        states = [self.state[parameter] for parameter in moved]
+        adam(
+            moved,
+            gradients,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            foreach=False,
+            fused=self.fused,
+            decoupled_weight_decay=self.config.kind == "adamw",
+            amsgrad=False,
+            beta1=self.config.betas[0],
+            beta2=self.config.betas[1],
+            lr=learning_rate,
+            weight_decay=self.config.weight_decay,
+            eps=1e-8,
+            maximize=False,
+        )
+
+    def step_count(self, parameter: Tensor, value: Tensor) -> Tensor:
+        """Return a count of steps where the kernels want it: at the parameter if they are fused."""
+        return value.to(parameter.device if self.fused else "cpu", copy=True)
 
 
 class Optimizer(shrink.Optimizer, Protocol):
@@ -75,17 +123,7 @@ class Optimizer(shrink.Optimizer, Protocol):
 
 def build_optimizer(module: nn.Module, config: OptimizerConfig) -> Optimizer:
     """Return the optimizer of all parameters of a module."""
-    if config.kind == "sgd":
-        return SGD(module.parameters(), config)
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
-    parameters = list(module.parameters())
-    return kind(
-        parameters,
-        lr=value_at(config.learning_rate, 0),
-        betas=config.betas,
-        weight_decay=config.weight_decay,
-        fused=all(parameter.is_contiguous() for parameter in parameters),  # as SGD
-    )
+    return (SGD if config.kind == "sgd" else Adam)(module.parameters(), config)
 
 
 def set_learning_rate(optimizer: Optimizer, config: OptimizerConfig, round_index: int) -> None:
@@ -111,14 +149,8 @@ def load_optimizer_state(optimizer: Optimizer, module: nn.Module, saved: Mapping
         entries = {entry: saved[prefix + name] for entry, prefix in _PREFIXES.items() if prefix + name in saved}
         if entries:
             optimizer.state[parameter] = {
-                entry: _step_count(optimizer, parameter, value)
-                if entry == "step"
+                entry: optimizer.step_count(parameter, value)
+                if isinstance(optimizer, Adam) and entry == "step"
                 else torch.empty_like(parameter).copy_(value)
                 for entry, value in entries.items()
             }
-
-
-def _step_count(optimizer: Optimizer, parameter: Tensor, value: Tensor) -> Tensor:
-    """Return Adam's count where its kernels want it: at the parameter if they are fused."""
-    assert isinstance(optimizer, torch.optim.Adam)
-    return value.to(parameter.device if optimizer.defaults["fused"] else "cpu", copy=True)

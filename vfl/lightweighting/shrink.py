@@ -14,7 +14,7 @@ Positions = Mapping[str, Tensor]
 
 
 class Optimizer(Protocol):
-    """What a pruning changes of an optimizer: every ``torch.optim.Optimizer`` has it, and so has ``vfl.optim.SGD``."""
+    """What a pruning changes of an optimizer: ``torch.optim.Optimizer`` and ``vfl.optim`` have it."""
 
     param_groups: list[dict[str, Any]]
     state: Any

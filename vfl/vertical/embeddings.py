@@ -12,8 +12,8 @@ from torch import Tensor
 from vfl.checkpoint import State
 from vfl.components import COMPRESSORS
 from vfl.lightweighting.sparsify import ErrorFeedback
-from vfl.vertical.presence import spread
-from vfl.wire.codec import BLOCK, CodecError, ValueType, decode_view, encode, frame_info
+from vfl.vertical.presence import rows_of, spread
+from vfl.wire.codec import BLOCK, CodecError, ValueType, decode_view, encode
 from vfl.wire.config import WireConfig
 from vfl.wire.messages import Buffer
 
@@ -83,7 +83,7 @@ class EmbeddingReceiver:
         """
         if not len(frame):
             return torch.full((len(rows_B), self.width), missing)
-        return spread(self.receive(frame, rows_B[present_B]), present_B, missing)
+        return spread(self.receive(frame, rows_of(rows_B, present_B)), present_B, missing)
 
     def decode(self, frame: Buffer, samples: int) -> Tensor:
         """Return what a frame holds, [samples, D], checked as by ``receive``; no estimate is used or moved."""
@@ -186,9 +186,7 @@ def decode_finite(frame: Buffer, shape: tuple[int, ...], values: ValueType, what
 
 def decode_as(values: ValueType, frame: Buffer, shape: tuple[int, ...]) -> Tensor:
     """Decode as ``decode_finite``, but for the check of the values."""
-    if (sent := frame_info(frame).values) != values:
-        raise CodecError(f"its values are {sent}, {values} was agreed")
-    return decode_view(frame, shape=shape)
+    return decode_view(frame, shape=shape, values=values)
 
 
 def check_finite(tensor: Tensor, what: str) -> Tensor:

@@ -145,7 +145,7 @@ class ReturnGradients:
         widths = [embedding.shape[1] for embedding in batch.embeddings]
         gradients = torch.split((representation_BP.grad * gradient_scale(len(batch.rows_B))).cpu(), widths, dim=1)
         sent = [
-            sender.send(rows_of(gradient_BD, present_B), batch.rows_B[present_B])
+            sender.send(rows_of(gradient_BD, present_B), rows_of(batch.rows_B, present_B))
             for sender, gradient_BD, present_B in zip(self.senders, gradients, batch.present_BK.unbind(1), strict=True)
         ]
         return [(Part(PartKind.GRADIENT, frame),) for frame in sent], [loss]
