@@ -14,14 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-VECTOR = 32
-"""Entries of the widest vector (512 bits of bfloat16)."""
-MANY_CHANNELS = 64
-"""From here on the last vector of a pixel is too small a part of it."""
-FEW_ENTRIES = 1 << 18
-"""Up to here the calls made here cost more than the vectors."""
-PIXELS = 16
-"""K."""
+from models.kernels import PIXELS, is_narrow, is_narrow_backwards
 
 
 class NarrowBatchNorm2d(nn.BatchNorm2d):
@@ -49,19 +42,6 @@ class NarrowBatchNorm2d(nn.BatchNorm2d):
         return output
 
 
-def is_narrow(images: Tensor) -> bool:
-    """Whether [B, C, H, W] is what this module computes faster: few channels, in channels_last, on the CPU."""
-    channels = images.shape[1]
-    return (
-        images.device.type == "cpu"
-        and channels < MANY_CHANNELS
-        and channels % VECTOR != 0
-        and images.numel() > FEW_ENTRIES
-        and images.numel() // channels % PIXELS == 0
-        and images.is_contiguous(memory_format=torch.channels_last)
-    )
-
-
 class _NarrowBatchNorm(torch.autograd.Function):
     """Ioffe & Szegedy 2015, Algorithm 1, and its gradients; the statistics have none."""
 
@@ -85,7 +65,12 @@ class _NarrowBatchNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub names no arguments
         images, weight_C, mean_C, scale_C = ctx.saved_tensors
-        wide, grad = _wide(images), _wide(grad_output.contiguous(memory_format=torch.channels_last))
+        grad_output = grad_output.contiguous(memory_format=torch.channels_last)
+        if not is_narrow_backwards(len(mean_C), images.dtype):
+            return *torch.ops.aten.native_batch_norm_backward(
+                grad_output, images, weight_C, None, None, mean_C, scale_C, True, 0.0, [True, True, True]
+            ), None
+        wide, grad = _wide(images), _wide(grad_output)
         # PyTorch's own sums over the rows, without its gradient of the input.
         _, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
             grad, wide, None, None, None, *(s.repeat(PIXELS) for s in (mean_C, scale_C)), True, 0.0, [False, True, True]

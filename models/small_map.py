@@ -5,6 +5,9 @@ On so small a map every pixel reaches every other, so that the convolution is a 
 to all output pixels: one matrix product, without the padding's zeros. CPU convolution kernels are made for
 large maps: on 512 channels and 2x2 pixels the product takes about a tenth of the time in bfloat16.
 
+On 4x4 pixels in bfloat16 the kernel for the gradient of the weight loses most of its speed with channels that do not
+fill its blocks; there it is one product over the nine inputs of every output, gathered.
+
 Larger maps go through PyTorch's kernels in channels_last, whatever layout they come in. The kernels of the other
 layout reorder what they read and write into blocks of 16 channels, of which a pruned layer fills the last one badly.
 
@@ -16,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional, grad
 
-LARGEST_SIDE = 2
-"""A 3x3 kernel reaches from every pixel to every other up to this side."""
+from models.kernels import convolution_form, has_amx
 
 
 class SmallMapConv2d(nn.Conv2d):
-    """A 3x3 convolution with padding 1, on the CPU as a matrix product (small maps) or in channels_last (others).
+    """A 3x3 convolution with padding 1, on the CPU in the form that ``models.kernels`` finds for its shape and dtype.
 
     Same parameters and, up to rounding, same values and gradients as ``nn.Conv2d``; under autocast it computes in
     autocast's dtype.
@@ -35,9 +38,15 @@ class SmallMapConv2d(nn.Conv2d):
         """Convolve [B, C, H, W] to [B, O, H, W]."""
         if input.device.type != "cpu":
             return super().forward(input)
-        if max(input.shape[2:]) > LARGEST_SIDE:
-            return super().forward(input.contiguous(memory_format=torch.channels_last))
-        return _SmallMapConvolution.apply(input, self.weight, self.bias)
+        dtype = _computed_in(input)
+        form = convolution_form(input.shape, self.out_channels, dtype, amx=has_amx())
+        if form == "dense":
+            return _SmallMapConvolution.apply(input, self.weight, self.bias)
+        input = input.contiguous(memory_format=torch.channels_last)
+        if form == "own":
+            return super().forward(input)
+        output = GatheredConvolution.apply(input.to(dtype), self.weight.to(dtype), form == "gathered")
+        return output if self.bias is None else output + self.bias.to(dtype).view(-1, 1, 1)
 
 
 class _SmallMapConvolution(torch.autograd.Function):
@@ -45,7 +54,7 @@ class _SmallMapConvolution(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else images.dtype
+        dtype = _computed_in(images)
         batch, channels, height, width = images.shape
         flat_BPC = images.to(dtype).permute(0, 2, 3, 1).reshape(batch, height * width * channels)
         matrix = _dense(weight, height, width, dtype)
@@ -72,6 +81,57 @@ class _SmallMapConvolution(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             grad_bias = grad_BPO.sum(dim=0, dtype=ctx.dtypes[1]).view(height * width, -1).sum(dim=0)
         return grad_images, grad_weight, grad_bias
+
+
+class GatheredConvolution(torch.autograd.Function):
+    """A convolution of [B, C, H, W] by [O, C, 3, 3] whose gradient of the weight is a product over gathered patches.
+
+    So are, where asked for, output and gradient of the images; elsewhere they are PyTorch's own.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, weight: Tensor, everywhere: bool) -> Tensor:
+        """Return [B, O, H, W]."""
+        ctx.save_for_backward(images, weight)
+        ctx.everywhere = everywhere
+        return _convolve(images, weight) if everywhere else functional.conv2d(images, weight, padding=1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub names no arguments
+        """Return the gradients of images and weight, where they are needed."""
+        images, weight = ctx.saved_tensors
+        grad_images = grad_weight = None
+        if ctx.needs_input_grad[0]:
+            if ctx.everywhere:
+                grad_images = _convolve(grad_output, weight.transpose(0, 1).flip(2, 3))
+            else:
+                grad_images = grad.conv2d_input(images.shape, weight, grad_output, padding=1)
+        if ctx.needs_input_grad[1]:
+            out_channels, channels = weight.shape[:2]
+            grad_NO = grad_output.permute(0, 2, 3, 1).reshape(grad_output.numel() // out_channels, out_channels)
+            grad_O33C = (grad_NO.t() @ _patches(images)).view(out_channels, 3, 3, channels)
+            grad_weight = grad_O33C.permute(0, 3, 1, 2)
+        return grad_images, grad_weight, None
+
+
+def _computed_in(images: Tensor) -> torch.dtype:
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else images.dtype
+
+
+def _convolve(images: Tensor, weight: Tensor) -> Tensor:
+    """Return [B, O, H, W], in channels_last, by one product over patches."""
+    batch, _, height, width = images.shape
+    output_NO = _patches(images) @ weight.permute(0, 2, 3, 1).flatten(1).t()
+    return output_NO.view(batch, height, width, len(weight)).permute(0, 3, 1, 2)
+
+
+def _patches(images: Tensor) -> Tensor:
+    """Return the nine inputs of every pixel of [B, C, H, W], zeros beyond the edges: [B * H * W, 3 * 3 * C]."""
+    padded_BHWC = functional.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
+    windows_BHWC33 = padded_BHWC.unfold(1, 3, 1).unfold(2, 3, 1)
+    batch, channels, height, width = images.shape
+    return windows_BHWC33.permute(0, 1, 2, 4, 5, 3).reshape(batch * height * width, 9 * channels)
 
 
 def _taps(height: int, width: int) -> list[tuple[int, int, int, int]]:

@@ -1,7 +1,7 @@
 """Measure LVFL: lvfl benchmark BENCHMARK [--pairs N] [--json FILE].
 
-BENCHMARK is vertical, tables, pruning, processes, light, codec, horizontal, export or scheduling (FLARE's); doctor
-CONFIG finds out which precision and memory layout is the fastest for an experiment.
+BENCHMARK is vertical, tables, pruning, layers, processes, light, codec, horizontal, export or scheduling (FLARE's);
+doctor CONFIG finds out which precision and memory layout is the fastest for an experiment.
 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
@@ -55,6 +55,12 @@ BENCHMARKS = {
         "a party's step after pruning against before: time saved per multiply-accumulate saved",
         10,
         ("batch_size", "width", "embedding_size"),
+    ),
+    "layers": Benchmark(
+        "vfl.studies.benchmarks",
+        "VGG16's convolutions and normalizations, pruned or not: bfloat16 against float32 and PyTorch's own layers",
+        10,
+        ("batch_size", "width"),
     ),
     "processes": Benchmark(
         "parties.benchmarks",

@@ -1,14 +1,15 @@
-import copy
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional as F
 
-from models.small_map import LARGEST_SIDE, SmallMapConv2d
+from models import small_map
+from models.kernels import DENSE_SIDE
+from models.small_map import GatheredConvolution, SmallMapConv2d
 
-sides = st.integers(1, LARGEST_SIDE + 1)
+sides = st.integers(1, DENSE_SIDE + 1)
 channels = st.integers(1, 5)
 
 
@@ -52,19 +53,39 @@ def test_larger_maps_come_out_channels_last_and_equal_conv2d():
     torch.testing.assert_close(y, nn.functional.conv2d(x, conv.weight, conv.bias, padding=1))
 
 
-@pytest.mark.parametrize("side", [1, 2])
-def test_autocast_computes_in_its_dtype_and_gives_float32_gradients(side: int):
-    conv = SmallMapConv2d(16, 8, bias=True)
-    plain = copy.deepcopy(conv)
-    x = torch.randn(6, 16, side, side)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = conv(x)
-        z = nn.Conv2d.forward(plain, x)
-    assert y.dtype == z.dtype == torch.bfloat16
-    torch.testing.assert_close(y, z, rtol=2e-2, atol=2e-2)
-    y.float().pow(2).sum().backward()
-    z.float().pow(2).sum().backward()
-    for ours, theirs in zip(conv.parameters(), plain.parameters(), strict=True):
-        assert ours.grad is not None
-        assert ours.grad.dtype == torch.float32
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=5e-2, atol=2e-1)
+@settings(max_examples=40)
+@given(st.integers(0, 3), st.integers(1, 5), st.integers(1, 5), channels, channels, st.booleans(), st.booleans())
+def test_products_over_patches_equal_the_convolution(
+    batch: int, height: int, width: int, c: int, o: int, everywhere: bool, channels_last: bool
+):
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    x = torch.randn(batch, c, height, width, dtype=torch.float64).contiguous(memory_format=memory_format)
+    weight = torch.randn(o, c, 3, 3, dtype=torch.float64).contiguous(memory_format=memory_format)
+    grad_output = torch.randn(batch, o, height, width, dtype=torch.float64)
+    seen = []
+    for convolve in (lambda x, w: GatheredConvolution.apply(x, w, everywhere), lambda x, w: F.conv2d(x, w, padding=1)):
+        inputs = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+        y = convolve(*inputs)
+        seen.append([y.detach(), *torch.autograd.grad(y, inputs, grad_output)])
+    torch.testing.assert_close(*seen)
+
+
+@pytest.mark.parametrize("amx", [False, True])
+@pytest.mark.parametrize(("c", "o", "side"), [(16, 8, 1), (16, 8, 2), (51, 102, 4), (64, 64, 4), (26, 51, 8)])
+def test_bfloat16_rounds_no_worse_than_pytorchs_own(
+    monkeypatch: pytest.MonkeyPatch, c: int, o: int, side: int, amx: bool
+):
+    monkeypatch.setattr(small_map, "has_amx", lambda: amx)
+    conv = SmallMapConv2d(c, o, bias=True)
+    plain, exact = reference(conv), reference(conv).double()
+    x, grad_output = torch.randn(16, c, side, side), torch.randn(16, o, side, side).bfloat16()
+    seen = []
+    for module in (conv, plain, exact):
+        inputs = x.to(module.weight.dtype).clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=module is not exact):
+            y = module(inputs)
+        seen.append([y.detach(), *torch.autograd.grad(y, [inputs, *module.parameters()], grad_output.to(y.dtype))])
+    for ours, theirs, true in zip(*seen, strict=True):
+        assert ours.dtype == theirs.dtype
+        floor = torch.finfo(torch.bfloat16).eps * true.abs().max()
+        assert (ours - true).abs().max() <= 2 * (theirs - true).abs().max() + floor

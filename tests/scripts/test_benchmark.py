@@ -31,6 +31,7 @@ def small(monkeypatch):
     for name, value in (("ROWS", 64), ("BATCH_SIZES", (32,)), ("FILE_ROWS", 300), ("FILE_COLUMNS", 3)):
         monkeypatch.setattr(f"parties.benchmarks.tables.{name}", value)
     monkeypatch.setattr("vfl.studies.benchmarks.pruning.ROUND_TO", (None, 8))
+    monkeypatch.setattr("vfl.studies.benchmarks.layers.ALPHAS", (0.6,))
     monkeypatch.setattr("vfl.studies.benchmarks.codec.DENSITIES", (1.0, 0.1))
     short = replace(horizontal.CASES[1], clients=10, samples=20, rounds=1)
     monkeypatch.setattr("vfl.studies.benchmarks.horizontal.CASES", (short, replace(short, engine="sequential")))
@@ -45,6 +46,7 @@ def small(monkeypatch):
         ("vertical", [*SIZES, *MODEL], 1 + 1 + 1 + 1),
         ("tables", [], 1 + 1),
         ("pruning", [*SIZES, *MODEL], 2 * 2 * 2),
+        ("layers", ["--batch-size", "8", *MODEL], 9),
         ("light", [], 2),
         ("codec", SIZES, 2 * 3 * 2),
         ("horizontal", [], 2 + 1),

@@ -1,0 +1,67 @@
+"""Which form of a layer is the fastest on the CPU: by its shape, its dtype and what the CPU has.
+
+Every choice was measured against PyTorch's own kernel (docs/results/benchmark, "by layer"). Choices for float32 do not
+change: they are part of the bits of training.
+"""
+
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+DENSE_SIDE = 2
+"""A 3x3 kernel reaches from every pixel to every other up to this side."""
+GATHERED_SIDE = 4
+"""Up to here gathering nine values per pixel costs little beside what is done with them."""
+VECTOR = 32
+"""Entries of the widest vector (512 bits of bfloat16)."""
+WIDE = 192
+"""From here on, without AMX, the kernel's blocks are large enough however badly the last is filled."""
+MANY_CHANNELS = 64
+"""From here on the last vector of a pixel is too small a part of it."""
+FEW_ENTRIES = 1 << 18
+"""Up to here the calls of a narrow normalization cost more than the vectors."""
+PIXELS = 16
+"""That a narrow normalization reads as one."""
+
+ConvolutionForm = Literal["dense", "gathered", "gathered for the weight", "own"]
+"""All pixels to all pixels in one product; products over gathered patches, everywhere or for the weight's gradient
+only; PyTorch's own kernel in channels_last."""
+
+
+def convolution_form(shape: torch.Size, out_channels: int, dtype: torch.dtype, *, amx: bool) -> ConvolutionForm:
+    """Return the form of a 3x3 convolution with padding 1 of images [B, C, H, W] that computes in `dtype`."""
+    _, channels, height, width = shape
+    if max(height, width) <= DENSE_SIDE:
+        return "dense"
+    if dtype != torch.bfloat16 or max(height, width) > GATHERED_SIDE:
+        return "own"
+    if amx:
+        return "gathered"
+    filled = channels % VECTOR == 0 == out_channels % VECTOR
+    return "own" if filled or max(channels, out_channels) >= WIDE else "gathered for the weight"
+
+
+@lru_cache
+def has_amx() -> bool:
+    """Whether the CPU multiplies matrices of bfloat16 in tiles."""
+    return torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]  # nothing public before 2.14
+
+
+def is_narrow(images: Tensor) -> bool:
+    """Whether to normalize [B, C, H, W] by several pixels at once: few channels, in channels_last, on the CPU."""
+    channels = images.shape[1]
+    return (
+        images.device.type == "cpu"
+        and channels < MANY_CHANNELS
+        and channels % VECTOR != 0
+        and images.numel() > FEW_ENTRIES
+        and images.numel() // channels % PIXELS == 0
+        and images.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+def is_narrow_backwards(channels: int, dtype: torch.dtype) -> bool:
+    """Whether the gradient of a narrow normalization is the faster one, too: it computes in float32."""
+    return dtype != torch.bfloat16 or channels <= VECTOR // 2
