@@ -61,6 +61,15 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def add_executor_options(parser: argparse.ArgumentParser) -> None:
+    """Add where many runs are trained, which ``vfl.experiments.where`` reads."""
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; on Ray as many as find room)")
+    parser.add_argument(
+        "--on", default="local", metavar="local|ray[=HOST:PORT]",
+        help="processes of this machine, a Ray of its own there, or a Ray cluster whose nodes share DIR (extra ray)",
+    )  # fmt: skip
+
+
 class ShowConsole(Console):
     """A console for text as it is (no markup, one line stays one line); training goes on when its reader goes."""
 

@@ -2,11 +2,13 @@
 
 import fcntl
 import json
+import math
 import os
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config
@@ -15,6 +17,10 @@ PROCESSES = "processes"
 """Folder below a run's, of what belongs to the processes that ``lvfl train --processes`` started."""
 MANIFEST = "sweep.json"
 """Of a sweep's folder: its runs and their settings."""
+LOG = "train.log"
+"""What a run among many prints."""
+DYING_S = 120.0
+"""Seconds that a run among many waits for one that is about to die in its folder."""
 Row = dict[str, float]
 """One round of ``metrics.jsonl``."""
 
@@ -105,6 +111,29 @@ def only_process_in(run_dir: Path) -> Generator[None]:
             yield
     finally:
         os.close(folder)
+
+
+def hold_log(log: TextIO, patience_s: float = DYING_S) -> None:
+    """Lock a run's log, once a training that is about to die has let go of it.
+
+    A lock of a file that is open for writing holds between the machines of an NFS, that of a folder does not. Raises
+    ConfigError where another training keeps it, OSError where the file system has no locks.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ConfigError(f"{log.name}: another process trains here; wait for it or stop it") from None
+            time.sleep(0.1)
+
+
+def wait_until_free(run_dir: Path) -> None:
+    """Wait until no training holds the folder's log."""
+    if (run_dir / LOG).exists():
+        with (run_dir / LOG).open("a") as log:
+            hold_log(log, math.inf)
 
 
 def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:

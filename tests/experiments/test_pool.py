@@ -4,31 +4,25 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from vfl.config import ExperimentConfig
-from vfl.experiments import pool
-from vfl.experiments.sweep_plan import SweepRun
+from vfl.experiments.executor import Ended, Event, Run
+from vfl.experiments.pool import LocalProcesses, LocalRun
 
 
-def test_a_signal_while_a_run_starts_ends_that_run_as_well(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, configure: Callable[..., ExperimentConfig]
-):
-    start = pool._start
+def test_a_signal_while_a_run_starts_ends_that_run_as_well(tmp_path: Path, configure: Callable[..., ExperimentConfig]):
+    class Interrupted(LocalProcesses):
+        def start(self, run: Run, runs_dir: Path) -> LocalRun:
+            started = super().start(run, runs_dir)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return started
 
-    def start_and_interrupt(*arguments: Any) -> Any:
-        started = start(*arguments)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return started
-
-    monkeypatch.setattr(pool, "_start", start_and_interrupt)
     config = configure(training={"rounds": 300})
-    ends: list[pool.Ended] = []
-    runs = [SweepRun(name, {}, config) for name in ("first", "second")]
-    signal_name = pool.train_in_processes(
-        runs, tmp_path, 2, lambda _, event: ends.append(event) if isinstance(event, pool.Ended) else None
-    )
+    ends: list[Event] = []
+
+    def on_event(run: Run, event: Event) -> None:
+        ends.extend([event] if isinstance(event, Ended) else [])
+
+    signal_name = Interrupted(2).train([Run(name, config) for name in ("first", "second")], tmp_path, on_event)
     assert signal_name == "SIGTERM"
-    assert ends == [pool.Ended(finished=False)], "the first was interrupted, the second never began"
+    assert ends == [Ended(finished=False)], "the first was interrupted, the second never began"

@@ -3,49 +3,53 @@
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-import pytest
 from rich.console import Console
 
 from vfl.experiments import sweep as sweeps
-from vfl.experiments.pool import Ended, Event, Progress
+from vfl.experiments.executor import Ended, Event
+from vfl.experiments.pool import LocalProcesses
 from vfl.experiments.sweep_plan import SearchConfig, Sweep, SweepRun
 
 BYTES = {"uplink_bytes": 1, "downlink_bytes": 1, "dense_uplink_bytes": 2, "dense_downlink_bytes": 2}
 SUMMARY = {"rounds": 1, "test_accuracy": 0.9, "train_macs": 1, "unpruned_train_macs": 2, "wall_time_s": 1.0} | BYTES
 
 
-def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, fails: Callable[[SweepRun], bool]) -> tuple[list[str], str]:
-    """Search with eight trials of one alpha or none; return the folders trained, in order, and what was said."""
-    trained: list[str] = []
+class Pretends(LocalProcesses):
+    """Leaves a summary for every run instead of training it, but for those that fail."""
 
-    def pretend(
-        runs: Sequence[SweepRun], runs_dir: Path, jobs: int, on_event: Callable[[SweepRun, Event], None]
-    ) -> None:
+    def __init__(self, fails: Callable[[SweepRun], bool]) -> None:
+        super().__init__(2)
+        self.fails = fails
+        self.trained: list[str] = []
+
+    def train(self, runs: Iterable[Any], runs_dir: Path, on_event: Callable[[Any, Event], None]) -> None:
         for run in runs:
-            trained.append(run.folder)
-            on_event(run, Progress(0, None))
-            if fails(run):
+            self.trained.append(run.folder)
+            if self.fails(run):
                 on_event(run, Ended(finished=False, error="made to fail"))
                 continue
             (runs_dir / run.folder).mkdir()
             (runs_dir / run.folder / "summary.json").write_text(json.dumps(SUMMARY))
             on_event(run, Ended(finished=True))
 
-    monkeypatch.setattr(sweeps, "train_in_processes", pretend)
+
+def searched(folder: Path, fails: Callable[[SweepRun], bool]) -> tuple[list[str], str]:
+    """Search with eight trials of one alpha or none; return the folders trained, in order, and what was said."""
     search = SearchConfig.model_validate(
         {"trials": 8, "seeds": [0, 1], "alpha": {"high": 0.5, "step": 0.5}, "beta": {"high": 0.1, "step": 0.1}}
     )
-    out = io.StringIO()
+    out, executor = io.StringIO(), Pretends(fails)
     sweep = Sweep("made", {"name": "made", "threads": 1}, (), search)
-    sweeps.train_sweep(sweep, folder, 2, Console(file=out, width=200), keep_checkpoints=False)
-    return trained, out.getvalue()
+    sweeps.train_sweep(sweep, folder, executor, Console(file=out, width=200), keep_checkpoints=False)
+    return executor.trained, out.getvalue()
 
 
-def test_every_run_of_a_search_is_trained_once_also_those_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    trained, said = searched(tmp_path / "out", monkeypatch, lambda run: "alpha0.5" in run.folder)
+def test_every_run_of_a_search_is_trained_once_also_those_that_fail(tmp_path: Path):
+    trained, said = searched(tmp_path / "out", lambda run: "alpha0.5" in run.folder)
     assert max(Counter(trained).values()) == 1
     assert {"alpha0-beta0-seed0", "alpha0.5-beta0-seed1"} <= set(trained)
     assert "1/18 alpha0-beta0-seed0: test accuracy 90.00%" in said  # 18: eight trials and the reference, two seeds
@@ -53,7 +57,7 @@ def test_every_run_of_a_search_is_trained_once_also_those_that_fail(tmp_path: Pa
     assert "cheapest with at most 1 points lost: alpha 0, beta " in said
 
 
-def test_a_search_whose_reference_fails_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    trained, said = searched(tmp_path / "out", monkeypatch, lambda run: "seed1" in run.folder)
+def test_a_search_whose_reference_fails_ends(tmp_path: Path):
+    trained, said = searched(tmp_path / "out", lambda run: "seed1" in run.folder)
     assert trained == ["alpha0-beta0-seed0", "alpha0-beta0-seed1"]
     assert "nothing was tried" in said

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.config import ConfigError, dump_config
+from vfl.experiments.pool import LocalProcesses
 from vfl.experiments.sweep import foresee
 from vfl.experiments.sweep_plan import Sweep, folder_name, load_sweep
 
@@ -92,7 +93,10 @@ def test_an_override_of_what_varies_is_refused_not_ignored(write, sections: dict
 def test_a_dry_run_tells_what_is_left_and_for_how_long(write, tmp_path: Path):
     sweep = load_sweep(write(grid={"seed": [0, 1, 2]}))
     out = tmp_path / "out"
-    assert foresee(sweep, out, 1)[-1] == "3 runs, none finished: how long one takes is known after the first"
+    assert (
+        foresee(sweep, out, LocalProcesses(1))[-1]
+        == "3 runs, none finished: how long one takes is known after the first"
+    )
     assert not out.exists()
     run = sweep.runs(1)[0]
     (out / "runs" / run.folder).mkdir(parents=True)
@@ -102,7 +106,7 @@ def test_a_dry_run_tells_what_is_left_and_for_how_long(write, tmp_path: Path):
     summary = dict.fromkeys((*costs, "train_macs", "unpruned_train_macs"), 1)
     summary |= {"rounds": run.config.training.rounds, "wall_time_s": 90.0}
     (out / "runs" / run.folder / "summary.json").write_text(json.dumps(summary))
-    lines = foresee(sweep, out, 2)
+    lines = foresee(sweep, out, LocalProcesses(2))
     assert lines[:2] == ["seed0: finished", "seed1: to be trained"]
     assert lines[-1] == "1 of 3 runs finished, 90 s each; about 1.5 minutes are left"
 

@@ -7,7 +7,8 @@ import shutil
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from vfl.checkpoint import CheckpointStore
 from vfl.config import parse_config
-from vfl.errors import Diverged
+from vfl.experiments.executor import Ended, Event, Executor, Run
 from vfl.experiments.run import run_experiment
 from vfl.loop import Callback, TrainingLoop
 from vfl.run_folder import read_rows
-from vfl.studies import runner
+from vfl.studies import command, runner
 from vfl.studies.forks import SaveForks, fork_store
 from vfl.studies.lvfl.plan import Plan, make_plan
 from vfl.studies.runner import train_missing
-from vfl.studies.runs import StudyResult, StudyRun, load_results
+from vfl.studies.runs import StudyResult, load_results
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "paper_lvfl.py"
 QUIET = Console(quiet=True)
@@ -57,15 +58,47 @@ def keep_threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+class Here(Executor[tuple[str, Ended]]):
+    """Trains in this process, with callbacks of the test's own, and notes which runs have finished."""
+
+    def __init__(self, *callbacks: Callback) -> None:
+        self.callbacks = callbacks
+        self.finished: list[str] = []
+
+    def threads(self, wanted: int | None) -> int:
+        return 1
+
+    def places(self, run: Run) -> int:
+        return 1
+
+    def check(self, runs_dir: Path) -> None: ...
+
+    def start(self, run: Run, runs_dir: Path) -> tuple[str, Ended]:
+        callbacks = [*run.prepare(runs_dir), *self.callbacks]
+        outcome = run_experiment(
+            run.config, runs_dir / run.folder, resume=True, console=QUIET, extra_callbacks=callbacks
+        )
+        if outcome.signal_name:
+            signal.raise_signal(signal.Signals[outcome.signal_name])
+        return run.folder, Ended(outcome.finished)
+
+    def wait(self, handles: Sequence[tuple[str, Ended]]) -> Sequence[tuple[str, Ended]]:
+        return handles
+
+    def receive(self, handle: tuple[str, Ended], *, interrupted: bool) -> Event:
+        self.finished += [handle[0]] if handle[1].finished else []
+        return handle[1]
+
+    def interrupt(self, handle: tuple[str, Ended]) -> None: ...
+
+    def kill(self, handle: tuple[str, Ended]) -> None: ...
+
+
 def train(plan: Plan, runs: Path) -> list[str]:
     """Train what is missing; return the folders of the runs that this finished."""
-    trained: list[str] = []
-    train_missing(plan.runs, runs, QUIET, lambda run, result: trained.append(run.folder), refuse, plan.forks)
-    return trained
-
-
-def refuse(run: StudyRun, error: Diverged) -> None:
-    raise error
+    here = Here()
+    assert train_missing(plan.runs, runs, here, QUIET, plan.forks).failures == {}
+    return here.finished
 
 
 def timeless(rows: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -127,7 +160,7 @@ def test_a_finished_series_is_not_repeated_and_keeps_no_checkpoints(series: Path
     assert {path: path.stat().st_mtime_ns for path in series.rglob("*")} == before
     assert not list(series.rglob("round_*"))
     assert {path.name.split(".")[0] for path in (series / "L-seed0").iterdir()} == {
-        "config", "metrics", "summary", "events",
+        "config", "metrics", "summary", "events", "parties",
     }  # fmt: skip
 
 
@@ -158,24 +191,10 @@ class Stop(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def stopping_after(rounds: int) -> Callable[..., Any]:
-    """Return ``run_experiment`` with an interrupt."""
-
-    def stopping(*args: Any, **kwargs: Any) -> Any:
-        kwargs["extra_callbacks"] = [*kwargs["extra_callbacks"], Stop(rounds)]
-        return run_experiment(*args, **kwargs)
-
-    return stopping
-
-
 @pytest.mark.parametrize("after", [2, 5])
-def test_an_interrupted_series_goes_on_with_the_same_bits(
-    series: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
-):
+def test_an_interrupted_series_goes_on_with_the_same_bits(series: Path, tmp_path: Path, after: int):
     plan = tiny_plan("2")
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "run_experiment", stopping_after(after))
-        assert train_missing(plan.runs, tmp_path, QUIET, lambda *_: None, refuse, plan.forks) == "SIGTERM"
+    assert train_missing(plan.runs, tmp_path, Here(Stop(after)), QUIET, plan.forks).signal_name == "SIGTERM"
     assert (tmp_path / "NL-seed0" / "summary.json").exists() == (after == 5)
     assert not (tmp_path / "PL-seed0").exists()
     assert len(train(plan, tmp_path)) == (3 if after == 5 else 4)
@@ -217,23 +236,25 @@ def script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 def test_the_script_trains_goes_on_draws_and_says_so(script: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "tiny.yaml").write_text(json.dumps(TINY))  # JSON is YAML
     out = tmp_path / "out"
-    command = [str(tmp_path / "tiny.yaml"), "lightweighting.error_feedback=false", "--out", str(out)]
-    command += ["--figures", "3b", "--rounds", "10", "--data-note", "small digits"]
+    arguments = [str(tmp_path / "tiny.yaml"), "lightweighting.error_feedback=false", "--out", str(out)]
+    arguments += ["--figures", "3b", "--jobs", "2", "--rounds", "10", "--data-note", "small digits"]
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "run_experiment", stopping_after(7))
-        code, printed, _ = script(*command)
-    assert (code, printed.splitlines()[1].split(":")[0]) == (130, "SIGTERM")
+        patch.setattr(command, "open_executor", lambda *_: nullcontext(Here(Stop(7))))
+        code, printed, _ = script(*arguments)
+    assert (code, printed.splitlines()[-1].split(":")[0]) == (130, "SIGTERM")
     assert CheckpointStore(out / "runs" / "NL-seed0" / "checkpoints").rounds() == [4, 7]
-    code, printed, errors = script(*command)
+    code, printed, errors = script(*arguments)  # in processes of their own
     assert (code, errors) == (0, "")
     runs = [f"{method}-seed0" for method in ("NL", "beta0.2", "beta0.4", "beta0.6")]
-    assert [line.split(":")[0] for line in printed.splitlines()] == ["4 runs", *runs, "4 finished runs"]
+    said = [line.split(":")[0] for line in printed.splitlines()]
+    assert (said[0], said[-1]) == ("4 runs", "4 finished runs")
+    assert {line.split()[-1] for line in said[1:-1]} == set(runs)
     written = {path.name for path in out.iterdir()}
     assert written == {"README.md", "command.txt", "fig3b.png", "results.csv", "runs"}
     text = (out / "README.md").read_text()
     assert "small digits" in text
     assert "α {4: 0.3, 6: 0.5}; β {2: 0.4}; learning rate {0: 0.05, 6: 0.01};" in text
-    assert script(*command, "--plots-only")[0] == 0
+    assert script(*arguments, "--plots-only")[0] == 0
     assert (out / "README.md").read_text() == text
 
 

@@ -1,171 +1,101 @@
-"""Trainings in processes of their own: several at once, each in its own folder, none able to hurt another.
+"""Trainings in processes of this machine.
 
-Every run has a fresh process, forked from one that has imported PyTorch and computed nothing. It tells its parent
-how far it is through a pipe; what it prints goes to ``train.log`` in its folder.
+Every run has a fresh process, forked from one that has imported PyTorch and computed nothing; what it does there is
+``training.py``. It tells its parent how far it is through a pipe. The parent itself need not import PyTorch.
 """
 
 import multiprocessing
 import os
 import signal
-import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from vfl.cli import ShowConsole
-from vfl.experiments.mode import MODES
-from vfl.experiments.run import run_experiment
-from vfl.experiments.sweep_plan import SweepRun
-from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.metrics import shown, title
+from vfl.experiments.executor import Ended, Event, Executor, Resources, Run
 from vfl.orphans import end_with_parent
-from vfl.signals import stop_on_signal
+from vfl.run_folder import LOG
 
-LOG = "train.log"
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A run has ended a round."""
-
-    rounds: int
-    """Rounds done."""
-    reached: str | None
-    """Score of the round, where it was evaluated."""
+PRELOADED = ["vfl.experiments.training", "parties.mode", "vfl.horizontal.mode"]
+"""What a run's process has imported; named, not imported: this room is below the parties."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A run has ended: finished, failed with an error of one line, or interrupted (neither)."""
+class LocalRun:
+    """A training in a process of its own."""
 
-    finished: bool
-    error: str | None = None
-
-
-Event = Progress | Ended
+    pipe: Connection
+    process: ForkServerProcess
 
 
-class Tell(Callback):
-    """Tells the parent process of every round."""
+class LocalProcesses(Executor[LocalRun]):
+    """Trains ``jobs`` runs at once on this machine."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self.pipe = pipe
+    def __init__(self, jobs: int = 1, resources: Resources | None = None) -> None:
+        self.jobs, self.resources = jobs, resources or Resources()
+        self._context = multiprocessing.get_context("forkserver")
 
-    def on_start(self, loop: TrainingLoop) -> None:
-        """Tell where a resumed run stands."""
-        self.pipe.send(Progress(loop.next_round, None))
+    def threads(self, wanted: int | None) -> int:
+        """Return a run's share."""
+        for name in ("gpus", "memory_gb"):
+            if getattr(self.resources, name) is not None:
+                warnings.warn(f"resources.{name}: local runs share what there is; --jobs says how many", stacklevel=2)
+        return self.resources.cpus or max(1, (wanted or len(os.sched_getaffinity(0))) // self.jobs)
 
-    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
-        """Tell the round."""
-        metric = loop.metric
-        score = metrics.get(f"{metric}/test")
-        told = None if score is None else f"{title(metric)} {shown(metric, score)}"
-        self.pipe.send(Progress(round_index + 1, told))
+    def places(self, run: Run) -> int:
+        """Return the number of jobs."""
+        return self.jobs
 
+    def check(self, runs_dir: Path) -> None:
+        """Find nothing: the caller has made the folder."""
 
-def train_in_processes(
-    runs: Sequence[SweepRun],
-    runs_dir: Path,
-    jobs: int,
-    on_event: Callable[[SweepRun, Event], None],
-) -> str | None:
-    """Train the runs, at most ``jobs`` at once, in their order; call ``on_event`` in this process.
+    def start(self, run: Run, runs_dir: Path) -> LocalRun:
+        """Start a process, the first time the one from which all are forked."""
+        self._context.set_forkserver_preload(PRELOADED)
+        receiver, sender = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_train_here, args=(run, runs_dir, sender), name=run.folder)
+        process.start()
+        sender.close()  # the run's own end is then the last: its death closes the pipe
+        return LocalRun(receiver, process)
 
-    A run that fails or is killed is told as such and the others go on. The first SIGINT or SIGTERM lets every running
-    one end its round and save it, and starts no other; a second one ends them at once (KeyboardInterrupt). Returns
-    the name of the signal, None without one. When this process dies, so do its runs.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, *{MODES.load(run.config.mode).build.__module__ for run in runs}])
-    left = list(runs)
-    running: dict[Connection, tuple[SweepRun, ForkServerProcess]] = {}
-    signals: list[str] = []
+    def wait(self, handles: Sequence[LocalRun]) -> Sequence[LocalRun]:
+        """Wait for a message or a death."""
+        ready = wait([handle.pipe for handle in handles])
+        return [handle for handle in handles if handle.pipe in ready]
 
-    def interrupt(signal_name: str) -> None:
-        signals.append(signal_name)
-        for _, process in running.values():
-            process.terminate()
+    def receive(self, handle: LocalRun, *, interrupted: bool) -> Event:
+        """Return what a run has told or how it died."""
+        try:
+            event: Event = handle.pipe.recv()
+        except (EOFError, OSError):
+            handle.process.join()
+            return _death(handle.process.exitcode or 0, interrupted=interrupted)
+        if isinstance(event, Ended):
+            handle.process.join()
+        return event
 
-    try:
-        with stop_on_signal(interrupt):
-            while running or (left and not signals):
-                while left and len(running) < jobs and not signals:
-                    run = left.pop(0)
-                    pipe, process = _start(context, run, runs_dir / run.folder)
-                    running[pipe] = (run, process)
-                    on_event(run, Progress(0, None))
-                    if signals:  # came while it started, too early for `interrupt` to know it
-                        process.terminate()
-                for pipe in wait(list(running)):
-                    assert isinstance(pipe, Connection)
-                    run, process = running[pipe]
-                    event = _receive(pipe, process, interrupted=bool(signals))
-                    if isinstance(event, Ended):
-                        del running[pipe]
-                        process.join()
-                    on_event(run, event)
-    finally:
-        for _, process in running.values():
-            process.kill()
-            process.join()
-    return signals[0] if signals else None
+    def interrupt(self, handle: LocalRun) -> None:
+        """Send SIGTERM."""
+        handle.process.terminate()
+
+    def kill(self, handle: LocalRun) -> None:
+        """Send SIGKILL."""
+        handle.process.kill()
+        handle.process.join()
 
 
-def _start(context: ForkServerContext, run: SweepRun, run_dir: Path) -> tuple[Connection, ForkServerProcess]:
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_train, args=(run, run_dir, sender), name=run.folder)
-    process.start()
-    sender.close()  # the run's own end is then the last: its death closes the pipe
-    return receiver, process
-
-
-def _receive(pipe: Connection, process: ForkServerProcess, *, interrupted: bool) -> Event:
-    try:
-        return pipe.recv()
-    except (EOFError, OSError):
-        process.join()
-    code = process.exitcode or 0
+def _death(code: int, *, interrupted: bool) -> Ended:
     if interrupted:
         return Ended(finished=False)
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return Ended(finished=False, error=f"the process ended without a result ({how}); see {LOG} in its folder")
 
 
-def _train(run: SweepRun, run_dir: Path, pipe: Connection) -> None:
+def _train_here(run: Run, runs_dir: Path, pipe: Connection) -> None:
     """Train one run in this process, which belongs to it alone."""
     end_with_parent()
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        with (run_dir / LOG).open("a", encoding="utf-8") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
-            console = ShowConsole(file=log)
+    from vfl.experiments.training import train  # imports PyTorch, as the process has that this one is forked from
 
-            def show_warning(message: Warning | str, *_where: object) -> None:
-                console.print(f"warning: {message}")
-
-            warnings.showwarning = show_warning
-            pipe.send(_outcome(run, run_dir, console, pipe))
-    except OSError as error:
-        pipe.send(Ended(finished=False, error=_one_line(error)))
-
-
-def _outcome(run: SweepRun, run_dir: Path, console: ShowConsole, pipe: Connection) -> Ended:
-    try:
-        outcome = run_experiment(
-            run.config, run_dir, resume=True, console=console, extra_callbacks=[Tell(pipe)], varied=tuple(run.settings)
-        )
-    except KeyboardInterrupt:
-        return Ended(finished=False)
-    except Exception as error:  # whatever it is, the other runs go on, and the log has all of it
-        console.print(traceback.format_exc())
-        expected = isinstance(error, ValueError | OSError)
-        return Ended(finished=False, error=_one_line(error) if expected else f"{type(error).__name__}: {error}")
-    return Ended(outcome.finished)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    train(run, runs_dir, pipe.send)

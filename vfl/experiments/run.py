@@ -54,7 +54,7 @@ def run_experiment(
     first = workers.rank == 0
     if first:
         check_run(run_dir, config, resume=resume)
-    # A series' last run: its data hang in reference cycles, and Python's collector counts objects, not their bytes.
+    # The run before in this process: its data hang in cycles, and Python's collector counts objects, not their bytes.
     gc.collect()
     stage = mode.stage(config, start_runtime(config), run_dir, console, workers, varied)
     built = mode.build(config, stage)

@@ -5,10 +5,9 @@ What is finished is kept, what was killed goes on from its checkpoint, what fail
 
 import csv
 import json
-import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from rich.console import Console
 
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError
-from vfl.experiments.pool import Ended, Event, train_in_processes
+from vfl.experiments.executor import AnyExecutor, Ended, Event
 from vfl.experiments.search import Search
 from vfl.experiments.sweep_plan import Sweep, SweepRun
 from vfl.experiments.sweep_table import TABLE, shares, write_tables
@@ -98,6 +97,16 @@ class SweepState:
         summary = read_summary(self.runs_dir / run.folder)
         self.summaries[run.folder] = summary | shares(summary)
 
+    def take(self, run: SweepRun, event: Ended) -> None:
+        """Take in how a run has ended, and write the tables."""
+        if event.finished:
+            self.read(run)
+            if not self.keep_checkpoints:
+                shutil.rmtree(self.runs_dir / run.folder / "checkpoints", ignore_errors=True)
+        if event.error is not None:
+            self.failures[run.folder] = event.error
+        self.write()
+
     def catch_up(self) -> None:
         """Take in what other shards have trained since."""
         told = {row["run"]: row["error"] for row in _told(self.folder) if row["status"] == "failed"}
@@ -117,43 +126,40 @@ class SweepState:
 
 
 def train_sweep(
-    sweep: Sweep, folder: Path, jobs: int, console: Console, *, keep_checkpoints: bool, shard: Shard = WHOLE
+    sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console, *, keep_checkpoints: bool, shard: Shard = WHOLE
 ) -> SweepState:
-    """Train what is not finished, ``jobs`` runs at once. Checkpoints of finished runs are deleted unless kept.
+    """Train what is not finished. Checkpoints of finished runs are deleted unless kept.
 
-    The threads of a run are its share when the sweep begins, and stay so: its bits depend on them. Raises
-    ConfigError for a folder that holds other runs or that another process works in, KeyboardInterrupt at the end of
-    a sweep that a signal has ended.
+    The threads of a run and the trials of a batch are chosen when the sweep begins, and stay so: its bits and what a
+    search asks for depend on them. Raises ConfigError for a folder that holds other runs or that another process works
+    in, KeyboardInterrupt at the end of a sweep that a signal has ended.
     """
-    threads = _threads_per_run(sweep, folder, jobs, console)
     if sweep.search is not None and shard.count > 1:
         raise ConfigError("--shard: a search chooses its runs by those before; use --jobs")
     search = Search(sweep.search) if sweep.search is not None else None
+    fixed = _fixed(sweep, folder, executor, console)
     state = SweepState(folder, keep_checkpoints, shard)
-    state.add(sweep.runs(threads))
-    try:
-        state.runs_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out: {folder} cannot be written ({error.strerror})") from None
-    view = SweepView(console, len(state.own) if search is None else search.most_runs)
+    state.add(sweep.runs(fixed["threads"]))
+    executor.open_folder(state.runs_dir)
+    view = SweepView(console, len(state.own) if search is None else search.most_runs, state.runs_dir)
     with shard.lock(folder), view:
         if search is None:
-            _train(state, sweep.name, threads, jobs, view)
+            _train(state, fixed, executor, view)
             return state
-        for points in search.batches(state.summaries, jobs):
-            state.add([sweep.run(settings, threads) for settings in points])
-            _train(state, sweep.name, threads, jobs, view)
+        for points in search.batches(state.summaries, fixed["batch"]):
+            state.add([sweep.run(settings, fixed["threads"]) for settings in points])
+            _train(state, fixed, executor, view)
     console.print(search.conclusion(state.summaries))
     return state
 
 
-def foresee(sweep: Sweep, folder: Path, jobs: int) -> list[str]:
+def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor) -> list[str]:
     """Return what a call would do, training nothing: the runs with their state, and the minutes that are left.
 
     Minutes are those of the finished runs, on average. Raises ConfigError as ``train_sweep``.
     """
     state = SweepState(folder, keep_checkpoints=True)
-    state.add(sweep.runs(_threads_per_run(sweep, folder, jobs, Console(quiet=True))))
+    state.add(sweep.runs(_fixed(sweep, folder, executor, Console(quiet=True))["threads"]))
     lines = [f"{run.folder}: {'finished' if run.folder in state.summaries else 'to be trained'}" for run in state.runs]
     done, every = len(state.summaries), len(state.runs)
     if sweep.search is not None:
@@ -161,32 +167,24 @@ def foresee(sweep: Sweep, folder: Path, jobs: int) -> list[str]:
     if not done:
         return [*lines, f"{every} runs, none finished: how long one takes is known after the first"]
     seconds = sum(summary["wall_time_s"] for summary in state.summaries.values()) / done
-    minutes = seconds * (every - done) / min(jobs, max(1, every - done)) / 60
+    minutes = seconds * (every - done) / min(executor.places(state.runs[0]), max(1, every - done)) / 60
     return [*lines, f"{done} of {every} runs finished, {seconds:.0f} s each; about {minutes:.1f} minutes are left"]
 
 
-def _train(state: SweepState, name: str, threads: int, jobs: int, view: SweepView) -> None:
+def _train(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, view: SweepView) -> None:
     """Train the runs of this shard that are known and have neither finished nor failed."""
-    manifest = {"name": name, "threads": threads, "runs": {run.folder: run.settings for run in state.runs}}
+    manifest = {**fixed, "runs": {run.folder: run.settings for run in state.runs}}
     write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     state.write()
     left = [run for run in state.own if run.folder not in state.summaries.keys() | state.failures.keys()]
     view.kept = sum(run.folder in state.summaries for run in state.own) - view.finished
 
     def on_event(run: SweepRun, event: Event) -> None:
-        if not isinstance(event, Ended):
-            view.progress(run.folder, event.rounds, run.config.training.rounds, event.reached)
-            return
-        if event.finished:
-            state.read(run)
-            if not state.keep_checkpoints:
-                shutil.rmtree(state.runs_dir / run.folder / "checkpoints", ignore_errors=True)
-        if event.error is not None:
-            state.failures[run.folder] = event.error
-        view.end(run.folder, state.summaries.get(run.folder), event.error)
-        state.write()
+        if isinstance(event, Ended):
+            state.take(run, event)
+        view.show(run, event, state.summaries.get(run.folder))
 
-    signal_name = train_in_processes(left, state.runs_dir, jobs, on_event)
+    signal_name = executor.train(left, state.runs_dir, on_event)
     if signal_name is not None:
         raise KeyboardInterrupt(signal_name)
 
@@ -199,12 +197,15 @@ def _told(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _threads_per_run(sweep: Sweep, folder: Path, jobs: int, console: Console) -> int:
+def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console) -> dict[str, Any]:
+    """Return what holds until the sweep is finished, wherever it goes on; it stands in its manifest."""
     if (folder / MANIFEST).exists():
-        threads = read_manifest(folder, "threads")["threads"]
-        console.print(f"going on in {folder}; {threads} threads per run, as when the sweep began")
-        return threads
-    if folder.exists() and any(folder.iterdir()):
+        fixed = read_manifest(folder, "threads")
+        console.print(f"going on in {folder}; {fixed['threads']} threads per run, as when the sweep began")
+    elif folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--out: {folder} is not empty and holds no sweep; name another folder")
-    cores = len(os.sched_getaffinity(0))
-    return max(1, (sweep.base.get("threads") or cores) // jobs)
+    else:
+        fixed = {"name": sweep.name, "threads": executor.threads(sweep.base.get("threads"))}
+    if sweep.search is not None and "batch" not in fixed:
+        fixed["batch"] = executor.places(sweep.run({}, fixed["threads"]))
+    return fixed

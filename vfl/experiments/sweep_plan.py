@@ -9,6 +9,7 @@ grid:                                # every combination ...
 list:                                # ... of each of these; both are optional
   - {training.local_iterations: 1}
   - {training.local_iterations: 3, training.optimizer.learning_rate: 0.01}
+resources: {cpus: 4, memory_gb: 6}   # of each run; optional
 """
 
 import hashlib
@@ -16,14 +17,15 @@ import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config import ConfigError, parse_config
 from vfl.config.files import lay_over, parse_overrides, read_settings, read_yaml
+from vfl.experiments.executor import Resources, Run
 from vfl.registry import nearest
 from vfl.settings import Fraction, Number, Positive, Section
 from vfl.shipped import find_config
@@ -76,17 +78,16 @@ class SweepFile(Section):
     entries: list[dict[str, Any]] = Field(default=[], alias="list")
     search: SearchConfig | None = None
     """Instead of ``grid`` and ``list``."""
+    resources: Resources = Resources()
+    """Of each run."""
 
 
-@dataclass(frozen=True)
-class SweepRun:
-    """One training of a sweep."""
+@dataclass(frozen=True, kw_only=True)
+class SweepRun(Run):
+    """One training of a sweep; its folder is named after the settings that vary."""
 
-    folder: str
-    """Name of its folder, of the settings that vary."""
     settings: Settings
     """The settings that vary, by dotted key."""
-    config: ExperimentConfig
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,13 @@ class Sweep:
     points: tuple[Settings, ...]
     """The settings of each run; none where a search chooses them."""
     search: SearchConfig | None
+    resources: Resources = field(default_factory=Resources)
+    """Of each run."""
 
     def run(self, settings: Settings, threads: int) -> SweepRun:
         """Return the run of some settings. Raises ConfigError, which names them, where they make no experiment."""
-        config = parse_config(lay_over(self.base, settings))
-        return SweepRun(folder_name(settings), settings, config.model_copy(update={"threads": threads}))
+        config = parse_config(lay_over(self.base, settings)).model_copy(update={"threads": threads})
+        return SweepRun(folder_name(settings), config, tuple(settings), settings=settings)
 
     def runs(self, threads: int) -> list[SweepRun]:
         """Return the runs of all points. Raises ConfigError for the first that cannot be one."""
@@ -127,13 +130,13 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     if file.search is not None:
         if file.grid or file.entries:
             raise ConfigError(f"{path}: search chooses the runs itself; remove grid and list, or search")
-        return Sweep(file.name, base, (), file.search)
+        return Sweep(file.name, base, (), file.search, file.resources)
     points = _points(path, file)
     names = [folder_name(point) for point in points]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{path}: {names.count(name)} runs have the settings {name}; write each only once")
-    return Sweep(file.name, base, points, None)
+    return Sweep(file.name, base, points, None, file.resources)
 
 
 def folder_name(settings: Settings) -> str:

@@ -1,15 +1,22 @@
-"""What a sweep shows while it runs: live lines on a terminal, one plain line per run otherwise."""
+"""What is shown while many runs are trained: a live table on a terminal, one plain line per ended run otherwise."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
+from vfl.experiments.executor import Ended, Event, Lost, Progress, Run
 from vfl.metrics import headline
+from vfl.run_folder import LOG
+
+LAST_LINES = 5
+"""Of a failed run's log."""
 
 
 @dataclass
@@ -18,8 +25,18 @@ class Running:
 
     rounds: int
     """Rounds in all."""
+    first: int
+    """Rounds that were done when it began here."""
+    node: str
     done: int = 0
     reached: str = ""
+    began_s: float = field(default_factory=time.monotonic)
+
+    def ends(self) -> str:
+        """Return the time of day at which it should end, "" before its first round."""
+        trained = self.done - self.first
+        seconds = (time.monotonic() - self.began_s) / max(1, trained) * (self.rounds - self.done)
+        return _clock(seconds) if trained else ""
 
 
 @dataclass
@@ -29,11 +46,14 @@ class SweepView:
     console: Console
     total: int
     """Runs in all; of a search, the most that there can be."""
+    runs_dir: Path = Path()
     kept: int = 0
     """Finished before this session."""
     running: dict[str, Running] = field(default_factory=dict[str, Running])
     finished: int = 0
     failed: int = 0
+    worked: float = 0.0
+    """Trained in this session, in runs."""
     live: Live | None = None
     started_s: float = field(default_factory=time.monotonic)
 
@@ -48,22 +68,36 @@ class SweepView:
         if self.live is not None:
             self.live.stop()
 
-    def progress(self, name: str, done: int, rounds: int, reached: str | None) -> None:
-        """Note how far a run is."""
-        run = self.running.setdefault(name, Running(rounds))
-        run.done = done
-        run.reached = reached or run.reached
+    def show(self, run: Run, event: Event, summary: Mapping[str, Any] | None = None) -> None:
+        """Note what has happened to a run; print that it has ended, with its ``summary`` if it is finished."""
+        match event:
+            case Progress():
+                self._progress(run, event)
+            case Lost():
+                self.running.pop(run.folder, None)
+                self._print(f"{run.folder}: its node died; it goes on elsewhere from its checkpoint")
+            case Ended():
+                self._end(run.folder, event, summary)
 
-    def end(self, name: str, summary: Mapping[str, Any] | None, error: str | None) -> None:
-        """Note and print that a run has ended: with a summary, an error, or (interrupted) neither."""
-        self.running.pop(name, None)
+    def _progress(self, run: Run, event: Progress) -> None:
+        rounds = run.config.training.rounds
+        at = self.running.setdefault(run.folder, Running(rounds, event.rounds, event.node, event.rounds))
+        self.worked += (event.rounds - at.done) / rounds
+        at.done = event.rounds
+        at.reached = event.reached or at.reached
+
+    def _end(self, name: str, event: Ended, summary: Mapping[str, Any] | None) -> None:
+        run = self.running.pop(name, None)
+        self.worked += 1.0 if run is None else 1.0 - run.done / run.rounds
         self.finished += summary is not None
-        self.failed += error is not None
+        self.failed += event.error is not None
         place = f"{self.kept + self.finished + self.failed}/{self.total} {name}"
         if summary is not None:
             self._print(f"{place}: {result_line(summary)}")
-        elif error is not None:
-            self._print(f"{place}: FAILED: {error}")
+        elif event.error is not None:
+            self._print(f"{place}: FAILED: {event.error}")
+            for line in _last_lines(self.runs_dir / name / LOG):
+                self._print(f"    {line}")
         else:
             self._print(f"{name}: interrupted after its checkpoint")
 
@@ -71,21 +105,40 @@ class SweepView:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def lines(self) -> Group:
-        """Return what a terminal shows below the lines of the runs that have ended: lines, which any width can fold."""
-        texts = [
-            f"running {name}: {run.done}/{run.rounds} rounds" + (f", test {run.reached}" if run.reached else "")
-            for name, run in self.running.items()
-        ]
-        return Group(*(Text(text, overflow="fold") for text in (*texts, self._counts())))
+        """Return what a terminal shows below the lines of the runs that have ended; any width can fold it."""
+        nodes = sorted({run.node for run in self.running.values()} - {""})
+        table = Table(box=None, padding=(0, 1, 0, 0))
+        for column in ("running", *(["node"] if nodes else []), "rounds", "test", "ends"):
+            table.add_column(column, overflow="fold")
+        for name, run in sorted(self.running.items(), key=lambda item: item[1].node):
+            cells = [name, *([run.node] if nodes else []), f"{run.done}/{run.rounds}", run.reached, run.ends()]
+            table.add_row(*map(Text, cells))
+        counts = Text(self._counts() + (f"; {len(nodes)} nodes" if nodes else ""), overflow="fold")
+        return Group(counts, table)  # the counts first: a low terminal cuts the rest
 
     def _counts(self) -> str:
-        left = self.total - self.kept - self.finished - self.failed - len(self.running)
+        ended = self.kept + self.finished + self.failed
+        left = self.total - ended - len(self.running)
         counts = f"{self.kept + self.finished} finished, {self.failed} failed, {len(self.running)} running, {left} left"
-        ended = self.finished + self.failed
-        if not ended:
+        if not self.worked:
             return counts
-        minutes = (time.monotonic() - self.started_s) / ended * (left + len(self.running)) / 60
-        return f"{counts}; about {max(1.0, minutes):.0f} min to go"
+        to_do = self.total - ended - sum(run.done / run.rounds for run in self.running.values())
+        seconds = (time.monotonic() - self.started_s) / self.worked * to_do
+        return f"{counts}; about {max(1.0, seconds / 60):.0f} min to go, until {_clock(seconds)}"
+
+
+def _clock(seconds: float) -> str:
+    """Return the time of day in so many seconds, with the date where that is another day."""
+    then = time.localtime(time.time() + seconds)
+    today = then[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", then)
+
+
+def _last_lines(log: Path) -> Sequence[str]:
+    try:
+        return [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line][-LAST_LINES:]
+    except OSError:  # it failed before it had one
+        return []
 
 
 def result_line(summary: Mapping[str, Any]) -> str:

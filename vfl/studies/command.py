@@ -10,12 +10,16 @@ from pathlib import Path
 import torch
 
 from vfl.atomic import write_atomically
-from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole
-from vfl.errors import Diverged
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, add_executor_options
+from vfl.config import ConfigError
+from vfl.experiments.executor import Resources
+from vfl.experiments.sweep_view import names
+from vfl.experiments.where import open_executor
+from vfl.run_folder import LOG
 from vfl.studies.benchmarks.report import describe_machine
 from vfl.studies.forks import Fork
 from vfl.studies.runner import train_missing
-from vfl.studies.runs import StudyResult, StudyRun
+from vfl.studies.runs import StudyRun
 
 
 def study_parser(description: str | None) -> OneLineParser:
@@ -24,6 +28,7 @@ def study_parser(description: str | None) -> OneLineParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
     parser.add_argument("--seeds", default="0", help="as 0,1,2 (default: 0); a seed is finished before the next begins")
     parser.add_argument("--data-note", default="", help="what the results page says about the data")
+    add_executor_options(parser)
     parser.add_argument("--plots-only", action="store_true", help="train nothing")
     return parser
 
@@ -37,27 +42,18 @@ def run_study(
 ) -> int:
     """Train what is missing, a line for every run that ends, and write the page of what is finished.
 
-    What happens within a run is shown on a terminal's stderr. Raises ConfigError where nothing is finished.
+    Raises ConfigError where nothing is finished, and for runs that have failed but not diverged.
     """
     if not arguments.plots_only:
-        within = ShowConsole(stderr=True, quiet=not sys.stderr.isatty())
-        diverged: list[str] = []
-
-        def show(run: StudyRun, result: StudyResult) -> None:
-            saved = f"compute saved {result.macs_saved:.1%}, communication saved {result.bytes_saved:.1%}"
-            seconds = f"{result.summary['wall_time_s']:.0f} s"
-            console.print(f"{run.folder}: test accuracy {result.score:.2%}, {saved}, {seconds}")
-
-        def show_diverged(run: StudyRun, error: Diverged) -> None:
-            diverged.append(f"diverged: {run.folder}: {error}")
-            console.print(diverged[-1])
-
         console.print(f"{len(runs)} runs")
-        signal_name = train_missing(runs, arguments.out / "runs", within, show, show_diverged, forks)
-        if signal_name:
-            console.print(f"{signal_name}: the same command goes on; with --plots-only it draws what is finished")
+        with open_executor(arguments, Resources()) as executor:
+            end = train_missing(runs, arguments.out / "runs", executor, console, forks)
+        if end.signal_name:
+            console.print(f"{end.signal_name}: the same command goes on; with --plots-only it draws what is finished")
             return INTERRUPTED
-        _note(arguments, diverged)
+        if failed := [folder for folder, each in end.failures.items() if not each.diverged]:
+            raise ConfigError(f"failed: {names(failed)}; see {LOG} in the runs' folders below {arguments.out / 'runs'}")
+        _note(arguments, [f"diverged: {folder}: {each.error}" for folder, each in end.failures.items()])
     console.print(f"{write_page()} finished runs: {arguments.out / 'README.md'}")
     return DONE
 

@@ -4,50 +4,82 @@ A run that has a fork starts from the rounds that it shares with another (``fork
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from vfl.errors import Diverged
-from vfl.experiments.run import run_experiment
-from vfl.run_folder import is_finished
+from vfl.experiments.executor import AnyExecutor, Ended, Event, Run
+from vfl.experiments.sweep_table import shares
+from vfl.experiments.sweep_view import SweepView
+from vfl.loop import Callback
+from vfl.run_folder import is_finished, read_summary
 from vfl.studies.forks import Fork, SaveForks, needed_rounds, remove_spent_forks, start_from_fork
-from vfl.studies.runs import StudyResult, StudyRun, load_result
+from vfl.studies.runs import StudyRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesRun(Run):
+    """A run of a study in its series."""
+
+    study_run: StudyRun
+    fork: Fork | None
+    kept: frozenset[int]
+    """Rounds from which others start."""
+
+    def prepare(self, runs_dir: Path) -> Sequence[Callback]:
+        """Take over the shared rounds; return what keeps those that others share."""
+        if self.fork is not None:
+            start_from_fork(self.study_run, self.fork, runs_dir)
+        return [SaveForks(runs_dir / self.folder, self.kept)]
+
+
+@dataclass(frozen=True)
+class SeriesEnd:
+    """How a series has ended."""
+
+    signal_name: str | None
+    """The signal that ended it; None where all is done."""
+    failures: Mapping[str, Ended]
+    """By folder; another call tries them again."""
 
 
 def train_missing(
     runs: Sequence[StudyRun],
     runs_dir: Path,
+    executor: AnyExecutor,
     console: Console,
-    on_finished: Callable[[StudyRun, StudyResult], None],
-    on_diverged: Callable[[StudyRun, Diverged], None],
     forks: Mapping[str, Fork] | None = None,
-) -> str | None:
-    """Train what is not finished, in order; checkpoints of finished runs are deleted.
+) -> SeriesEnd:
+    """Train what is not finished, in order; a run with a fork waits for the one it shares rounds with.
 
-    A run that diverges ends alone; another call tries it again. Returns the name of the signal that ended the series,
-    None where all is done. Raises ValueError for a folder that holds another configuration.
+    Checkpoints of finished runs are deleted. Raises ConfigError for a folder that holds another configuration.
     """
     forks = forks or {}
     left = [run for run in runs if not is_finished(runs_dir / run.folder, run.config)]
-    for run in list(left):
-        run_dir = runs_dir / run.folder
-        if run.folder in forks:
-            start_from_fork(run, forks[run.folder], runs_dir)
-        keep = SaveForks(run_dir, needed_rounds(forks, left).get(run.folder, set()))
-        try:
-            outcome = run_experiment(
-                run.config, run_dir, resume=True, console=console, extra_callbacks=[keep], varied=("seed",)
-            )
-        except Diverged as error:
-            on_diverged(run, error)
-            continue
-        if outcome.finished:
-            left.remove(run)
-            shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+    failures: dict[str, Ended] = {}
+    needed = needed_rounds(forks, left)
+    executor.open_folder(runs_dir)
+    view = SweepView(console, len(runs), runs_dir, kept=len(runs) - len(left))
+
+    def on_event(run: SeriesRun, event: Event) -> None:
+        summary = None
+        if isinstance(event, Ended) and event.finished:
+            left.remove(run.study_run)
+            shutil.rmtree(runs_dir / run.folder / "checkpoints", ignore_errors=True)
             remove_spent_forks(runs, forks, left, runs_dir)
-            on_finished(run, load_result(run, runs_dir))
-        if outcome.signal_name:
-            return outcome.signal_name
-    return None
+            summary = read_summary(runs_dir / run.folder)
+            summary |= shares(summary)
+        elif isinstance(event, Ended) and event.error is not None:
+            failures[run.folder] = event
+        view.show(run, event, summary)
+
+    series = [_in_series(run, forks.get(run.folder), frozenset(needed.get(run.folder, ()))) for run in left]
+    with view:
+        return SeriesEnd(executor.train(series, runs_dir, on_event), failures)
+
+
+def _in_series(run: StudyRun, fork: Fork | None, kept: frozenset[int]) -> SeriesRun:
+    after = fork.parent if fork else None
+    return SeriesRun(run.folder, run.config, ("seed",), after, study_run=run, fork=fork, kept=kept)

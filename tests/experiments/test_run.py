@@ -1,4 +1,4 @@
-"""Runs one after the other in one process."""
+"""Trainings one after the other in one process."""
 
 import gc
 import weakref
@@ -13,8 +13,6 @@ from rich.console import Console
 from vfl.config import ExperimentConfig
 from vfl.experiments import run
 from vfl.experiments.mode import MODES, Built, Stage
-from vfl.studies import runner
-from vfl.studies.runs import StudyRun
 
 
 def test_a_run_has_let_go_of_the_one_before_it(
@@ -34,8 +32,8 @@ def test_a_run_has_let_go_of_the_one_before_it(
     config = configure(training={"rounds": 1})
     gc.disable()  # as good as between runs of few objects
     try:
-        runs = [StudyRun("", name, config.seed, config) for name in "abc"]
-        runner.train_missing(runs, tmp_path, Console(quiet=True), lambda *_: None, lambda *_: None)
+        for name in "abc":
+            run.run_experiment(config, tmp_path / name, resume=False, console=Console(quiet=True))
     finally:
         gc.enable()
     assert alive_at_start == [0, 0, 0]

@@ -1,0 +1,226 @@
+"""A real cluster of Ray on this machine: where runs go when nodes, runs and the command itself die."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from vfl.errors import ConfigError
+from vfl.experiments import on_ray as engine
+from vfl.experiments.executor import AnyExecutor, Ended, Event, Lost, Progress, Resources
+from vfl.experiments.on_ray import OnRay, on_ray
+from vfl.experiments.pool import LocalProcesses
+from vfl.experiments.sweep import train_sweep
+from vfl.experiments.sweep_plan import SweepRun, load_sweep
+
+pytestmark = pytest.mark.timeout(1200)
+LEAN = {"num_cpus": 1, "object_store_memory": engine.OBJECT_STORE, "include_dashboard": False}
+ROOT = Path(__file__).parents[2]
+ROUNDS = 150
+BASE = {
+    "name": "tiny",
+    "seed": 3,
+    "data": {"train_samples": 48, "test_samples": 40, "partition": {"rows": 1, "columns": 2}},
+    "models": {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 8}, "head": {"hidden": []}},
+    "training": {"rounds": ROUNDS, "steps_per_round": 2, "batch_size": 16, "optimizer": {"learning_rate": 0.05}},
+    "evaluation": {"every": 50},
+    "checkpoint": {"every": 10},
+}
+FAILING = "learning_rate1e+30"
+GRID = {
+    "list": [
+        {"lightweighting.alpha": 0.0},
+        {"lightweighting.alpha": 0.5, "lightweighting.beta": 0.5},
+        {"training.optimizer.learning_rate": 1e30},
+    ]
+}
+SEARCH = {"settings": {"training.rounds": 2}, "search": {"trials": 4, "points": 100.0, "seeds": [3]}}
+
+
+def write(folder: Path, content: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "base.yaml").write_text(yaml.safe_dump(BASE))
+    sweep = folder / "sweep.yaml"
+    sweep.write_text(yaml.safe_dump({"name": "s", "base": "base.yaml", "resources": {"cpus": 1}} | content))
+    return sweep
+
+
+def train(sweep: Path, executor: AnyExecutor) -> str:
+    """Train a sweep beside its file; return what was said."""
+    with (sweep.parent / "said").open("a") as file:
+        console = Console(file=file, width=500)
+        train_sweep(load_sweep(sweep), sweep.parent / "out", executor, console, keep_checkpoints=False)
+    return (sweep.parent / "said").read_text()
+
+
+def table(sweep: Path) -> bytes:
+    return (sweep.parent / "out" / "sweep.csv").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes of one CPU each, "near" and "far"."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    cluster = import_module("ray.cluster_utils").Cluster(True, head_node_args={**LEAN, "node_name": "near"})
+    cluster.far = cluster.add_node(node_name="far", **LEAN)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def ray(cluster: Any) -> Iterator[OnRay]:
+    with on_ray(cluster.address, None, Resources(cpus=1)) as executor:
+        yield executor
+
+
+def watched(executor: OnRay, on_event: Callable[[SweepRun, Event], None]) -> list[tuple[str, Event]]:
+    """Call ``on_event`` for every event of the executor; return the list in which all are noted."""
+    events: list[tuple[str, Event]] = []
+    train = executor.train
+
+    def watching(runs: Any, runs_dir: Path, tell: Callable[[Any, Event], None]) -> str | None:
+        def note(run: SweepRun, event: Event) -> None:
+            events.append((run.folder, event))
+            tell(run, event)
+            on_event(run, event)
+
+        return train(runs, runs_dir, note)
+
+    executor.train = watching  # pyright: ignore[reportAttributeAccessIssue]  # of this object alone
+    return events
+
+
+def rounds_of(sweep: Path, run: str) -> list[int]:
+    rows = (sweep.parent / "out" / "runs" / run / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(row)["round"] for row in rows]
+
+
+def test_a_search_asks_for_as_many_trials_as_find_room_and_finds_what_it_finds_locally(ray: OnRay, tmp_path: Path):
+    here, there = write(tmp_path / "here", SEARCH), write(tmp_path / "there", SEARCH)
+    ours, theirs = train(there, ray), train(here, LocalProcesses(2))
+    assert ours.splitlines()[-1] == theirs.splitlines()[-1]
+    assert ours.splitlines()[-1].startswith("cheapest with at most 100 points lost")
+    assert table(there) == table(here)
+    assert json.loads((there.parent / "out" / "sweep.json").read_text())["batch"] == 2
+    ray.unmark()
+    assert not list((there.parent / "out" / "runs").glob(".*"))
+
+
+def test_bad_input_is_one_line_and_nothing_is_left(
+    ray: OnRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Any
+):
+    sweep = load_sweep(write(tmp_path, GRID))
+
+    def refused(executor: AnyExecutor) -> str:
+        with pytest.raises(ConfigError) as error:
+            train_sweep(sweep, tmp_path / "out", executor, Console(quiet=True), keep_checkpoints=False)
+        assert not (tmp_path / "out").exists()
+        return str(error.value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "versions", lambda: {"lvfl": "0.0.1", "torch": "2"})
+        assert "this process 0.0.1; install the same" in refused(ray)
+    blind = subprocess.Popen(
+        [
+            *("unshare", "-rm", "sh", "-c"),
+            f"mount -t tmpfs none {tmp_path} && exec {sys.executable} -m ray.scripts.scripts start --block "
+            f"--address={cluster.address} --num-cpus=1 --object-store-memory={engine.OBJECT_STORE} --node-name=blind",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: len(ray._nodes()) == 3)
+        assert "does not see" in (said := refused(ray))
+        assert said.endswith(f"{tmp_path / 'out' / 'runs'}; use a folder that all nodes share")
+    finally:
+        os.killpg(blind.pid, signal.SIGTERM)
+        blind.wait()
+    wait_until(lambda: len(ray._nodes()) == 2)
+    ray.resources = Resources(cpus=64)
+    sweep = load_sweep(write(tmp_path, {"settings": {"threads": 64}, **SEARCH}))
+    assert refused(ray) == "resources: no node has room for a run, which asks for 64 CPU; ask for less"
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not true():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.1)
+
+
+def test_a_sweep_loses_its_command_is_interrupted_and_loses_a_node_and_gives_the_table_of_local_runs(
+    cluster: Any, tmp_path: Path
+):
+    here, there = write(tmp_path / "here", GRID), write(tmp_path / "there", GRID)
+    first = "alpha0"
+    rows = there.parent / "out" / "runs" / first / "metrics.jsonl"
+    train(here, LocalProcesses(2))
+
+    command = [sys.executable, "-m", "scripts", "sweep", str(there), "--on", f"ray={cluster.address}"]
+    killed = subprocess.Popen([*command, "--out", str(there.parent / "out")], cwd=ROOT, stdout=subprocess.DEVNULL)
+    wait_until(lambda: rows.exists() and len(rows.read_text().splitlines()) > 15)
+    killed.kill()
+    killed.wait()
+
+    def interrupt(run: SweepRun, event: Event) -> None:
+        if isinstance(event, Progress) and run.folder == first and event.rounds > 30:
+            signal.raise_signal(signal.SIGTERM)
+
+    with on_ray(cluster.address, None, Resources(cpus=1)) as ray:  # at once: its runs may still be dying
+        events = watched(ray, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(there, ray)
+    assert min(event.rounds for run, event in events if run == first and isinstance(event, Progress)) >= 10
+    assert {type(event) for _, event in events} == {Progress, Ended}
+    assert rounds_of(there, first) == list(range(len(rounds_of(there, first))))
+
+    dead: list[str] = []
+
+    def kill_node(run: SweepRun, event: Event) -> None:
+        if isinstance(event, Progress) and event.node == "far" and 40 < event.rounds < ROUNDS - 50 and not dead:
+            dead.append(run.folder)
+            cluster.remove_node(cluster.far, allow_graceful=False)
+
+    with on_ray(cluster.address, None, Resources(cpus=1)) as ray:
+        events = watched(ray, kill_node)
+        said = train(there, ray)
+    lost = events.index((dead[0], Lost()))
+    resumed = next(event for run, event in events[lost + 1 :] if run == dead[0])
+    assert isinstance(resumed, Progress)
+    assert (resumed.node, resumed.rounds >= 40) == ("near", True)
+    assert f"{dead[0]}: its node died; it goes on elsewhere" in said
+    assert rounds_of(there, dead[0]) == list(range(ROUNDS))
+    assert table(there) == table(here)
+    assert [type(event) for run, event in events if run == FAILING].count(Ended) == 1
+    assert "\n    ValueError: " in said
+    assert "not finite" in (there.parent / "out" / "runs" / FAILING / "train.log").read_text()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "localhost:{closed}", "localhost:port"])
+def test_an_address_without_ray_is_one_line(address: str):
+    with socket.create_server(("localhost", 0)) as server:
+        closed = server.getsockname()[1]
+    with (
+        pytest.raises(ConfigError, match=r"--on ray=.*: give HOST:PORT of a cluster"),
+        on_ray(address.format(closed=closed), None, Resources()),
+    ):
+        raise AssertionError("connected")
+
+
+def test_without_ray_there_is_one_line_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'lvfl\[ray\]'"), on_ray(None, None, Resources()):
+        raise AssertionError("connected")
