@@ -6,13 +6,15 @@ Shapes: B batch, D embedding width, n the samples of a batch in which the party 
 import copy
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
@@ -32,6 +34,7 @@ from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import EmbeddingSender, encode_as
 from vfl.vertical.evaluated import EvaluatedModels
 from vfl.vertical.labels import PartyProtocol
+from vfl.vertical.orders import Order, orders_of
 from vfl.wire.control import AskedRatios, Description, Prices, Report, RoundStart, SampleRange, fixed_seconds
 from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 
@@ -41,16 +44,27 @@ PROBE_SAMPLES = 256
 """Size of the fixed batch on which Psi is measured."""
 BACKWARD_FORWARDS = 2
 """A backward pass costs two forwards: the gradients of the inputs and of the weights."""
+OWN: Mapping[str, Tensor] = {}
+"""In the place of copied weights: the model's own."""
+
+
+class ForwardPass(NamedTuple):
+    """Embeddings with their autograd graph."""
+
+    embedding_nD: Tensor
+    """Fresh and unsparsified."""
+    weights: Mapping[str, Tensor]
+    """Copies of the model's parameters to which the graph belongs, by name; or OWN."""
 
 
 @dataclass
 class PendingExchange:
-    """What stays between sending an embedding and the update that answers it, with the next order."""
+    """What stays between sending an embedding and the update that answers it, with a later order."""
 
     exchange: int
     inputs: tuple[Tensor, ...]
-    embedding_nD: Tensor
-    """Fresh and unsparsified, with its autograd graph: the first local iteration's forward pass."""
+    forward: ForwardPass | None
+    """The first local iteration's; None: it is of the model before it was pruned."""
     sent_nD: Tensor
     """As the others received it."""
 
@@ -104,15 +118,16 @@ class FeatureParty:
         ratios = config.lightweighting
         self.pruner = build_pruner(self.model, self.example, ratios.pruning, largest(schedule_of(ratios.alpha, name)))
         self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
-        self.steps = steps_in_round(config.training.steps_per_round, len(data.train), config.training.batch_size)
+        self.steps = steps_in_round(config.training, len(data.train))
         self.evaluated = EvaluatedModels(self.model, self.pruner, data.train, config, runtime)
         self.alpha = self.beta = 0.0
         self.round_index: int = -1
         self.batches: list[Tensor] = []
         """Of the present round's exchanges, the rows in which the party takes part."""
-        self.pending: PendingExchange | None = None
-        self.embedded = 0
-        """Exchanges of the present round whose embeddings are sent."""
+        self.due = deque[Order]()
+        """Of the present round, the orders to come."""
+        self.pending = deque[PendingExchange]()
+        """The exchanges whose updates are to come, at most one more than parties are ahead."""
         self.counts = RoundCounts()
 
     def handle(self, request: Message) -> Message:
@@ -125,8 +140,8 @@ class FeatureParty:
             case Kind.START_ROUND:
                 self.start_round(message)
                 return ()
-            case Kind.EMBED:
-                return (Part(PartKind.EMBEDDING, self._timed(self.exchange, message)),)
+            case Kind.EMBED | Kind.UPDATE:
+                return self._timed(self.exchange, message)
             case Kind.END_ROUND:
                 return (self.end_round(message).part(),)
             case Kind.EVALUATE:
@@ -174,52 +189,51 @@ class FeatureParty:
         self.batches = [rows_B[present_B] for rows_B, present_B in zip(batches, present, strict=True)]
         if any(len(self.train.held_rows(rows_n)) < len(rows_n) for rows_n in self.batches):
             raise MessageError(f"{self.name} has no row for samples that the server wants; match the tables again")
-        self.pending, self.embedded = None, 0
+        self.due, self.pending = deque(orders_of(self.steps, self.config.training.staleness)), deque()
         self.counts = RoundCounts()
         self.model.train()
 
-    def exchange(self, message: Message) -> bytes:
-        """Take the update of the exchange before, if any; return the frame of this exchange's embeddings."""
-        here = self.round_index, self.embedded
-        if (message.round_index, message.exchange) != here or self.embedded == len(self.batches):
-            raise MessageError(f"{self.name} is not at round {message.round_index}, exchange {message.exchange}")
-        if self.pending is not None:
+    def exchange(self, message: Message) -> tuple[Part, ...]:
+        """Take the update that an order brings, if any; return the embeddings that it asks for, if any."""
+        order = self._next_order(message)
+        if order.brings is not None:
             self.update(message)
         elif message.parts:
             raise MessageError(f"an update came to {self.name} before the round's first embedding")
-        return self.embed(self.batches[message.exchange])
+        return (Part(PartKind.EMBEDDING, self.embed(order.exchange)),) if order.kind is Kind.EMBED else ()
 
-    def embed(self, rows_n: Tensor) -> bytes:
-        """Return the frame of the sparsified embeddings of some rows, empty for none (Algorithm 1, lines 5-6)."""
+    def embed(self, exchange: int) -> bytes:
+        """Return the frame of the sparsified embeddings of a batch, empty for no rows (Algorithm 1, lines 5-6)."""
+        rows_n = self.batches[exchange]
         inputs = self.batch(self.train, rows_n)
-        embedding_nD = self._forward(inputs)
-        dense_nD = embedding_nD.detach().cpu()
+        forward = self._forward(inputs, self._kept_weights())
+        dense_nD = forward.embedding_nD.detach().cpu()
         frame, sent_nD = self.sender.send(dense_nD, rows_n, self.beta) if len(rows_n) else (b"", dense_nD)
         self.counts.omega += omega(dense_nD, sent_nD)
-        self.pending = PendingExchange(self.embedded, inputs, embedding_nD, sent_nD)
-        self.embedded += 1
+        self.pending.append(PendingExchange(exchange, inputs, forward, sent_nD))
         return frame
 
     def update(self, message: Message) -> None:
         """Prune if alpha rose (first exchange of a round), then take E local iterations (lines 10-17)."""
-        pending, self.pending = self.pending, None
-        assert pending is not None, "its callers have looked"
+        pending = self.pending[0]
         self.protocol.receive(message, pending.exchange, pending.sent_nD)
         self.evaluated.forget()
-        embedding_nD: Tensor | None = pending.embedding_nD
-        samples, iterations = len(pending.sent_nD), self.config.training.local_iterations
         if pending.exchange == 0 and self.prune():
-            embedding_nD = None  # its graph belongs to the model before pruning
+            for each in self.pending:
+                each.forward = None
+        self.pending.popleft()
+        samples, iterations = len(pending.sent_nD), self.config.training.local_iterations
         for _ in range(iterations if samples else 0):
-            if embedding_nD is None:
-                embedding_nD = self._forward(pending.inputs)
+            embedding_nD, weights = pending.forward or self._forward(pending.inputs, OWN)
+            pending.forward = None
             gradient_nD = self.protocol.gradient(embedding_nD.detach())
             self.optimizer.zero_grad()
             # embedding_nD.backward(gradient_nD), bit for bit; its first call imports sympy, which takes 0.8 s.
             (embedding_nD * gradient_nD).sum().backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
+            for name, weight in weights.items():
+                self.model.get_parameter(name).grad = weight.grad
             self.optimizer.step()
             self.counts.train_macs += BACKWARD_FORWARDS * self.macs * samples
-            embedding_nD = None
         self.counts.unpruned_train_macs += (1 + BACKWARD_FORWARDS) * iterations * self.unpruned_macs * samples
         self.protocol.finish(iterations)
 
@@ -246,11 +260,7 @@ class FeatureParty:
 
         Raises MessageError where that is not due.
         """
-        if self.pending is None or (message.round_index, self.embedded) != (self.round_index, len(self.batches)):
-            raise MessageError(
-                f"{self.name} is at exchange {self.embedded} of {len(self.batches)} of round {self.round_index}: no "
-                f"end of round {message.round_index} yet"
-            )
+        self._next_order(message)
         self._timed(self.update, message)
         return Report(
             alpha=self.pruner.alpha_max,
@@ -346,20 +356,43 @@ class FeatureParty:
         self.evaluated.load_state_dict(state.get("evaluated", {}))  # nor this
         self.macs = count_macs(self.model, *self.example)
 
-    def _forward(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Embed a batch of which any number of rows is left, 0 and 1 as well."""
+    def _next_order(self, message: Message) -> Order:
+        """Return the round's next order. Raises MessageError for another one."""
+        due = self.due[0] if self.due else Order(Kind.START_ROUND, 0, None)
+        if (message.kind, message.round_index, message.exchange) != (due.kind, self.round_index, due.exchange):
+            at = "{} of round {}, exchange {}".format
+            raise MessageError(
+                f"{self.name} is not at {at(message.kind.name, message.round_index, message.exchange)}, but at "
+                f"{at(due.kind.name, self.round_index, due.exchange)}"
+            )
+        return self.due.popleft()
+
+    def _kept_weights(self) -> Mapping[str, Tensor]:
+        """Return the weights to embed with: copies, where other updates change the model before the batch's own."""
+        if self.config.training.staleness == 0:
+            return OWN
+        weights = self.model.named_parameters()
+        return {name: weight.detach().clone().requires_grad_(weight.requires_grad) for name, weight in weights}
+
+    def _forward(self, inputs: tuple[Tensor, ...], weights: Mapping[str, Tensor]) -> ForwardPass:
+        """Embed a batch of which any number of rows is left, 0 and 1 as well, with the model's weights or copies."""
         samples = len(inputs[0])
         if samples == 0:
-            return torch.empty(0, self.sender.receiver.width)
+            return ForwardPass(torch.empty(0, self.sender.receiver.width), OWN)
         self.counts.train_macs += self.macs * samples
         # A row alone has no variance: it is normalised with the running statistics, which it does not move.
         frozen = batch_norms(self.model).values() if samples == 1 else ()
         for norm in frozen:
             norm.eval()
-        embedding_nD = self.runtime.forward(self.model, *inputs)
+        # Nor may other batches move them before its backward pass.
+        statistics = {name: buffer.clone() for name, buffer in self.model.named_buffers()} if frozen else {}
+        kept = {**weights, **statistics}
+        # functional_call looks through the whole model: as long as a small one's pass.
+        call = (lambda *batch: functional_call(self.model, kept, batch)) if kept else self.model
+        embedding_nD = self.runtime.forward(call, *inputs)
         for norm in frozen:
             norm.train()
-        return embedding_nD
+        return ForwardPass(embedding_nD, weights)
 
     def _probe(self) -> Tensor:
         rows_B = self.train.held_rows()[:PROBE_SAMPLES]

@@ -4,11 +4,12 @@ Shapes: B batch, D width of one embedding, P width of all embeddings together, K
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import cached_property, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import Batch, ServerProtocol
 from vfl.vertical.link import PartyLink
+from vfl.vertical.orders import Order, orders_of
 from vfl.vertical.presence import Presence, spread
 from vfl.vertical.prices import build_forecast, scheduled_alphas
 from vfl.vertical.reports import RoundWork, check_report
@@ -46,17 +48,6 @@ PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
 """What a party is now, by its last report."""
 SHOWN = (*PRESENT, "omega", "psi", "head_drift")
 """What of a party's report is a metric as it is."""
-
-
-class OpenExchange(NamedTuple):
-    """An exchange whose update has not travelled yet."""
-
-    updates: Sequence[tuple[Part, ...]]
-    """For each party."""
-    losses: Sequence[Tensor]
-    """Of the head's steps that the updates took already."""
-    rest: Callable[[], Sequence[Tensor]]
-    """Takes the others; returns their losses."""
 
 
 class HeadServer:
@@ -106,20 +97,26 @@ class HeadServer:
         self.unmet: list[str] = []
         """Parties of which it is said that they cannot reach the controller's goal."""
         self.prices: dict[str, Prices] = {}
-        self.steps = steps_in_round(config.training.steps_per_round, len(train_labels_N), config.training.batch_size)
+        self.steps = steps_in_round(config.training, len(train_labels_N))
         self.costs = {link.name: PartyCosts() for link in links}
         self.reports: dict[str, Report] = {}
         self.ratios: Mapping[str, Ratios] = {}
         self.assigned: dict[str, RoundStart] = {}
-        self.work = Work(self.steps, config.training.batch_size, config.training.local_iterations)
+        training = config.training
+        self.work = Work(self.steps, training.batch_size, training.local_iterations, training.staleness)
+        self.orders = orders_of(self.steps, config.training.staleness)
+        """Of every round."""
         self.presence = presence
+        self.rows: list[Tensor] = []
+        """Of each exchange of the present round, [B]."""
         self.present: list[Tensor] = []
         """Who takes part in each exchange of the present round, bool [B, K]."""
         self.test_present_MK = test_present_MK
         self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
-        self.clock = Clock(config.simulation, self.steps)
-        self.open: OpenExchange | None = None
+        self.clock = Clock(config.simulation, self.steps, training.staleness)
+        self.under_way = deque[list[Callable[[], Any]]]()
+        """What waits for the parties' replies, by order, the oldest first."""
         self.losses: list[Tensor] = []
         """Of the present round, at the start of each exchange."""
         self.tested: Metrics | None = None
@@ -133,10 +130,10 @@ class HeadServer:
         under_way_s = {link.name: link.under_way_s for link in self.links}
         self.start_round(round_index)
         metrics = self._test_pruning()
-        for exchange, rows_B in enumerate(self.batches(round_index)):
-            self.exchange(round_index, exchange, rows_B)
+        for exchange in range(self.steps):
+            self.exchange(round_index, exchange)
             self.on_exchange(exchange + 1, self.steps)
-        self.end_round(round_index)
+        self.end_round()
         metrics["loss/train"] = finite(float(torch.stack(self.losses).mean()), "the training loss")
         present = [link for link in self.links if not link.absent]
         worked = {each.name: self._worked(each, costs_before[each.name], under_way_s[each.name]) for each in present}
@@ -148,36 +145,48 @@ class HeadServer:
         samples, batch_size = len(self.train_labels_N), self.config.training.batch_size
         return batch_rows(self.config.seed, round_index, self.steps, samples, batch_size)
 
-    def exchange(self, round_index: int, exchange: int, rows_B: Tensor) -> None:
-        """Run one exchange (lines 3-18) in one round trip: its update travels with the next order."""
-        self.tested = None
-        present_BK = self.present[exchange]
-        takes = [
-            partial(self._receive, link, receiver, rows_B, present_BK[:, k])
-            for k, (link, receiver) in enumerate(zip(self.links, self.receivers, strict=True))
-        ]
-        frames, sent = zip(*self._order(Kind.EMBED, round_index, exchange, takes), strict=True)
-        device = self.trainer.runtime.device
-        embeddings = [embedding_BD.to(device) for embedding_BD in sent]
-        labels_B = self.train_labels_N[rows_B.to(device)]
-        updates, losses = self.protocol.begin(self.trainer, Batch(rows_B, labels_B, frames, embeddings, present_BK))
-        steps_left = self.config.training.local_iterations - len(losses)
-        self.open = OpenExchange(updates, losses, partial(self.trainer.steps, embeddings, labels_B, steps_left))
+    def exchange(self, round_index: int, exchange: int) -> None:
+        """Run one exchange (lines 3-18) in one round trip: its update travels with the next order.
 
-    def _order(self, kind: Kind, round_index: int, exchange: int, takes: Sequence[Callable[[Message], T]]) -> list[T]:
-        """Send an order to all parties, with the update of the exchange before; return what is taken of the replies.
-
-        The head ends its part of the exchange before while the parties compute.
+        The head ends its part of the exchange while the parties compute.
         """
-        before, self.open = self.open, None
-        updates = before.updates if before else [()] * len(self.links)
-        replies = [
-            self._send(link, Message(kind, round_index, exchange, parts), take)
-            for link, parts, take in zip(self.links, updates, takes, strict=True)
-        ]
-        if before:
-            self.losses.append([*before.losses, *before.rest()][0])
-        return [reply() for reply in replies]  # one at a time: decoded while the other parties still compute
+        self.tested = None
+        after = self.config.training.staleness + 1
+        if exchange == 0:
+            for order in self.orders[:after]:
+                self._order(round_index, order, [()] * len(self.links))
+        rows_B, device = self.rows[exchange], self.trainer.runtime.device
+        frames, sent = zip(*self._replies(), strict=True)
+        embeddings = [embedding_BD.to(device) for embedding_BD in sent]
+        batch = Batch(rows_B, self.train_labels_N[rows_B.to(device)], frames, embeddings, self.present[exchange])
+        updates, losses = self.protocol.begin(self.trainer, batch)
+        self._order(round_index, self.orders[exchange + after], updates)
+        steps_left = self.config.training.local_iterations - len(losses)
+        self.losses.append([*losses, *self.trainer.steps(embeddings, batch.labels_B, steps_left)][0])
+
+    def _order(self, round_index: int, order: Order, updates: Sequence[tuple[Part, ...]]) -> None:
+        """Send an order to all parties, to each with its parts of the update that it brings."""
+        self.under_way.append(
+            [
+                self._send(link, Message(order.kind, round_index, order.exchange, parts), take)
+                for link, parts, take in zip(self.links, updates, self._takes(order), strict=True)
+            ]
+        )
+
+    def _takes(self, order: Order) -> Sequence[Callable[[Message], Any]]:
+        """Return what is made of each party's reply to an order."""
+        if order.kind is Kind.UPDATE:
+            return [_done] * len(self.links)
+        if order.kind is Kind.END_ROUND:
+            return [partial(self._report, link) for link in self.links]
+        rows_B, by_party = self.rows[order.exchange], self.present[order.exchange].unbind(1)
+        parties = zip(self.links, self.receivers, by_party, strict=True)
+        return [partial(self._receive, link, receiver, rows_B, present_B) for link, receiver, present_B in parties]
+
+    def _replies(self) -> list[Any]:
+        """Return what is taken of the replies to the oldest order."""
+        # One at a time: decoded while the other parties still compute.
+        return [reply() for reply in self.under_way.popleft()]
 
     def evaluate(self) -> Metrics:
         """Return metrics and mean loss of the joint model on all test samples, parties' models finished.
@@ -364,9 +373,10 @@ class HeadServer:
     def start_round(self, round_index: int) -> None:
         """Assign the round's ratios."""
         self._round_began_s = time.monotonic()
-        self.open, self.losses = None, []
+        self.under_way, self.losses = deque(), []
         self.trainer.start_round(round_index)
-        self.present = self.presence.of_round(round_index, self.batches(round_index))
+        self.rows = self.batches(round_index)
+        self.present = self.presence.of_round(round_index, self.rows)
         parts, head_digest = self.protocol.start_round(self.trainer, self.present)
         self.ratios = self.recorded.get(round_index) or self.assign(round_index, self.clock.history)
         self.unmet = tell_unmet(self.ratios, self.unmet)
@@ -383,10 +393,11 @@ class HeadServer:
         for started in [self._send(link, request, _done) for link, request in requests]:
             started()
 
-    def end_round(self, round_index: int) -> None:
-        """End the last exchange and collect the parties' reports."""
-        takes = [partial(self._report, link) for link in self.links]
-        for link, report in zip(self.links, self._order(Kind.END_ROUND, round_index, 0, takes), strict=True):
+    def end_round(self) -> None:
+        """Collect the parties' reports: nothing is under way then."""
+        for _ in range(self.config.training.staleness):
+            self._replies()  # to what brought an update alone
+        for link, report in zip(self.links, self._replies(), strict=True):
             self.reports[link.name] = report
             costs = self.costs[link.name]
             costs.train_macs += report.train_macs
@@ -413,7 +424,8 @@ class HeadServer:
         """Return what a party had to compute in the round."""
         place = [link.name for link in self.links].index(name)
         samples = [int(present_BK[:, place].sum()) for present_BK in self.present]
-        return RoundWork(sum(samples), samples[0], self.config.training.local_iterations)
+        embedded_first = sum(samples[: self.config.training.staleness + 1])
+        return RoundWork(sum(samples), embedded_first, self.config.training.local_iterations)
 
     def _report_metrics(self) -> Metrics:
         metrics = {
@@ -464,7 +476,7 @@ class HeadServer:
     def _book(self, name: str, direction: Direction, message: Message) -> None:
         costs = self.costs[name]
         measuring = message.kind in MEASURING
-        dense_frames = self._dense_frames(name, direction, message.exchange)
+        dense_frames = self._dense_frames(name, direction, message)
         for part in message.parts:
             kind = EVALUATION if measuring else part.kind.name.lower()
             framed = not measuring and part.kind in (PartKind.EMBEDDING, PartKind.GRADIENT)
@@ -473,15 +485,18 @@ class HeadServer:
         envelope = message.size - sum(part.size for part in message.parts)
         costs.book_bytes(direction, EVALUATION if measuring else CONTROL, envelope, envelope)
 
-    def _dense_frames(self, name: str, direction: Direction, exchange: int) -> Iterator[int]:
+    def _dense_frames(self, name: str, direction: Direction, message: Message) -> Iterator[int]:
         """Return, for each frame of a training message, the bytes of its tensor as dense float32: the baseline.
 
-        A party's own embedding goes up, and comes back as a gradient; the others' come down. What comes down belongs to
-        the exchange before; before the first (0), which END_ROUND has as well, that is the round's last.
+        A party's own embedding goes up, and comes back as a gradient; the others' come down, as the update of an
+        exchange before.
         """
         down = direction == "downlink"
         forwarded = down and self.config.training.labels == "shared"
-        samples_K = self.present[exchange - down].sum(dim=0)
+        order = self.orders[-1 if message.kind is Kind.END_ROUND else message.exchange]
+        exchange = order.brings if down else order.exchange
+        assert exchange is not None, "frames come down with an update"
+        samples_K = self.present[exchange].sum(dim=0)
         for receiver, rows in zip(self.receivers, map(int, samples_K), strict=True):
             if (receiver.sender == name) != forwarded:
                 yield dense_frame_size((rows, receiver.width)) if rows else 0

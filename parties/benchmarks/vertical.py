@@ -75,27 +75,24 @@ class Stepped:
     config: ExperimentConfig
     server: HeadServer
     round_index = -1
-    rows: Sequence[Tensor] = ()
-    """Of the exchanges of the present round."""
     done = 0
+    """Exchanges of the present round."""
 
     def next_round(self) -> None:
         """End the present round and begin the next one, which assigns its beta; warm up."""
-        if self.rows:
-            for _ in self.rows[self.done :]:
+        if self.round_index >= 0:
+            while self.done < self.server.steps:
                 self.exchange()
-            self.server.end_round(self.round_index)
+            self.server.end_round()
         self.round_index += 1
         self.server.start_round(self.round_index)
-        training, samples = self.config.training, len(self.server.train_labels_N)
-        self.rows = batch_rows(self.config.seed, self.round_index, self.server.steps, samples, training.batch_size)
         self.done = 0
         for _ in range(WARM_UP):
             self.exchange()
 
     def exchange(self) -> None:
         """Run the next exchange of the round."""
-        self.server.exchange(self.round_index, self.done, self.rows[self.done])
+        self.server.exchange(self.round_index, self.done)
         self.done += 1
 
 
@@ -119,7 +116,7 @@ class Lightweight(Stepped):
 
     def embeddings(self) -> tuple[list[Tensor], Tensor]:
         """Return the parties' present embeddings of a batch, and its rows."""
-        rows_B = self.rows[0]
+        rows_B = self.server.rows[0]
         with torch.no_grad():
             embeddings = [
                 party.runtime.forward(party.model, *party.batch(party.train, rows_B)) for party in self.parties

@@ -134,7 +134,9 @@ CASES: dict[str, Case] = {
         "the envelope is of round 1",
     ),
     "request: version 3": Case("EMBED", header(version=3), "protocol version 3 came"),
-    "request: a round to come": Case("EMBED", lambda orders: orders.request(EMBED, round=5), "is not at round 5"),
+    "request: a round to come": Case(
+        "EMBED", lambda orders: orders.request(EMBED, round=5), "is not at EMBED of round 5"
+    ),
     "request: a kind that is an answer": Case("EMBED", lambda orders: orders.request(3), "cannot answer EMBEDDING"),
     "request: a kind that is none": Case("EMBED", lambda orders: orders.request(99), "99 is no Kind"),
     "request: empty": Case("EMBED", lambda orders: [request(b"", **orders.header())], "0 bytes are no message"),

@@ -250,8 +250,9 @@ def test_a_hello_is_refused_in_one_short_line(authority: Authority, tmp_path: Pa
         assert hub.joined() == {}
 
 
-def test_no_more_waits_at_a_party_than_can_be_under_way():
-    inbox, stream = Inbox(), object()
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_no_more_waits_at_a_party_than_can_be_under_way(ahead: int):
+    inbox, stream = Inbox(ahead=ahead), object()
 
     def put(content: bytes = b"", **kind: Any) -> None:
         inbox.put(Order(Parcel(Envelope(**kind), content), stream))  # pyright: ignore[reportArgumentType]
@@ -259,11 +260,12 @@ def test_no_more_waits_at_a_party_than_can_be_under_way():
     put(welcome={})
     for sequence in (1, 2):
         put(restore=Restore(round=1), sequence=sequence)
-    put(bytes(9), request=b"")
-    with pytest.raises(EnvelopeError, match="request came while 4 orders wait: more than can be under way"):
+    for _ in range(1 + ahead):
+        put(bytes(9), request=b"")
+    with pytest.raises(EnvelopeError, match=f"request came while {4 + ahead} orders wait: more than can be under way"):
         put(bytes(9), request=b"")
     put(goodbye={})
-    with pytest.raises(EnvelopeError, match=f"save came while {MOST_WAITING} orders wait"):
+    with pytest.raises(EnvelopeError, match=f"save came while {MOST_WAITING + ahead} orders wait"):
         put(save={})
     put(restore=Restore(round=1), sequence=1)  # another session: what was ordered before is void
     kinds = [event.parcel.envelope.WhichOneof("kind") for event in iter(lambda: inbox.get(0), None)]  # pyright: ignore

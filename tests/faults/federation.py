@@ -18,7 +18,7 @@ from unittest import mock
 import yaml
 from faults.network import Network, Simulated
 from faults.turns import Process, Thread, Turns
-from remote.conftest import outcome_of
+from remote.conftest import merged, outcome_of
 from rich.console import Console
 
 from parties.remote.party import party_process
@@ -62,16 +62,16 @@ class Federation:
         turns: whose turn it is.
         folder: of this experiment.
         data: what ``prepare`` wrote.
-        on_party_loss: the policy.
+        settings: what its configuration has beside EXPERIMENT.
     """
 
-    def __init__(self, turns: Turns, folder: Path, data: Path, on_party_loss: str) -> None:
+    def __init__(self, turns: Turns, folder: Path, data: Path, settings: dict[str, Any]) -> None:
         self.turns = turns
         self.folder = folder
         self.network = Network(turns)
         self.machine = Simulated(turns, self.network)
         self.parties = parse_config(EXPERIMENT).parties
-        self.configs = {name: configuration(data, name, on_party_loss) for name in (SERVER, *self.parties)}
+        self.configs = {name: configuration(data, name, settings) for name in (SERVER, *self.parties)}
         self.said = {name: StringIO() for name in self.configs}
         self.running: dict[str, Process] = {}
         self.ended: list[Ended] = []
@@ -143,20 +143,27 @@ class Federation:
         self.turns.at(self.turns.now_s + again_s, lambda: self.finished or self.start(name))
 
 
-def configuration(data: Path, name: str, on_party_loss: str) -> ExperimentConfig:
+def configuration(data: Path, name: str, settings: dict[str, Any]) -> ExperimentConfig:
     """Return a process's own configuration."""
     file = {"file": data / (LABELS_FILE if name == SERVER else party_file(name))}
     file |= {} if name == SERVER else {"labels_file": data / SHARED_LABELS_FILE}
-    network = EXPERIMENT["network"] | {"on_party_loss": on_party_loss}
-    return parse_config(EXPERIMENT | {"data": EXPERIMENT["data"] | file, "network": network})
+    return parse_config(merged(EXPERIMENT, merged({"data": file}, settings)))
 
 
-def prepare(folder: Path) -> dict[str, Any]:
-    """Write what the processes hold, and return what training in one process comes to."""
-    config = parse_config(EXPERIMENT)
-    write_split(folder / "data", split_data(config), shared_labels=True, overwrite=True)
-    run_experiment(config, folder / "undisturbed", resume=False, console=Console(quiet=True))
-    return outcome_of(folder / "undisturbed")
+def prepare(folder: Path) -> list[dict[str, Any]]:
+    """Write what the processes hold, and return what training in one process comes to, by staleness."""
+    write_split(folder / "data", split_data(parse_config(EXPERIMENT)), shared_labels=True, overwrite=True)
+    outcomes: list[dict[str, Any]] = []
+    for staleness in (0, 1):
+        config, run_dir = parse_config(merged(EXPERIMENT, ahead(staleness))), folder / f"undisturbed_{staleness}"
+        run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
+        outcomes.append(outcome_of(run_dir))
+    return outcomes
+
+
+def ahead(staleness: int) -> dict[str, Any]:
+    """Return the settings of a training with staleness."""
+    return {"training": {"staleness": staleness}}
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from faults.federation import SERVER, Ended, Federation, simulating
+from faults.federation import SERVER, Ended, Federation, ahead, simulating
 from faults.network import OVER, End
 from faults.turns import Turns
 from remote.conftest import outcome_of
@@ -156,12 +156,14 @@ class Verdict:
     """What the processes of each name showed."""
 
 
-def play(seed: int, folder: Path, data: Path, undisturbed: dict[str, Any]) -> Verdict:
-    """Train under the faults of a seed."""
+def play(seed: int, folder: Path, data: Path, undisturbed: list[dict[str, Any]]) -> Verdict:
+    """Train under the faults of a seed; every other one with parties that are ahead."""
     turns, happened = Turns(seed, LIMIT_S), list[str]()
     policy = turns.random.choice(POLICIES)
     with simulating(turns):
-        federation = Federation(turns, folder, data, policy)
+        staleness = seed % len(undisturbed)
+        settings = ahead(staleness) | {"network": {"on_party_loss": policy}}
+        federation = Federation(turns, folder, data, settings)
 
         def strike() -> None:
             fault = turns.random.choice(FAULTS)
@@ -173,7 +175,7 @@ def play(seed: int, folder: Path, data: Path, undisturbed: dict[str, Any]) -> Ve
         federation.run()
     ended = [f"{each.time_s:.1f} {each.name} {each.code} {each.text}" for each in federation.ended]
     said = {name: text.getvalue() for name, text in federation.said.items()}
-    wrong = turns.failure[0] if turns.failure else _wrong(federation, policy, undisturbed)
+    wrong = turns.failure[0] if turns.failure else _wrong(federation, policy, undisturbed[staleness])
     return Verdict(seed, policy, happened, ended, wrong, turns.now_s, turns.trace.hexdigest(), said)
 
 

@@ -20,19 +20,21 @@ SEEDS = 50
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     folder = tmp_path_factory.mktemp("faults")
     undisturbed = prepare(folder)
     return folder / "data", undisturbed
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_training_ends_as_undisturbed_or_as_stated(seed: int, tmp_path: Path, prepared: tuple[Path, dict[str, Any]]):
+def test_a_training_ends_as_undisturbed_or_as_stated(
+    seed: int, tmp_path: Path, prepared: tuple[Path, list[dict[str, Any]]]
+):
     verdict = play(seed, tmp_path, *prepared)
     assert not verdict.wrong, (verdict.wrong, verdict.happened, verdict.ended)
 
 
-def test_a_seed_repeats_exactly(tmp_path: Path, prepared: tuple[Path, dict[str, Any]]):
+def test_a_seed_repeats_exactly(tmp_path: Path, prepared: tuple[Path, list[dict[str, Any]]]):
     first, again = (play(3, tmp_path / name, *prepared) for name in ("first", "again"))
     assert first.happened
     assert (first.trace, first.happened, first.ended) == (again.trace, again.happened, again.ended)

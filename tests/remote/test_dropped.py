@@ -2,14 +2,17 @@
 
 import json
 import signal
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
-from parties.remote.server.stand_in import StandIn
+from parties.remote.server.link import RemoteLink
+from parties.remote.server.stand_in import DroppableLink, StandIn
 from parties.remote.supervisor import SERVER
+from vfl.errors import PeerLost
 from vfl.wire.control import Report
-from vfl.wire.messages import Kind, Message, PartKind
+from vfl.wire.messages import Kind, Message, Part, PartKind
 
 EXCHANGES = 2
 """In a round."""
@@ -21,7 +24,7 @@ def rows_of(federation) -> list[dict[str, float]]:
 
 
 def test_the_others_train_on(federate):
-    federation = federate(**DROP)
+    federation = federate(**DROP | {"training": {"staleness": 1}})
     for name in federation.names:
         federation.start(name, *([("embeds", EXCHANGES + 2, "SIGKILL")] if name == "party_2" else []))
     federation.finish()
@@ -113,6 +116,26 @@ def test_a_dropped_party_returns_to_a_server_that_was_started_again(federate):
     rows = rows_of(federation)
     assert [row["uplink_bytes/party_2"] > 0 for row in rows] == [True, True, False, False, True]
     assert rows[4]["alpha/party_2"] == 0.5
+
+
+def test_what_is_under_way_when_a_party_is_lost_is_the_stand_ins_to_answer():
+    """With staleness an answer may be here, not yet taken, when the party turns out to be lost by a later order."""
+
+    class Lost:
+        def send(self, request: Message, take: Callable[[Message], Any]) -> Callable[[], Any]:
+            if request.exchange:
+                raise PeerLost("party_1 is lost")
+            return lambda: take(Message(Kind.EMBEDDING, parts=(Part(PartKind.EMBEDDING, b"its own"),)))
+
+    told: list[PeerLost] = []
+    link = DroppableLink(cast(RemoteLink, Lost()), StandIn("party_1"), told.append)
+    waiting = [
+        link.send(Message(Kind.EMBED, 0, number), lambda reply: bytes(reply.only(PartKind.EMBEDDING)))
+        for number in (0, 1)
+    ]
+    assert [answered() for answered in waiting] == [b"", b""]
+    assert len(told) == 1
+    assert link.absent
 
 
 def test_an_absent_party_does_nothing():

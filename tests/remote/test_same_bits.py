@@ -10,8 +10,9 @@ GRID = {"partition": {"rows": 2, "columns": 2}}
 @pytest.mark.parametrize("iterations", [1, 3])
 @pytest.mark.parametrize("labels", ["shared", "server"])
 def test_five_processes_equal_one(federate, in_process, labels: str, iterations: int):
-    # Three local iterations also where parties are left out of samples: every side draws the same ones.
-    training = {"labels": labels, "local_iterations": iterations, "party_dropout": 0.4 if iterations == 3 else 0.0}
+    # Three local iterations also where parties are left out of samples, and ahead: every side draws the same ones.
+    training = {"labels": labels, "local_iterations": iterations}
+    training |= {"party_dropout": 0.4, "staleness": 1} if iterations == 3 else {}
     quantised = {"bits": 8, "gradients": {"beta": 0.5, "bits": 4, "error_feedback": True}}
     sections = {"data": GRID, "training": training, "wire": quantised if iterations == 3 else {}}
     federation = federate(**sections)
@@ -27,7 +28,7 @@ def test_five_processes_equal_one(federate, in_process, labels: str, iterations:
 
 def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
     sections = {
-        "training": {"head_sync": "broadcast"},
+        "training": {"head_sync": "broadcast", "staleness": 2, "steps_per_round": 3},
         "wire": {"values": "bfloat16", "compressor": "random_top_k", "bits": 4},
         "evaluation": {"tell_parties": True},
         "models": {"parties": {"party_2": {"kind": "mlp", "embedding_size": 4, "width": 0.1}}},

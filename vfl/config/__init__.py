@@ -3,7 +3,7 @@
 A user's mistake becomes one line of ``ConfigError`` that names the field and the fix.
 """
 
-from vfl.config.experiment import ExperimentConfig
+from vfl.config.experiment import ExperimentConfig, TrainingConfig
 from vfl.config.files import changed_keys, dotted_settings, dump_config, load_config, parse_config
 from vfl.config.models import FeatureModelConfig
 from vfl.config.network import NetworkConfig
@@ -16,6 +16,7 @@ __all__ = [
     "FeatureModelConfig",
     "NetworkConfig",
     "OptimizerConfig",
+    "TrainingConfig",
     "changed_keys",
     "dotted_settings",
     "dump_config",

@@ -50,6 +50,9 @@ class TrainingConfig(Section):
     head_sync: Annotated[Literal["replay", "broadcast"], REPLAYED] = "replay"
     """labels shared only. replay: the head travels once per round and parties replay the server's steps;
     broadcast: it travels at every exchange."""
+    staleness: Annotated[Literal[0, 1, 2], SHARED] = 0
+    """Exchanges of a round by which parties are ahead: they embed while an update travels, and what they embed lacks so
+    many of the latest updates. 0 waits for each one."""
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
     """Probability with which a sample is trained without a party, by a seeded draw for each of both; at least one party
     stays. A learned placeholder stands for what is missing, so that the model can predict without a party."""
@@ -219,8 +222,9 @@ class ExperimentConfig(Section):
                 lines.append("simulation: ignored, horizontal learning has horizontal.devices")
             if self.evaluation.batch_statistics != "estimated":
                 lines.append("evaluation.batch_statistics: ignored, horizontal learning has the server's statistics")
-            if self.training.party_dropout or self.evaluation.subsets:
-                lines.append("training.party_dropout, evaluation.subsets: ignored, horizontal learning has no parties")
+            if self.training.party_dropout or self.training.staleness or self.evaluation.subsets:
+                fields = "training.party_dropout, training.staleness, evaluation.subsets"
+                lines.append(f"{fields}: ignored, horizontal learning has no parties")
             return lines
         lines = ignored_settings(self.lightweighting, "lightweighting")
         alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.parties}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-from vfl.lightweighting.forecast import BETAS, Cost, Forecast, Spent
+from vfl.lightweighting.forecast import BETAS, Cost, Forecast, Spent, overlapped
 from vfl.lightweighting.schedule import Ratios
 
 ROUNDS_LOOKED_AT = 3
@@ -30,14 +30,16 @@ class Rates(NamedTuple):
     downlink_byte_s: float
     uplink_byte_s: float
     latency_s: float
+    ahead: int = 0
 
     def seconds(self, cost: Cost) -> float:
         """Return what a round of this cost takes."""
-        return (
-            self.mac_s * cost.macs
-            + self.downlink_byte_s * cost.downlink_bytes
-            + self.uplink_byte_s * cost.uplink_bytes
-            + self.latency_s
+        return overlapped(
+            self.ahead,
+            self.mac_s * cost.macs,
+            self.downlink_byte_s * cost.downlink_bytes,
+            self.uplink_byte_s * cost.uplink_bytes,
+            self.latency_s,
         )
 
 
@@ -91,6 +93,7 @@ def rates_of(rounds: Sequence[Spent]) -> Rates:
         _recent([each.downlink_s / max(1, each.downlink_bytes) for each in rounds]),
         _recent([each.uplink_s / max(1, each.uplink_bytes) for each in rounds]),
         _recent([each.latency_s for each in rounds]),
+        rounds[-1].ahead,
     )
 
 

@@ -34,11 +34,22 @@ class Spent(NamedTuple):
     downlink_s: float
     uplink_s: float
     latency_s: float
+    ahead: int = 0
+    """Exchanges by which the party was ahead (training.staleness)."""
 
     @property
     def seconds(self) -> float:
-        """All of it: what it waits for, one after the other."""
-        return self.compute_s + self.downlink_s + self.uplink_s + self.latency_s
+        """What the round takes."""
+        return overlapped(self.ahead, self.compute_s, self.downlink_s, self.uplink_s, self.latency_s)
+
+
+def overlapped(ahead: int, compute_s: float, downlink_s: float, uplink_s: float, latency_s: float) -> float:
+    """Return the seconds of a round whose exchanges overlap with ``ahead`` others, but for its beginning and end.
+
+    What an exchange waits for comes one after the other and is shared with those others; a machine, and each direction
+    of a link, serves one at a time.
+    """
+    return max(compute_s, downlink_s, uplink_s, (compute_s + downlink_s + uplink_s + latency_s) / (1 + ahead))
 
 
 class Curve(NamedTuple):
@@ -56,6 +67,8 @@ class Work:
     exchanges: int
     batch_size: int
     local_iterations: int
+    ahead: int = 0
+    """Exchanges by which parties are ahead."""
 
     @property
     def passes(self) -> int:
@@ -104,4 +117,4 @@ class Forecast:
 
     def _repeated(self, name: str, alpha: float, before: float) -> int:
         macs = self.curves[name].macs
-        return self.work.batch_size * macs[before] if macs[alpha] != macs[before] else 0
+        return (1 + self.work.ahead) * self.work.batch_size * macs[before] if macs[alpha] != macs[before] else 0

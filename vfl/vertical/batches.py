@@ -3,17 +3,27 @@
 import torch
 from torch import Tensor
 
+from vfl.config import TrainingConfig
 from vfl.random import generator
 
 
-def steps_in_round(steps_per_round: int | None, samples: int, batch_size: int) -> int:
-    """Return the exchanges of a round: as configured, or one pass of full batches. Raises ValueError for none."""
-    if batch_size > samples:
+def steps_in_round(training: TrainingConfig, samples: int) -> int:
+    """Return the exchanges of a round: as configured, or one pass of full batches.
+
+    Raises ValueError for none, and for no more than parties are to be ahead.
+    """
+    if training.batch_size > samples:
         raise ValueError(
-            f"training.batch_size: {batch_size} is larger than the {samples} training samples; "
+            f"training.batch_size: {training.batch_size} is larger than the {samples} training samples; "
             "lower it or raise data.train_samples"
         )
-    return steps_per_round if steps_per_round is not None else samples // batch_size
+    steps = training.steps_per_round if training.steps_per_round is not None else samples // training.batch_size
+    if training.staleness >= steps:
+        raise ValueError(
+            f"training.staleness: {training.staleness} needs rounds of more exchanges than that, they have {steps}; "
+            "lower it or raise training.steps_per_round"
+        )
+    return steps
 
 
 def batch_rows(seed: int, round_index: int, steps: int, samples: int, batch_size: int) -> list[Tensor]:

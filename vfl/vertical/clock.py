@@ -30,11 +30,13 @@ class Clock:
     Args:
         simulation: the parties' machines, where they are simulated.
         exchanges: of a round.
+        ahead: exchanges by which parties are ahead.
     """
 
-    def __init__(self, simulation: SimulationConfig, exchanges: int) -> None:
+    def __init__(self, simulation: SimulationConfig, exchanges: int, ahead: int) -> None:
         self.simulation = simulation
         self.exchanges = exchanges
+        self.ahead = ahead
         self.history: list[dict[str, Spent]] = []
         """By party, of every round so far."""
         self.total_s = 0.0
@@ -64,10 +66,10 @@ class Clock:
     def _spent(self, round_index: int, name: str, worked: Worked) -> Spent:
         ratios = worked.report.alpha, worked.report.beta
         if worked.under_way_s is None and self.simulation.given:
-            return Spent(
-                *ratios, *worked.cost, *simulated(self.simulation.of(name), round_index, worked.cost, self.exchanges)
-            )
-        return Spent(*ratios, *worked.cost, *measured(worked.cost, worked.report.elapsed_s, worked.under_way_s or 0.0))
+            seconds = simulated(self.simulation.of(name), round_index, worked.cost, self.exchanges)
+        else:
+            seconds = measured(worked.cost, worked.report.elapsed_s, worked.under_way_s or 0.0, self.ahead)
+        return Spent(*ratios, *worked.cost, *seconds, self.ahead)
 
 
 def simulated(
@@ -82,15 +84,16 @@ def simulated(
     )
 
 
-def measured(cost: Cost, compute_s: float, under_way_s: float) -> tuple[float, float, float, float]:
+def measured(cost: Cost, compute_s: float, under_way_s: float, ahead: int) -> tuple[float, float, float, float]:
     """Return the same of a real machine: by its own clock, and by the server's while its orders were under way.
 
     What was not computing was the link. Nothing tells its two directions and its latency apart: each direction has the
-    share of its bytes.
+    share of its bytes. Where exchanges overlap, what of the link hid behind computing is not known: it is what
+    ``overlapped`` would need for such a round, so at most as much.
     """
-    link_s = max(0.0, under_way_s - compute_s)
+    link_s = max(0.0, (1 + ahead) * under_way_s - compute_s)
     share = cost.downlink_bytes / max(1, cost.downlink_bytes + cost.uplink_bytes)
-    return compute_s, share * link_s, (1 - share) * link_s, 0.0
+    return compute_s, min(share * link_s, under_way_s), min((1 - share) * link_s, under_way_s), 0.0
 
 
 def cost_since(before: PartyCosts, now: PartyCosts) -> Cost:

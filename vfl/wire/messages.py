@@ -40,8 +40,11 @@ class Kind(IntEnum):
     """Settings of the round (alpha, beta), with head_sync replay the head, and who takes part where it is not all."""
     EMBED = 2
     """Asks for the embedding of the exchange's batch. First comes the update of the exchange before, which this
-    brings: what a party needs for its local iterations, the others' embeddings or its gradient."""
+    brings: what a party needs for its local iterations, the others' embeddings or its gradient. With staleness s that
+    is the update of s exchanges before."""
     EMBEDDING = 3
+    UPDATE = 4
+    """Brings an update where no exchange is left to embed: s of them in a round, before END_ROUND."""
     END_ROUND = 5
     """Asks for the round's report; brings the last exchange's update."""
     REPORT = 6
@@ -89,6 +92,7 @@ class PartKind(IntEnum):
 REPLIES: Mapping[Kind, Kind] = {
     Kind.START_ROUND: Kind.DONE,
     Kind.EMBED: Kind.EMBEDDING,
+    Kind.UPDATE: Kind.DONE,
     Kind.END_ROUND: Kind.REPORT,
     Kind.EVALUATE: Kind.EVALUATION,
     Kind.MEAN: Kind.EVALUATION,
@@ -111,6 +115,7 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.START_ROUND: (PartKind.CONTROL, PartKind.HEAD, PartKind.PRESENCE),
     Kind.EMBED: UPDATE,
     Kind.EMBEDDING: (PartKind.EMBEDDING,),
+    Kind.UPDATE: UPDATE,
     Kind.END_ROUND: UPDATE,
     Kind.REPORT: (PartKind.CONTROL,),
     Kind.EVALUATE: (PartKind.CONTROL,),

@@ -55,6 +55,7 @@ class Dialer:
         explain: called after a connection failed, returns what is wrong with the certificates, or None where
             dialling again may help.
         lists: which servers are kept out.
+        ahead: training.staleness.
         machine: where its threads and streams are.
     """
 
@@ -67,6 +68,7 @@ class Dialer:
         log: Callable[[str], None],
         explain: Callable[[], str | None] = lambda: None,
         lists: Lists | None = None,
+        ahead: int = 0,
         machine: Machine = MACHINE,
     ) -> None:
         self.hello = hello
@@ -78,7 +80,7 @@ class Dialer:
         self.machine = machine
         self.server = Peer(SERVER)
         """As seen when it was dialled last."""
-        self.inbox = Inbox(machine)
+        self.inbox = Inbox(machine, ahead)
         self.stream: Stream | None = None
         """The present one, if the server has let the party in."""
         self._loop = machine.event_loop()

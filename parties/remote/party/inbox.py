@@ -28,19 +28,25 @@ class Over:
 
 
 class Inbox:
-    """A queue from the dialler's thread to the party's."""
+    """A queue from the dialler's thread to the party's.
 
-    def __init__(self, machine: Machine = MACHINE) -> None:
+    Args:
+        machine: where both threads are.
+        ahead: training.staleness, by which parties are ahead: so many packed messages more wait.
+    """
+
+    def __init__(self, machine: Machine = MACHINE, ahead: int = 0) -> None:
+        self.ahead = ahead
         self._waiting = deque[Order]()
         self._over: Over | None = None
         self._changed = machine.condition()
 
     def put(self, order: Order) -> None:
-        """Add an order. Raises EnvelopeError for more than can be under way, or a second packed message."""
+        """Add an order. Raises EnvelopeError for more, or more packed messages, than can be under way."""
         with self._changed:
             self._waiting = deque(each for each in self._waiting if not _voids(order, each))
-            content = len(order.parcel.content) and any(len(each.parcel.content) for each in self._waiting)
-            if content or len(self._waiting) == MOST_WAITING:
+            packed = sum(len(each.parcel.content) > 0 for each in (*self._waiting, order))
+            if packed > 1 + self.ahead or len(self._waiting) == MOST_WAITING + self.ahead:
                 kind = kind_of(order.parcel.envelope)
                 raise EnvelopeError(f"{kind} came while {len(self._waiting)} orders wait: more than can be under way")
             self._waiting.append(order)

@@ -42,7 +42,7 @@ class OwnView:
         self.console = console
         self.samples = samples
         self.rounds = config.training.rounds
-        self.steps = steps_in_round(config.training.steps_per_round, samples, config.training.batch_size)
+        self.steps = steps_in_round(config.training, samples)
         self.next_round = 0
         """The round that is not shown yet."""
         self.last_metrics: Metrics = {}

@@ -101,7 +101,8 @@ def run_party(
         return partial(_obey, consent, PartyWorker(welcome.run, restore, store, view.note), run_dir, welcome.run)
 
     why = partial(explain, config.network.server, tls)
-    dialer = Dialer(hello, config.network, tls, log=console.print, explain=why, lists=lists, machine=machine)
+    log, ahead = console.print, config.training.staleness
+    dialer = Dialer(hello, config.network, tls, log=log, explain=why, lists=lists, ahead=ahead, machine=machine)
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     with only_process_in(run_dir), dialer, closing(view):
         update_config(run_dir, config)

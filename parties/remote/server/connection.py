@@ -26,7 +26,8 @@ class _Pending:
     """Its sequence, round and exchange."""
     answer: str
     future: "Future[Parcel]"
-    sent_s: float
+    since_s: float
+    """Since when no other order's answer comes first."""
     slow: bool = False
     """Its slowness has been told."""
 
@@ -144,7 +145,7 @@ class PartyConnection:
             oldest = self._pending[0] if self._pending else None
         if oldest is None:
             return
-        waited_s = self.machine.now_s() - oldest.sent_s
+        waited_s = self.machine.now_s() - oldest.since_s
         where = f"{oldest.answer} of round {oldest.order.round}, exchange {oldest.order.exchange}"
         if waited_s > self.reply_limit_s:
             reason = f"{self.name} lives but gave no {where} within network.reply_limit_s = {self.reply_limit_s:g}"
@@ -180,4 +181,6 @@ class PartyConnection:
             if kind == "saved" and not SHA256.fullmatch(envelope.saved.digest):
                 raise EnvelopeError("saved without a sha256")
             self._pending.popleft()
+            if self._pending:
+                self._pending[0].since_s = self.machine.now_s()
         oldest.future.set_result(parcel)

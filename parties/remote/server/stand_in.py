@@ -55,7 +55,7 @@ class StandIn:
                     weights_digest=digest, finished_digest=digest, evaluation_macs=0, widths={}, original_widths={}
                 )
                 parts = (described.part(),)
-            case Kind.START_ROUND:
+            case Kind.START_ROUND | Kind.UPDATE:
                 pass
             case Kind.PRICES:  # nothing can be spared a party that is away
                 free = (0,) * len(AskedRatios.of(request).alphas)
@@ -167,6 +167,8 @@ class DroppableLink:
             return instead
 
         def answered_or_instead() -> T:
+            if self.absent:  # lost by another order, with this one under way
+                return instead()
             try:
                 return answered()
             except PeerLost as lost:

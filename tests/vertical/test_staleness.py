@@ -1,0 +1,187 @@
+"""Parties that are ahead: against the rule of docs/protocol.md written down naively, and against late answers."""
+
+import copy
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import small_config
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from parties.feature_party import FeatureParty
+from parties.head_server import HeadServer
+from parties.local import LocalLink, build_in_process
+from vfl.config import parse_config
+from vfl.runtime import start_runtime
+from vfl.vertical.batches import batch_rows
+from vfl.vertical.orders import orders_of
+from vfl.vertical.reference import Reference
+from vfl.wire.messages import Kind, Message, pack, unpack
+
+CNN = {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}}
+
+
+class Stale(Reference):
+    """All parties and the server, embedding with the models of ``staleness`` updates ago."""
+
+    def round(self, batches: Sequence[Tensor], staleness: int) -> None:
+        """Run a round: before its first update models are those with which it begins."""
+        history = [copy.deepcopy(self.models)]
+        for exchange, rows_B in enumerate(batches):
+            self.stale_exchange(history[max(0, exchange - staleness)], rows_B)
+            history.append(copy.deepcopy(self.models))
+
+    def stale_exchange(self, old: Sequence[nn.Module], rows_B: Tensor) -> None:
+        """As an exchange of Algorithm 1, with embeddings and first gradients of older models."""
+        y_B, replica = self.labels_N[rows_B], copy.deepcopy(self.head)
+        sent = [self.sparsify(model(x[rows_B]).detach()) for model, x in zip(old, self.features, strict=True)]
+        leaves = [h.clone().requires_grad_() for h in sent]
+        at_server = torch.autograd.grad(F.cross_entropy(self.head(torch.cat(leaves, 1)), y_B), leaves)
+        for k, model in enumerate(self.models):
+            for iteration in range(self.iterations):
+                source = old[k] if iteration == 0 else model
+                own = source(self.features[k][rows_B])
+                others = [*sent[:k], own, *sent[k + 1 :]]
+                shared = self.labels == "shared"
+                loss = F.cross_entropy(replica(torch.cat(others, 1)), y_B) if shared else (own * at_server[k]).sum()
+                gradients = torch.autograd.grad(loss, list(source.parameters()))
+                for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                    parameter.grad = gradient
+                self.optimizers[model].step()
+        for _ in range(self.iterations):
+            self.descend(self.head, F.cross_entropy(self.head(torch.cat(sent, 1)), y_B))
+
+
+@pytest.mark.parametrize("labels", ["shared", "server"])
+@pytest.mark.parametrize(("staleness", "iterations", "beta"), [(1, 1, 0.0), (2, 2, 0.6)])
+def test_equals_the_rule_written_down_naively(build, labels: str, staleness: int, iterations: int, beta: float):
+    training = {"batch_size": 8, "labels": labels, "local_iterations": iterations, "staleness": staleness}
+    models = CNN | {"feature": CNN["feature"] | {"batch_norm": False}}
+    optimizer = {"learning_rate": 0.05, "momentum": 0.9}
+    server: HeadServer = build(
+        models=models, training=training | {"optimizer": optimizer}, lightweighting={"beta": beta}
+    )
+    parties = parties_of(server)
+    naive = Stale(
+        [copy.deepcopy(party.model) for party in parties],
+        copy.deepcopy(server.trainer.head),
+        [party.train.features for party in parties],
+        server.train_labels_N,
+        iterations=iterations,
+        beta=beta,
+        labels="shared" if labels == "shared" else "server",
+        learning_rate=0.05,
+        momentum=0.9,
+    )
+    for round_index in range(2):
+        server.train_round(round_index)
+        naive.round(batch_rows(3, round_index, 6, 48, 8), staleness)
+    pairs = [(party.model, model) for party, model in zip(parties, naive.models, strict=True)]
+    for ours, theirs in [*pairs, (server.trainer.head, naive.head)]:
+        for name, value in theirs.state_dict().items():
+            torch.testing.assert_close(ours.state_dict()[name], value, rtol=2e-5, atol=1e-6)
+
+
+class LateLink(LocalLink):
+    """A party in this process that handles an order no earlier than its answer is waited for."""
+
+    def __init__(self, party: FeatureParty) -> None:
+        super().__init__(party)
+        self.waiting = deque[bytes]()
+        self.answers = deque[Message]()
+        self.most_under_way = self.most_pending = 0
+
+    def send(self, request: Message, take: Callable[[Message], Any]) -> Callable[[], Any]:
+        self.waiting.append(pack(request))
+        self.most_under_way = max(self.most_under_way, len(self.waiting))
+
+        def answered() -> Any:
+            answer = self.party.handle(unpack(self.waiting.popleft()))
+            self.most_pending = max(self.most_pending, len(self.party.pending))
+            return take(unpack(pack(answer)))
+
+        return answered
+
+
+def parties_of(server: HeadServer) -> list[FeatureParty]:
+    return [link.party for link in server.links if isinstance(link, LocalLink)]
+
+
+def built(sections: dict[str, Any], link: type[LocalLink]) -> HeadServer:
+    config = small_config(**sections)
+    server = build_in_process(config, start_runtime(config))
+    server.links = [link(party) for party in parties_of(server)]
+    return server
+
+
+@st.composite
+def experiments(draw: st.DrawFn) -> dict[str, Any]:
+    """Two rounds of three exchanges, the second of which prunes."""
+    training = {
+        "staleness": draw(st.sampled_from([0, 1, 2])),
+        "labels": draw(st.sampled_from(["shared", "server"])),
+        "head_sync": draw(st.sampled_from(["replay", "broadcast"])),
+        "local_iterations": draw(st.sampled_from([1, 2])),
+        "party_dropout": draw(st.sampled_from([0.0, 0.4])),
+        "batch_size": draw(st.sampled_from([2, 16])),
+        "steps_per_round": 3,
+    }
+    gradients = {"beta": 0.5, "bits": 4, "error_feedback": draw(st.booleans())}
+    return {
+        "models": CNN,
+        "training": training,
+        "lightweighting": {"alpha": {1: 0.5}, "beta": 0.4, "error_feedback": draw(st.booleans())},
+        "wire": {"gradients": gradients} if draw(st.booleans()) else {},
+    }
+
+
+@given(experiments())
+@settings(max_examples=6)
+def test_late_answers_and_a_resume_change_no_bit_and_no_more_is_under_way_than_was_asked(sections: dict[str, Any]):
+    prompt, late, resumed = (built(sections, link) for link in (LocalLink, LateLink, LocalLink))
+    rounds = [(prompt.train_round(index), late.train_round(index)) for index in range(2)]
+    for link in late.links:
+        assert isinstance(link, LateLink)
+        assert link.most_under_way == link.most_pending == sections["training"]["staleness"] + 1
+        assert not link.waiting
+        assert not link.party.pending
+    assert {report.head_drift for report in prompt.reports.values()} <= {0.0, None}
+    fresh = built(sections, LocalLink)
+    fresh.train_round(0)
+    resumed.load_state_dict(copy.deepcopy(fresh.state_dict()))
+    resumed.train_round(1)
+    ours, theirs, again = prompt.summary(), late.summary(), resumed.summary()
+    for summary in (ours, theirs, again):
+        for party in summary["parties"].values():
+            del party["train_time_s"]
+    assert ours == theirs == again
+    for mine, others in rounds:
+        assert without_seconds(mine) == without_seconds(others)
+
+
+def without_seconds(metrics: dict[str, float]) -> dict[str, float]:
+    return {tag: value for tag, value in metrics.items() if not tag.startswith("train_time_s")}
+
+
+@given(st.integers(1, 9), st.integers(0, 2))
+def test_every_exchange_is_embedded_once_and_updated_once_s_exchanges_later(steps: int, staleness: int):
+    if staleness >= steps:
+        return
+    orders = orders_of(steps, staleness)
+    assert [order.exchange for order in orders if order.kind is Kind.EMBED] == [*range(steps)]
+    assert [order.brings for order in orders if order.brings is not None] == [*range(steps)]
+    assert [order.brings for order in orders[: staleness + 1]] == [None] * (staleness + 1)
+    assert [order.kind for order in orders[steps:]] == [Kind.UPDATE] * staleness + [Kind.END_ROUND]
+
+
+def test_a_round_must_have_more_exchanges_than_parties_are_ahead(build):
+    text = "training.staleness: 2 needs rounds of more exchanges than that, they have 2; lower it or raise"
+    with pytest.raises(ValueError, match=text):
+        build(training={"staleness": 2, "batch_size": 24})
+    with pytest.raises(ValueError, match=r"training\.staleness: .*0, 1 or 2.*3"):
+        parse_config({"name": "x", "training": {"staleness": 3}})
