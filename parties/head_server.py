@@ -17,7 +17,7 @@ from torch import Tensor
 from vfl.checkpoint import State
 from vfl.components import CONTROLLERS
 from vfl.config import ExperimentConfig
-from vfl.costs import CONTROL, EVALUATION, Direction, PartyCosts, round_metrics, total_costs
+from vfl.costs import Direction, PartyCosts, round_metrics, total_costs
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.controllers import Given
 from vfl.lightweighting.forecast import Forecast, Work
@@ -25,6 +25,7 @@ from vfl.lightweighting.schedule import Assign, Ratios
 from vfl.loop import Metrics, finite
 from vfl.tasks import measure
 from vfl.vertical.batches import batch_rows, steps_in_round
+from vfl.vertical.booking import book, dense_frames
 from vfl.vertical.clock import Clock, Worked, cost_since
 from vfl.vertical.decisions import decision_metrics, tell_unmet
 from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
@@ -36,9 +37,8 @@ from vfl.vertical.presence import Presence, spread
 from vfl.vertical.prices import build_forecast, scheduled_alphas
 from vfl.vertical.reports import RoundWork, check_report
 from vfl.vertical.subsets import AND, subsets_of
-from vfl.wire.codec import dense_frame_size
 from vfl.wire.control import AskedRatios, Description, EvaluatedModel, Prices, Report, RoundStart, SampleRange
-from vfl.wire.messages import MEASURING, Buffer, Kind, Message, MessageError, Part, PartKind, check_reply
+from vfl.wire.messages import Buffer, Kind, Message, MessageError, Part, PartKind, check_reply
 
 T = TypeVar("T")
 
@@ -474,32 +474,16 @@ class HeadServer:
         return waiting
 
     def _book(self, name: str, direction: Direction, message: Message) -> None:
-        costs = self.costs[name]
-        measuring = message.kind in MEASURING
-        dense_frames = self._dense_frames(name, direction, message)
-        for part in message.parts:
-            kind = EVALUATION if measuring else part.kind.name.lower()
-            framed = not measuring and part.kind in (PartKind.EMBEDDING, PartKind.GRADIENT)
-            dense = part.size - len(part.payload) + next(dense_frames) if framed else part.size
-            costs.book_bytes(direction, kind, part.size, dense)
-        envelope = message.size - sum(part.size for part in message.parts)
-        costs.book_bytes(direction, EVALUATION if measuring else CONTROL, envelope, envelope)
+        book(self.costs[name], direction, message, self._dense_frames(name, direction, message))
 
     def _dense_frames(self, name: str, direction: Direction, message: Message) -> Iterator[int]:
-        """Return, for each frame of a training message, the bytes of its tensor as dense float32: the baseline.
-
-        A party's own embedding goes up, and comes back as a gradient; the others' come down, as the update of an
-        exchange before.
-        """
+        """Return the sizes of a training message's frames if they were dense; what comes down is of an update."""
         down = direction == "downlink"
-        forwarded = down and self.config.training.labels == "shared"
         order = self.orders[-1 if message.kind is Kind.END_ROUND else message.exchange]
         exchange = order.brings if down else order.exchange
         assert exchange is not None, "frames come down with an update"
-        samples_K = self.present[exchange].sum(dim=0)
-        for receiver, rows in zip(self.receivers, map(int, samples_K), strict=True):
-            if (receiver.sender == name) != forwarded:
-                yield dense_frame_size((rows, receiver.width)) if rows else 0
+        forwarded = down and self.config.training.labels == "shared"
+        yield from dense_frames(self.receivers, self.present[exchange].sum(dim=0).tolist(), name, forwarded=forwarded)
 
 
 def _done(reply: Message) -> None:

@@ -64,7 +64,7 @@ BENCHMARKS = {
     ),
     "processes": Benchmark(
         "parties.benchmarks",
-        "five processes over TLS against one; round trip of a frame; what beta saves on a slow link",
+        "five processes over TLS against one; round trip of a frame; what beta and staleness save on a slow link",
         10,
         ("batch_size", "width", "embedding_size"),
     ),

@@ -1,7 +1,9 @@
-"""Processes against one process, the round trip of a frame over mutual TLS, and what beta saves on a slow link."""
+"""Processes against one, the round trip of a frame over mutual TLS, and what beta and staleness save on a slow link."""
 
 import os
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -23,11 +25,14 @@ TRIPS = 2
 SLOW_WIDTH = 0.1
 """Width of the models on the slow link: little compute, so that the link decides."""
 BETAS = (0.0, 0.4, 0.8, 0.95)
+EXCHANGES = 12
+"""Of the rounds in which staleness is timed: what a round's beginning and end cost is a part of it."""
 
 
 def benchmark_processes(options: Options) -> list[Result]:
-    """Measure all three."""
-    return [*(_against_one(options, labels) for labels in ("shared", "server")), _round_trip(options), *_slow(options)]
+    """Measure all four."""
+    against_one = [_against_one(options, labels) for labels in ("shared", "server")]
+    return [*against_one, _round_trip(options), *_slow(options), _ahead(options)]
 
 
 def _against_one(options: Options, labels: str) -> Result:
@@ -78,14 +83,7 @@ def _round_trip(options: Options) -> Result:
 
 
 def _slow(options: Options) -> list[Result]:
-    narrow = Options(
-        pairs=options.pairs,
-        threads=1,
-        batch_size=options.batch_size,
-        width=SLOW_WIDTH,
-        embedding_size=options.embedding_size,
-    )
-    config = make_config(narrow, LAYOUT, beta=dict(enumerate(BETAS)))
+    config = make_config(_narrow(options, options.pairs), LAYOUT, beta=dict(enumerate(BETAS)))
     results: list[Result] = []
     dense: dict[str, float] = {}
     dense_s: list[float] = []
@@ -116,6 +114,51 @@ def _slow(options: Options) -> list[Result]:
                 )
             )
     return results
+
+
+def _ahead(options: Options) -> Result:
+    """Time whole rounds, which begin and end with nothing under way: an exchange works for later ones as well."""
+    config = make_config(_narrow(options, EXCHANGES - 2 * WARM_UP), LAYOUT)
+    stale = config.model_copy(update={"training": config.training.model_copy(update={"staleness": 1})})
+    with Federation(config, SLOW) as waiting, Federation(stale, SLOW) as ahead, Federation(config) as loopback:
+        sides = {"staleness 1": ahead, "staleness 0": waiting, "on loopback": loopback}
+        raw: Raw = {name: [] for name in sides}
+        for pair in range(-WARM_UP, options.pairs):
+            for name, federation in sides.items():
+                exchange_s = _exchange_s(federation)
+                if pair >= 0:
+                    raw[name].append(exchange_s)
+        costs = waiting.server.costs[config.parties[0]]
+    frames = costs.uplink_bytes["embedding"] + costs.downlink_bytes["embedding"]
+    link_s = 8 * frames / (EXCHANGES * (options.pairs + WARM_UP)) / SLOW.rate_bits_per_s + TRIPS * SLOW.delay_s
+    loopback_s = median(raw["on loopback"])
+    return Result(
+        f"one of the {EXCHANGES} exchanges of a round over links of 20 Mbit/s and a ping of 50 ms, labels shared, "
+        f"VGG16 of width {SLOW_WIDTH:g}; link: a party's bytes both ways and a ping; target: of the longer of link and "
+        "loopback",
+        "beta 0",
+        raw,
+        ("staleness 1", "staleness 0"),
+        details={"link_ms": 1000 * link_s, "link_and_loopback_ms": 1000 * (link_s + loopback_s)},
+        requirement=Requirement(median(raw["staleness 1"]) / max(link_s, loopback_s), "<=", 1.10),
+    )
+
+
+def _exchange_s(federation: Federation) -> float:
+    """Return the mean seconds of the exchanges of a whole round, from the first order to the last report."""
+    federation.round_index += 1
+    server, round_index = federation.server, federation.round_index
+    server.start_round(round_index)
+    started_s = time.perf_counter()
+    for exchange in range(server.steps):
+        server.exchange(round_index, exchange)
+    server.end_round()
+    return (time.perf_counter() - started_s) / server.steps
+
+
+def _narrow(options: Options, pairs: int) -> Options:
+    """Return options for the slow link."""
+    return replace(options, pairs=pairs, threads=1, width=SLOW_WIDTH)
 
 
 def _bytes(federation: Federation) -> float:

@@ -1,0 +1,33 @@
+"""The bytes of messages, booked by kind, beside those of the same messages with dense float32 tensors: the baseline."""
+
+from collections.abc import Iterator, Sequence
+
+from vfl.costs import CONTROL, EVALUATION, Direction, PartyCosts
+from vfl.vertical.embeddings import EmbeddingReceiver
+from vfl.wire.codec import dense_frame_size
+from vfl.wire.messages import MEASURING, Message, PartKind
+
+
+def book(costs: PartyCosts, direction: Direction, message: Message, dense: Iterator[int]) -> None:
+    """Book a message; ``dense`` gives, for each of its embeddings and gradients, the bytes of its tensor when dense."""
+    measuring = message.kind in MEASURING
+    for part in message.parts:
+        kind = EVALUATION if measuring else part.kind.name.lower()
+        framed = not measuring and part.kind in (PartKind.EMBEDDING, PartKind.GRADIENT)
+        costs.book_bytes(
+            direction, kind, part.size, part.size - len(part.payload) + next(dense) if framed else part.size
+        )
+    envelope = message.size - sum(part.size for part in message.parts)
+    costs.book_bytes(direction, EVALUATION if measuring else CONTROL, envelope, envelope)
+
+
+def dense_frames(
+    receivers: Sequence[EmbeddingReceiver], samples_K: Sequence[int], party: str, *, forwarded: bool
+) -> Iterator[int]:
+    """Return the sizes of the dense tensors of an exchange that travel between a party and the server.
+
+    A party's own embedding goes up, and comes back as a gradient; the others' come down (``forwarded``).
+    """
+    for receiver, samples in zip(receivers, samples_K, strict=True):
+        if (receiver.sender == party) != forwarded:
+            yield dense_frame_size((samples, receiver.width)) if samples else 0
