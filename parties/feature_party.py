@@ -189,7 +189,8 @@ class FeatureParty:
         self.batches = [rows_B[present_B] for rows_B, present_B in zip(batches, present, strict=True)]
         if any(len(self.train.held_rows(rows_n)) < len(rows_n) for rows_n in self.batches):
             raise MessageError(f"{self.name} has no row for samples that the server wants; match the tables again")
-        self.due, self.pending = deque(orders_of(self.steps, self.config.training.staleness)), deque()
+        self.due = deque(orders_of(self.steps, self.config.training.staleness))
+        self.pending.clear()
         self.counts = RoundCounts()
         self.model.train()
 

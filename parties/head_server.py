@@ -373,7 +373,8 @@ class HeadServer:
     def start_round(self, round_index: int) -> None:
         """Assign the round's ratios."""
         self._round_began_s = time.monotonic()
-        self.under_way, self.losses = deque(), []
+        self.under_way.clear()
+        self.losses = []
         self.trainer.start_round(round_index)
         self.rows = self.batches(round_index)
         self.present = self.presence.of_round(round_index, self.rows)
@@ -483,7 +484,8 @@ class HeadServer:
         exchange = order.brings if down else order.exchange
         assert exchange is not None, "frames come down with an update"
         forwarded = down and self.config.training.labels == "shared"
-        yield from dense_frames(self.receivers, self.present[exchange].sum(dim=0).tolist(), name, forwarded=forwarded)
+        samples_K = map(int, self.present[exchange].sum(dim=0))
+        yield from dense_frames(self.receivers, samples_K, name, forwarded=forwarded)
 
 
 def _done(reply: Message) -> None:

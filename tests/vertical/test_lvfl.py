@@ -152,7 +152,7 @@ def test_pruning_waits_for_the_first_exchange_of_the_round(build):
     server.train_round(0)
     seen: list[int] = []
     embed, update = party.embed, party.update
-    party.embed = lambda rows_n: (seen.append(party.macs), embed(rows_n))[1]
+    party.embed = lambda exchange: (seen.append(party.macs), embed(exchange))[1]
     party.update = lambda message: (update(message), seen.append(party.macs))[0]
     server.train_round(1)
     assert seen[0] > seen[1]  # dense when the embedding was sent, pruned after the update

@@ -1,6 +1,6 @@
 """The bytes of messages, booked by kind, beside those of the same messages with dense float32 tensors: the baseline."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from vfl.costs import CONTROL, EVALUATION, Direction, PartyCosts
 from vfl.vertical.embeddings import EmbeddingReceiver
@@ -22,7 +22,7 @@ def book(costs: PartyCosts, direction: Direction, message: Message, dense: Itera
 
 
 def dense_frames(
-    receivers: Sequence[EmbeddingReceiver], samples_K: Sequence[int], party: str, *, forwarded: bool
+    receivers: Sequence[EmbeddingReceiver], samples_K: Iterable[int], party: str, *, forwarded: bool
 ) -> Iterator[int]:
     """Return the sizes of the dense tensors of an exchange that travel between a party and the server.
 
