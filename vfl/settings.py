@@ -90,8 +90,11 @@ def ignored_settings(section: Section, path: str) -> list[str]:
 
 
 def is_given(section: Section, name: str) -> bool:
-    """Return whether a user gave a setting, by its dotted name in a section."""
+    """Return whether a user gave a setting another value than it has anyway, by its dotted name in a section."""
     *parents, last = name.split(".")
     for parent in parents:
         section = getattr(section, parent)
-    return last in section.model_fields_set
+    field = type(section).model_fields.get(last)
+    if last not in section.model_fields_set or field is None:  # the latter of a section that another package checks
+        return last in section.model_fields_set
+    return getattr(section, last) != field.get_default(call_default_factory=True, validated_data={})
