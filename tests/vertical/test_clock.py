@@ -1,5 +1,7 @@
 """The virtual clock of vertical runs: seconds follow from what was counted and what machines can do."""
 
+import time
+
 import pytest
 
 from vfl.lightweighting.forecast import Cost, Spent
@@ -63,3 +65,18 @@ def test_between_processes_what_is_not_computing_is_the_link(under_way_s: float,
 )
 def test_exchanges_that_overlap_take_what_the_busiest_part_does(ahead: int, latency_s: float, seconds: float):
     assert Spent(0.0, 0.0, *Cost(), 4.0, 3.0, 2.0, latency_s, ahead).seconds == seconds
+
+
+def test_what_pruning_itself_takes_is_no_training(build, monkeypatch):
+    server = build(lightweighting={"alpha": {"party_1": 0.5}})
+    party, late_s, now_s = server.links[0].party, [0.0], time.perf_counter
+    prune = party.prune
+
+    def slowly() -> bool:
+        late_s[0] += 1000.0
+        return prune()
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s() + late_s[0])
+    monkeypatch.setattr(party, "prune", slowly)
+    assert 0 < server.train_round(0)["train_time_s/party_1"] < 1000
+    assert late_s == [1000.0]

@@ -6,14 +6,14 @@ of a round.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import median_low
 from typing import NamedTuple
 
 from vfl.lightweighting.forecast import BETAS, Cost, Forecast, Spent, overlapped
 from vfl.lightweighting.schedule import Ratios
 
 ROUNDS_LOOKED_AT = 3
-"""A rate is the median of its last three rounds: one odd round is not heard, a change is after two."""
+"""A rate is the median of its last three rounds, of two the faster: one odd round is not heard, a change of two is."""
 LATE = 1.05
 """Ratios are held as long as nothing is above this multiple of its limit ..."""
 WORTH = 0.1
@@ -85,14 +85,17 @@ class Goal:
 def rates_of(rounds: Sequence[Spent]) -> Rates:
     """Return a party's rates from its rounds so far, at least one.
 
-    Time does not fall quite as multiply-accumulates do: only rounds of the present width tell seconds per one.
+    Time does not fall quite as multiply-accumulates do: only rounds of the present width tell seconds per one. What
+    pruning itself takes is on no link: rounds that did not prune tell of those, if there are any.
     """
     same_width = [each for each in rounds if each.alpha == rounds[-1].alpha]
+    reached = (0.0, *(each.alpha for each in rounds))
+    steady = [each for before, each in zip(reached, rounds, strict=False) if each.alpha == before] or rounds
     return Rates(
         _recent([each.compute_s / max(1, each.macs) for each in same_width]),
-        _recent([each.downlink_s / max(1, each.downlink_bytes) for each in rounds]),
-        _recent([each.uplink_s / max(1, each.uplink_bytes) for each in rounds]),
-        _recent([each.latency_s for each in rounds]),
+        _recent([each.downlink_s / max(1, each.downlink_bytes) for each in steady]),
+        _recent([each.uplink_s / max(1, each.uplink_bytes) for each in steady]),
+        _recent([each.latency_s for each in steady]),
         rounds[-1].ahead,
     )
 
@@ -161,4 +164,4 @@ def at_least(ratio: float, allowed: Sequence[float]) -> float:
 
 
 def _recent(values: Sequence[float]) -> float:
-    return median(values[-ROUNDS_LOOKED_AT:])
+    return median_low(values[-ROUNDS_LOOKED_AT:])
