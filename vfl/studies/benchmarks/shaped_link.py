@@ -95,6 +95,14 @@ class ShapedLink:
         """Connections that a client has with the link."""
         return len(self._connections)
 
+    def reshape(self, shape: Shape) -> None:
+        """Give both directions another rate and delay; what is under way keeps its own."""
+
+        def change() -> None:
+            self._up.shape = self._down.shape = shape
+
+        self._call(change)
+
     def cut(self) -> None:
         """Reset every connection at both ends; new ones pass."""
         self._call(self._end_connections)
