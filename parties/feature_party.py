@@ -396,9 +396,12 @@ class FeatureParty:
         # Nor may other batches move them before its backward pass.
         statistics = {name: buffer.clone() for name, buffer in self.model.named_buffers()} if frozen else {}
         kept = {**weights, **statistics}
-        # functional_call looks through the whole model: as long as a small one's pass.
-        call = (lambda *batch: functional_call(self.model, kept, batch)) if kept else self.model
-        embedding_nD = self.runtime.forward(call, *inputs)
+
+        def call(*batch: Tensor) -> Tensor:
+            return functional_call(self.model, kept, batch)
+
+        # Where nothing is replaced without it: it looks through the whole model, as long as a small one's pass.
+        embedding_nD = self.runtime.forward(call if kept else self.model, *inputs)
         for norm in frozen:
             norm.train()
         return ForwardPass(embedding_nD, weights)
