@@ -31,6 +31,7 @@ from vfl.vertical.labels import (
 )
 from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Presence
+from vfl.vertical.team import Single
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +81,16 @@ def build_head_server(
 
 
 def build_party(
-    name: str, data: Prepared, labels: TrainingLabels | None, config: ExperimentConfig, runtime: Runtime
+    name: str,
+    data: Prepared,
+    labels: TrainingLabels | None,
+    config: ExperimentConfig,
+    runtime: Runtime,
+    team: Single | None = None,
 ) -> FeatureParty:
     """Build a party on its prepared samples; its initial weights depend on the seed and its name alone.
 
-    ``labels`` are those of its training samples with ``labels: shared``, None otherwise.
+    ``labels`` are those of its training samples with ``labels: shared``, None otherwise; ``team`` are its processes.
     """
     settings = feature_config(config, name)
     with seeded(config.seed, "init", owner=name):
@@ -92,7 +98,7 @@ def build_party(
     check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)
     sender = EmbeddingSender(build_receiver(name, len(data.train), config))
     protocol = build_party_protocol(name, labels, config, runtime)
-    return FeatureParty(name, model, data, protocol, sender, config, runtime)
+    return FeatureParty(name, model, data, protocol, sender, config, runtime, team)
 
 
 def build_head(config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence) -> HeadTrainer:

@@ -35,6 +35,7 @@ from vfl.vertical.embeddings import EmbeddingSender, encode_as
 from vfl.vertical.evaluated import EvaluatedModels
 from vfl.vertical.labels import PartyProtocol
 from vfl.vertical.orders import Order, orders_of
+from vfl.vertical.team import Single
 from vfl.wire.control import AskedRatios, Description, Prices, Report, RoundStart, SampleRange, fixed_seconds
 from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 
@@ -92,6 +93,7 @@ class FeatureParty:
         sender: sparsifies and encodes the embeddings.
         config: the experiment.
         runtime: device and precision.
+        team: the party's processes.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class FeatureParty:
         sender: EmbeddingSender,
         config: ExperimentConfig,
         runtime: Runtime,
+        team: Single | None = None,
     ) -> None:
         self.name = name
         self.model = runtime.place(model)
@@ -113,6 +116,7 @@ class FeatureParty:
         self.sender = sender
         self.config = config
         self.runtime = runtime
+        self.team = team or Single()
         self.optimizer = build_optimizer(self.model, config.training.optimizer)
         self.example = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
@@ -241,6 +245,7 @@ class FeatureParty:
             (embedding_nD * gradient_nD).sum().backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
             for name, weight in weights.items():
                 self.model.get_parameter(name).grad = weight.grad
+            self.team.add_gradients(self.model, samples)
             self.optimizer.step()
             self.counts.train_macs += BACKWARD_FORWARDS * self.macs * samples
         self.counts.unpruned_train_macs += (1 + BACKWARD_FORWARDS) * iterations * self.unpruned_macs * samples
@@ -401,7 +406,7 @@ class FeatureParty:
             return functional_call(self.model, kept, batch)
 
         # Where nothing is replaced without it: it looks through the whole model, as long as a small one's pass.
-        embedding_nD = self.runtime.forward(call if kept else self.model, *inputs)
+        embedding_nD = self.team.embed(self.model, call if kept else self.model, inputs, self.runtime)
         for norm in frozen:
             norm.train()
         return ForwardPass(embedding_nD, weights)

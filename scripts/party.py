@@ -2,7 +2,7 @@
 
 It dials network.server (only the server listens), trains on data.file as the server's messages say, and keeps its
 checkpoints in its own folder. Started again after a crash with the same command, it goes on where all parties are.
-The same command answers lvfl predict --serve with the trained model.
+The same command answers lvfl predict --serve with the trained model. Under torchrun its processes share every batch.
 
 Exit codes: 0 done, 2 bad input or refused by the server (one line on stderr), 3 the server or another party is lost,
 130 interrupted after a checkpoint. What ends the server ends its parties, with the same code.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import OneLineParser, command
+from vfl.cli import DONE, OneLineParser, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -36,11 +36,16 @@ def parse_arguments() -> argparse.Namespace:
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take part until the server says goodbye."""
-    from parties.remote.party.party_process import run_party
+    from parties.remote.party.party_process import check_party, follow_party, run_party
     from vfl.config import load_config
+    from vfl.workers import Workers, join_workers
 
     config = load_config(arguments.config, arguments.overrides)
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
+    workers = join_workers(config, lambda config, _count: check_party(config, arguments.party))
+    if isinstance(workers, Workers) and workers.rank > 0:
+        follow_party(config, arguments.party, run_dir, arguments.samples, workers)
+        return DONE
     goodbye = run_party(
         config,
         arguments.party,
@@ -49,6 +54,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console=console,
         samples=arguments.samples,
         accept=arguments.accept,
+        workers=workers,
     )
     console.print(goodbye.reason)
     return goodbye.exit_code

@@ -18,8 +18,8 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.errors import PeerLost
 from vfl.torchrun import under_torchrun
 
-PATH_BYTES = 4096
-"""Longest path of Linux."""
+PATIENCE = timedelta(days=365)
+"""For what the first worker says when it has something to say; that one is gone is noticed at once."""
 
 
 class Alone:
@@ -34,6 +34,9 @@ class Alone:
     def from_first(self, text: str) -> str:
         """Return what the first worker gave."""
         return text
+
+    def say(self, *parts: bytes | memoryview) -> None:
+        """Let the other workers hear some bytes."""
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
         """Let ``stop`` be called, with a signal's name, when all workers are to end after the present round."""
@@ -67,16 +70,33 @@ class Workers(Alone):
         backend = "nccl" if device == "cuda" else "gloo"
         self._together(lambda: dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s)))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._spoken = dist.new_group(backend="gloo", timeout=PATIENCE)
         self._asked = 0
         self._digest = ""
 
     def from_first(self, text: str) -> str:
-        """Return what the first worker gave, at most a path. Raises PeerLost."""
-        letters = torch.zeros(PATH_BYTES, dtype=torch.uint8, device=self.device)
-        own = torch.tensor(list(text.encode()), dtype=torch.uint8)
-        letters[: len(own)] = own
-        self._together(lambda: dist.broadcast(letters, src=0))
-        return letters.cpu().numpy().tobytes().rstrip(b"\0").decode()
+        """Return what the first worker gave. Raises PeerLost."""
+        if self.rank > 0:
+            return self.hear().decode()
+        self.say(text.encode())
+        return text
+
+    def say(self, *parts: bytes | memoryview) -> None:
+        """Let the other workers ``hear`` some bytes. Raises PeerLost."""
+        data = b"".join(parts)
+        for tensor in (torch.tensor([len(data)]), torch.frombuffer(bytearray(data + b"\0"), dtype=torch.uint8)):
+            self._broadcast(tensor)
+
+    def hear(self) -> bytes:
+        """Return what the first worker says next, however long that takes. Raises PeerLost."""
+        length = int(self._broadcast(torch.zeros(1, dtype=torch.int64)))
+        return self._broadcast(torch.zeros(length + 1, dtype=torch.uint8)).numpy().tobytes()[:-1]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum of all workers' values, the same bits at each. Raises PeerLost."""
+        total = values.clone()
+        self._together(lambda: dist.all_reduce(total))
+        return total
 
     def ask_to_stop(self, signal_name: str) -> None:
         """Ask all workers to end after the round in which ``add_up`` has told them."""
@@ -114,6 +134,10 @@ class Workers(Alone):
     def leave(self) -> None:
         """Take this process out of the group."""
         dist.destroy_process_group()
+
+    def _broadcast(self, tensor: Tensor) -> Tensor:
+        self._together(lambda: dist.broadcast(tensor, src=0, group=self._spoken))
+        return tensor
 
     def _together(self, exchange: Callable[[], object]) -> None:
         try:

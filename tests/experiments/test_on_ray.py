@@ -1,5 +1,6 @@
 """A real cluster of Ray on this machine: where runs go when nodes, runs and the command itself die."""
 
+import errno
 import json
 import os
 import signal
@@ -131,6 +132,9 @@ def test_bad_input_is_one_line_and_nothing_is_left(
     with monkeypatch.context() as patch:
         patch.setattr(engine, "versions", lambda: {"lvfl": "0.0.1", "torch": "2"})
         assert "this process 0.0.1; install the same" in refused(ray)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "touch", lambda _: no_space())
+        assert refused(ray) == f"--out: {tmp_path / 'out'} cannot be written (No space left on device)"
     blind = subprocess.Popen(
         [
             *("unshare", "-rm", "sh", "-c"),
@@ -152,6 +156,10 @@ def test_bad_input_is_one_line_and_nothing_is_left(
     ray.resources = Resources(cpus=64)
     sweep = load_sweep(write(tmp_path, {"settings": {"threads": 64}, **SEARCH}))
     assert refused(ray) == "resources: no node has room for a run, which asks for 64 CPU; ask for less"
+
+
+def no_space() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def wait_until(true: Callable[[], bool]) -> None:
@@ -217,6 +225,13 @@ def test_an_address_without_ray_is_one_line(address: str):
         pytest.raises(ConfigError, match=r"--on ray=.*: give HOST:PORT of a cluster"),
         on_ray(address.format(closed=closed), None, Resources()),
     ):
+        raise AssertionError("connected")
+
+
+def test_a_cluster_of_another_ray_is_one_line(cluster: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ray.__version__", "0.0.1")
+    mismatch = r"^--on ray=.*\(Version mismatch.* Ray: 0\.0\.1 [^\n]*$"
+    with pytest.raises(ConfigError, match=mismatch), on_ray(cluster.address, None, Resources()):
         raise AssertionError("connected")
 
 

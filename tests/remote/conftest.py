@@ -100,7 +100,9 @@ class Federation:
         self.running: dict[str, int] = {}
         self.codes: dict[str, list[int]] = {name: [] for name in self.names}
 
-    def start(self, name: str, *strikes: Strike, extra: tuple[str, ...] = ()) -> None:
+    def start(
+        self, name: str, *strikes: Strike, extra: tuple[str, ...] = (), environment: dict[str, str] | None = None
+    ) -> None:
         """Start a process; a server that has begun before resumes."""
         config = str(self.folder / f"{name}.yaml")
         if name == SERVER:
@@ -108,11 +110,14 @@ class Federation:
             argv += ["--resume"] if (self.run_dir / "config.yaml").exists() else []
         else:
             argv = [str(ROOT / "scripts/party.py"), config, "--party", name, "--run-dir", str(self.folder / name)]
-        self.launch(name, [*argv, *extra], *strikes)
+        self.launch(name, [*argv, *extra], *strikes, environment=environment)
 
-    def launch(self, name: str, argv: Sequence[str], *strikes: Strike) -> None:
+    def launch(
+        self, name: str, argv: Sequence[str], *strikes: Strike, environment: dict[str, str] | None = None
+    ) -> None:
         """Start a process by its command."""
         order = {"argv": list(argv), "strikes": strikes, "log": str(self.folder / f"{name}.log")}
+        order["environment"] = environment or {}
         self.running[name] = self.zygote.ask(start=order)
 
     def start_together(self, *options: str) -> None:

@@ -58,6 +58,7 @@ def run(order: dict[str, Any]) -> None:
     os.fsync = lambda fd: None  # the system lives on: what is written can be read
     for place, passing, action in order["strikes"]:
         PLACES[place](Strike(passing, action))
+    os.environ.update(order.get("environment", {}))
     sys.argv = order["argv"]
     code = 1
     try:

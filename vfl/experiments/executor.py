@@ -126,13 +126,13 @@ class Executor(ABC, Generic[Handle]):
         try:
             runs_dir.mkdir(parents=True, exist_ok=True)
             self.check(runs_dir)
-        except OSError as error:
-            raise ConfigError(f"--out: {runs_dir.parent} cannot be written ({error.strerror})") from None
-        except ConfigError:
+        except (OSError, ConfigError) as error:
             with suppress(OSError):  # holds something
                 runs_dir.rmdir()
                 runs_dir.parent.rmdir()
-            raise
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"--out: {runs_dir.parent} cannot be written ({error.strerror})") from None
 
     def _next(self, left: Sequence[R], running: Iterable[R]) -> R | None:
         """Return the first run that need not wait for another, where there is a place for it."""

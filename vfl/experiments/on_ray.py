@@ -252,9 +252,8 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """Return the last line of an error, or of the one on a node that caused it."""
-    lines = str(getattr(error, "cause", None) or error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__
+    """Return an error, or the one on a node that caused it, in one line."""
+    return " ".join(str(getattr(error, "cause", None) or error).split()) or type(error).__name__
 
 
 def _name(node: dict[str, Any]) -> str:

@@ -205,7 +205,7 @@ def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console) 
     elif folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--out: {folder} is not empty and holds no sweep; name another folder")
     else:
-        fixed = {"name": sweep.name, "threads": executor.threads(sweep.base.get("threads"))}
+        fixed: dict[str, Any] = {"name": sweep.name, "threads": executor.threads(sweep.base.get("threads"))}
     if sweep.search is not None and "batch" not in fixed:
         fixed["batch"] = executor.places(sweep.run({}, fixed["threads"]))
     return fixed

@@ -1,6 +1,7 @@
 """A party as a process of its own: its data, its folder, and the server's orders until the server says goodbye."""
 
 import secrets
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from parties.remote.joining import DataDigests, Terms, check_mode
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.party.consent import Consent, agree
 from parties.remote.party.dialer import Dialer
+from parties.remote.party.following import follow, leading, must_hold, pass_on, team_of
 from parties.remote.party.own_view import OwnView
 from parties.remote.party.participation import Answer, Participation
 from parties.remote.party.worker import PartyWorker, open_store
@@ -33,6 +35,7 @@ from vfl.runtime import start_runtime
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, kind_of
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Parcel
+from vfl.workers import Alone, Workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,23 +64,25 @@ def run_party(
     samples: Path | None = None,
     accept: bool = False,
     machine: Machine = MACHINE,
+    workers: Alone | None = None,
 ) -> Goodbye:
     """Take part in the training, or in a prediction, until it is over; return the server's last word.
+
+    Of several ``workers`` the first one does; for all others it is ``follow_party``.
 
     ``samples`` are to be predicted in place of the test samples; a training server refuses who has them. ``accept``:
     the owner agrees to terms that its file does not have. Raises ValueError for what cannot be used, is not agreed to,
     or the server refuses, PeerLost where it stays away, and KeyboardInterrupt where this process is stopped while no
     server is there.
     """
-    check_mode(config)
-    if name not in config.parties:
-        raise ConfigError(f"--party: data.partition knows {', '.join(config.parties)}, not {name!r}")
+    workers = workers or Alone()
+    check_party(config, name)
     tls = load_identity(name, config.network, "server", insecure=insecure)
     lists = Lists(config.network.tls)
     _forget_attempt(run_dir)
     check_run(run_dir, config, resume=True)
-    runtime = start_runtime(config)
     holding = load_holding(config, name, samples)
+    restore = restorer(config, name, holding, workers)
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
     instance = secrets.token_hex(8)
@@ -86,34 +91,59 @@ def run_party(
     def hello() -> Envelope:
         return make_hello(config, name, holding, run_dir, instance)
 
+    def begin(welcome: Envelope) -> Answer:
+        own = Terms.of(config, name, holding.evaluated)
+        consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
+        _check_welcome(run_dir, welcome.run)
+        worker = PartyWorker(welcome.run, restore, store, view.note)
+        return partial(_obey, consent, worker, workers, run_dir, welcome.run)
+
+    why = partial(explain, config.network.server, tls)
+    log, ahead = console.print, config.training.staleness
+    dialer = Dialer(hello, config.network, tls, log=log, explain=why, lists=lists, ahead=ahead, machine=machine)
+    console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
+    with leading(workers), only_process_in(run_dir), dialer, closing(view):
+        update_config(run_dir, config)
+        return Participation(dialer, run_dir, begin, console).follow_orders()
+
+
+def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Path | None, workers: Workers) -> None:
+    """Do what the party's first process passes on. Raises ValueError for what cannot be used, PeerLost without it."""
+    check_party(config, name)
+    follow(workers, restorer(config, name, load_holding(config, name, samples), workers), run_dir)
+
+
+def check_party(config: ExperimentConfig, name: str) -> None:
+    """Raise ConfigError for an experiment in which there is no such party."""
+    check_mode(config)
+    if name not in config.parties:
+        raise ConfigError(f"--party: data.partition knows {', '.join(config.parties)}, not {name!r}")
+
+
+def restorer(
+    config: ExperimentConfig, name: str, holding: Holding, workers: Alone
+) -> Callable[[State | None], FeatureParty]:
+    """Return what makes the party as of a saved state, or as it is before the first round."""
+    runtime, team = start_runtime(config), team_of(workers)
+    must_hold(workers, f"{config.fixed()} {holding.digests}")
+
     def restore(state: State | None) -> FeatureParty:
-        party = build_party(name, holding.prepared, holding.labels, config, runtime)
+        party = build_party(name, holding.prepared, holding.labels, config, runtime, team)
         if state is not None:
             party.load_state_dict(state)
         if holding.wanted is not None:
             party.test = party.preparation.apply(holding.wanted)
         return party
 
-    def begin(welcome: Envelope) -> Answer:
-        own = Terms.of(config, name, holding.evaluated)
-        consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
-        _check_welcome(run_dir, welcome.run)
-        return partial(_obey, consent, PartyWorker(welcome.run, restore, store, view.note), run_dir, welcome.run)
-
-    why = partial(explain, config.network.server, tls)
-    log, ahead = console.print, config.training.staleness
-    dialer = Dialer(hello, config.network, tls, log=log, explain=why, lists=lists, ahead=ahead, machine=machine)
-    console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
-    with only_process_in(run_dir), dialer, closing(view):
-        update_config(run_dir, config)
-        return Participation(dialer, run_dir, begin, console).follow_orders()
+    return restore
 
 
 def _obey(
-    consent: Consent, worker: PartyWorker, run_dir: Path, run: str, order: Parcel
+    consent: Consent, worker: PartyWorker, workers: Alone, run_dir: Path, run: str, order: Parcel
 ) -> tuple[Envelope, list[Buffer]]:
     """Answer an order that the owner has agreed to; the first one binds the folder to the run."""
     consent.check(order)
+    pass_on(workers, order)
     answered = worker.answer(order)
     if kind_of(order.envelope) == "restore":
         _note_run(run_dir, run)

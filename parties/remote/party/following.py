@@ -1,0 +1,68 @@
+"""A party's processes under torchrun: the first one dials and passes orders on, the others do the same as it does."""
+
+import signal
+import struct
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from parties.feature_party import FeatureParty
+from parties.remote.party.worker import PartyWorker
+from vfl.checkpoint import ReadOnlyStore, State
+from vfl.config import ConfigError
+from vfl.errors import PeerLost
+from vfl.vertical.team import Single, Team
+from vfl.wire.envelope import Envelope, kind_of
+from vfl.wire.messages import Kind, read_header
+from vfl.wire.parcel import Parcel
+from vfl.workers import Alone, Workers
+
+TRAINING = frozenset({Kind.START_ROUND, Kind.EMBED, Kind.END_ROUND})
+"""Requests that all processes answer; to look at the model takes one."""
+_LENGTH = struct.Struct("<I")
+
+
+class Follower(PartyWorker):
+    """Carries out orders that the first process has checked."""
+
+    def _check_due(self, parcel: Parcel) -> None:
+        """Leave it to the first process: not every order comes here."""
+
+
+def team_of(workers: Alone) -> Single:
+    """Return how the processes share a batch."""
+    return Team(workers) if isinstance(workers, Workers) else Single()
+
+
+def must_hold(workers: Alone, held: str) -> None:
+    """Raise ConfigError where this process holds other data or settings than the first one."""
+    if workers.from_first(held) != held:
+        raise ConfigError("torchrun: the party's processes differ; give all the same files and settings")
+
+
+def pass_on(workers: Alone, order: Parcel) -> None:
+    """Let the other processes carry out an order, too, if it is theirs. Raises PeerLost."""
+    kind = kind_of(order.envelope)
+    if kind == "restore" or (kind == "request" and read_header(order.content)[0] in TRAINING):
+        envelope = order.envelope.SerializeToString()
+        workers.say(_LENGTH.pack(len(envelope)), envelope, order.content)
+
+
+def follow(workers: Workers, restore: Callable[[State | None], FeatureParty], run_dir: Path) -> None:
+    """Carry out what the first process passes on, until it has nothing more. Raises PeerLost where it is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # torchrun tells all; the first one says when it is over
+    follower = Follower("", restore, ReadOnlyStore(run_dir / "checkpoints"))
+    while order := workers.hear():
+        start = _LENGTH.size + _LENGTH.unpack_from(order)[0]
+        follower.answer(Parcel(Envelope.FromString(order[_LENGTH.size : start]), order[start:]))
+
+
+@contextmanager
+def leading(workers: Alone) -> Generator[None]:
+    """Let the other processes go at the end."""
+    try:
+        yield
+    finally:
+        with suppress(PeerLost):
+            workers.say()
