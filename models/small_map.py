@@ -5,8 +5,7 @@ On so small a map every pixel reaches every other, so that the convolution is a 
 to all output pixels: one matrix product, without the padding's zeros. CPU convolution kernels are made for
 large maps: on 512 channels and 2x2 pixels the product takes about a tenth of the time in bfloat16.
 
-On 4x4 pixels in bfloat16 the kernel for the gradient of the weight loses most of its speed with channels that do not
-fill its blocks; there it is one product over the nine inputs of every output, gathered.
+On 4x4 pixels in bfloat16 a CPU with AMX is faster at products over the nine inputs of every output, gathered.
 
 Larger maps go through PyTorch's kernels in channels_last, whatever layout they come in. The kernels of the other
 layout reorder what they read and write into blocks of 16 channels, of which a pruned layer fills the last one badly.
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional, grad
+from torch.nn import functional
 
 from models.kernels import convolution_form, has_amx
 
@@ -39,13 +38,13 @@ class SmallMapConv2d(nn.Conv2d):
         if input.device.type != "cpu":
             return super().forward(input)
         dtype = _computed_in(input)
-        form = convolution_form(input.shape, self.out_channels, dtype, amx=has_amx())
+        form = convolution_form(input.shape, dtype, amx=has_amx())
         if form == "dense":
             return _SmallMapConvolution.apply(input, self.weight, self.bias)
         input = input.contiguous(memory_format=torch.channels_last)
         if form == "own":
             return super().forward(input)
-        output = GatheredConvolution.apply(input.to(dtype), self.weight.to(dtype), form == "gathered")
+        output = GatheredConvolution.apply(input.to(dtype), self.weight.to(dtype))
         return output if self.bias is None else output + self.bias.to(dtype).view(-1, 1, 1)
 
 
@@ -84,35 +83,28 @@ class _SmallMapConvolution(torch.autograd.Function):
 
 
 class GatheredConvolution(torch.autograd.Function):
-    """A convolution of [B, C, H, W] by [O, C, 3, 3] whose gradient of the weight is a product over gathered patches.
-
-    So are, where asked for, output and gradient of the images; elsewhere they are PyTorch's own.
-    """
+    """A convolution of [B, C, H, W] by [O, C, 3, 3] whose output and gradients are products over gathered patches."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, weight: Tensor, everywhere: bool) -> Tensor:
+    def forward(ctx: Any, images: Tensor, weight: Tensor) -> Tensor:
         """Return [B, O, H, W]."""
         ctx.save_for_backward(images, weight)
-        ctx.everywhere = everywhere
-        return _convolve(images, weight) if everywhere else functional.conv2d(images, weight, padding=1)
+        return _convolve(images, weight)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub names no arguments
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub names no arguments
         """Return the gradients of images and weight, where they are needed."""
         images, weight = ctx.saved_tensors
         grad_images = grad_weight = None
         if ctx.needs_input_grad[0]:
-            if ctx.everywhere:
-                grad_images = _convolve(grad_output, weight.transpose(0, 1).flip(2, 3))
-            else:
-                grad_images = grad.conv2d_input(images.shape, weight, grad_output, padding=1)
+            grad_images = _convolve(grad_output, weight.transpose(0, 1).flip(2, 3))
         if ctx.needs_input_grad[1]:
             out_channels, channels = weight.shape[:2]
             grad_NO = grad_output.permute(0, 2, 3, 1).reshape(grad_output.numel() // out_channels, out_channels)
             grad_O33C = (grad_NO.t() @ _patches(images)).view(out_channels, 3, 3, channels)
             grad_weight = grad_O33C.permute(0, 3, 1, 2)
-        return grad_images, grad_weight, None
+        return grad_images, grad_weight
 
 
 def _computed_in(images: Tensor) -> torch.dtype:

@@ -8,43 +8,24 @@ from hypothesis import strategies as st
 from models.kernels import DENSE_SIDE, convolution_form, is_narrow_backwards
 
 sizes = st.integers(1, 600)
+sides = st.integers(1, 40)
 
 
-def form(channels: int, out_channels: int, side: int, dtype: torch.dtype = torch.bfloat16, amx: bool = False) -> str:
-    return convolution_form(torch.Size((256, channels, side, side)), out_channels, dtype, amx=amx)
+def form(channels: int, side: int, dtype: torch.dtype, amx: bool) -> str:
+    return convolution_form(torch.Size((256, channels, side, side)), dtype, amx=amx)
 
 
-@given(sizes, sizes, st.integers(1, 40), st.booleans(), st.sampled_from([torch.float32, torch.float64]))
-def test_full_precision_keeps_the_kernels_its_bits_come_from(c: int, o: int, side: int, amx: bool, dtype: torch.dtype):
-    assert form(c, o, side, dtype, amx) == ("dense" if side <= DENSE_SIDE else "own")
-    assert is_narrow_backwards(c, dtype)
+@given(sizes, sides, st.booleans(), st.sampled_from([torch.float32, torch.float64]))
+def test_full_precision_keeps_the_kernels_its_bits_come_from(channels: int, side: int, amx: bool, dtype: torch.dtype):
+    assert form(channels, side, dtype, amx) == ("dense" if side <= DENSE_SIDE else "own")
+    assert is_narrow_backwards(channels, dtype)
 
 
-GATHERED = "gathered for the weight"
-
-
-@pytest.mark.parametrize(
-    ("c", "o", "side", "without_amx", "with_amx"),
-    [
-        (3, 26, 16, "own", "own"),
-        (26, 26, 16, "own", "own"),
-        (51, 51, 8, "own", "own"),
-        (26, 51, 4, GATHERED, "gathered"),
-        (51, 102, 4, GATHERED, "gathered"),
-        (102, 102, 4, GATHERED, "gathered"),
-        (112, 112, 4, GATHERED, "gathered"),
-        (179, 179, 4, GATHERED, "gathered"),
-        (205, 205, 4, "own", "gathered"),
-        (96, 96, 4, "own", "gathered"),
-        (128, 256, 4, "own", "gathered"),
-        (256, 256, 4, "own", "gathered"),
-        (512, 512, 2, "dense", "dense"),
-        (205, 205, 1, "dense", "dense"),
-    ],
-)
-def test_bfloat16_takes_the_form_that_was_measured_fastest(c: int, o: int, side: int, without_amx: str, with_amx: str):
-    assert form(c, o, side) == without_amx
-    assert form(c, o, side, amx=True) == with_amx
+@given(sizes, sides)
+def test_bfloat16_gathers_patches_of_4x4_maps_only_with_amx(channels: int, side: int):
+    assert form(channels, side, torch.bfloat16, amx=False) == ("dense" if side <= 2 else "own")
+    with_amx = "dense" if side <= 2 else "gathered" if side <= 4 else "own"
+    assert form(channels, side, torch.bfloat16, amx=True) == with_amx
 
 
 @pytest.mark.parametrize(("channels", "narrow"), [(13, True), (16, True), (20, False), (26, False), (51, False)])

@@ -54,16 +54,16 @@ def test_larger_maps_come_out_channels_last_and_equal_conv2d():
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 3), st.integers(1, 5), st.integers(1, 5), channels, channels, st.booleans(), st.booleans())
+@given(st.integers(0, 3), st.integers(1, 5), st.integers(1, 5), channels, channels, st.booleans())
 def test_products_over_patches_equal_the_convolution(
-    batch: int, height: int, width: int, c: int, o: int, everywhere: bool, channels_last: bool
+    batch: int, height: int, width: int, c: int, o: int, channels_last: bool
 ):
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     x = torch.randn(batch, c, height, width, dtype=torch.float64).contiguous(memory_format=memory_format)
     weight = torch.randn(o, c, 3, 3, dtype=torch.float64).contiguous(memory_format=memory_format)
     grad_output = torch.randn(batch, o, height, width, dtype=torch.float64)
     seen = []
-    for convolve in (lambda x, w: GatheredConvolution.apply(x, w, everywhere), lambda x, w: F.conv2d(x, w, padding=1)):
+    for convolve in (GatheredConvolution.apply, lambda x, w: F.conv2d(x, w, padding=1)):
         inputs = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
         y = convolve(*inputs)
         seen.append([y.detach(), *torch.autograd.grad(y, inputs, grad_output)])

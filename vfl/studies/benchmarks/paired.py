@@ -115,8 +115,13 @@ def ratios(raw: Raw, ratio_of: tuple[str, str]) -> list[float]:
     return [one / other for one, other in zip(raw[over], raw[under], strict=True)]
 
 
-def interleave(sides: Mapping[str, Callable[[], object]], pairs: int, warm_up: int) -> Raw:
-    """Return each side's seconds, one value per pair, after ``warm_up`` pairs that do not count.
+def interleave(
+    sides: Mapping[str, Callable[[], object]],
+    pairs: int,
+    warm_up: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Raw:
+    """Return each side's seconds by the clock, one value per pair, after ``warm_up`` pairs that do not count.
 
     The order turns round from pair to pair (A B, B A, ...), so that neither side always comes first.
     """
@@ -125,9 +130,9 @@ def interleave(sides: Mapping[str, Callable[[], object]], pairs: int, warm_up: i
     for pair in range(-warm_up, pairs):
         order = list(sides)[:: 1 if pair % 2 == 0 else -1]
         for name in order:
-            started_s = time.perf_counter()
+            started_s = clock()
             sides[name]()
-            elapsed_s = time.perf_counter() - started_s
+            elapsed_s = clock() - started_s
             if pair >= 0:
                 raw[name].append(elapsed_s)
     return raw
