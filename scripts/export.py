@@ -30,7 +30,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     check_tools()
     folder = arguments.out or arguments.run / "export"
     card = export_run(arguments.run, folder)
-    console.print(f"{len(card['models'])} models, checked to {card['checked_to']:g}: {folder / 'card.md'}")
+    models = ", ".join(card["models"])
+    console.print(f"{models}, checked to {card['checked_to']:g}: {folder / 'card.md'}")
     return DONE
 
 

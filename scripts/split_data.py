@@ -61,6 +61,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from vfl.config import load_config
     from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, conceal, party_file, split_data, write_split
 
+    if arguments.out.is_file():
+        raise ConfigError(f"--out: {arguments.out} is a file; name a folder")
     config = load_config(arguments.config, arguments.overrides)
     split = conceal(split_data(config), read_secret(arguments.secret))
     shared = config.training.labels == "shared"

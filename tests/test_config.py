@@ -300,7 +300,7 @@ def test_a_base_that_refers_back_is_refused(tmp_path: Path):
 def test_a_file_that_is_not_there_is_named(tmp_path: Path):
     missing = tmp_path / "missing.yaml"
     assert refusal(missing) == f"{missing}: cannot be read (No such file or directory)"
-    assert refusal(tmp_path) == f"{tmp_path}: cannot be read (Is a directory)"
+    assert refusal(tmp_path) == f"{tmp_path}: is a folder without a run's config.yaml; name a YAML file or a run"
     assert refusal(write(tmp_path, {"base": "missing.yaml"})).startswith(f"{missing}: cannot be read")
 
 

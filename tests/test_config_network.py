@@ -12,7 +12,7 @@ SMALL = {"name": "small"}
 WRONG = {
     "a silence too short for heartbeats": (
         {"network": {"heartbeat_s": 5, "silence_s": 19}},
-        "network: silence_s: 19 is less than four heartbeats of 5 s; raise it",
+        "network.silence_s: 19 is less than four heartbeats of 5 s; raise it",
     ),
     "an address without a port": ({"network": {"server": "somewhere"}}, "network.server: "),
     "no time to wait": ({"network": {"wait_s": 0}}, "network.wait_s: "),

@@ -16,7 +16,7 @@ DECAY = {"training": {"optimizer": {"weight_decay": 0.1}}}
 REFUSED = {
     "more clients per round than clients": (
         {"horizontal": {"clients": 6, "clients_per_round": 7}},
-        "horizontal: clients_per_round: 7 is more than clients = 6; lower it",
+        "horizontal.clients_per_round: 7 is more than clients = 6; lower it",
     ),
     "unknown algorithm": (
         {"horizontal": {"algorithm": "scafold"}},

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.config import parse_config
-from vfl.reports.judge import cheapest_within, noise, pareto_front, reached, sent_bytes, target_score, train_macs
+from vfl.reports.judge import cheapest_within, lost, noise, pareto_front, reached, sent_bytes, target_score, train_macs
 from vfl.reports.runs import ReportedRun, Subject, Variant, load_subject
 from vfl.reports.tables import advice, settings_table, tables
 from vfl.reports.write import markdown
@@ -105,6 +105,13 @@ def test_there_is_no_advice_where_nothing_saves(sweep: Path):
     assert advice(plain) == ""
     assert next(each.title for each in tables(plain)) == "Settings"
     assert next(each.title for each in tables(subject)) == "What to choose"
+
+
+def test_where_all_that_saves_loses_too_much_the_advice_says_so(sweep: Path):
+    subject = load_subject(sweep)
+    worse = max(subject.variants, key=lambda each: lost(each, subject.reference))
+    alone = replace(subject, variants=(subject.reference, worse))
+    assert advice(alone) == f"Choose {subject.reference.label}: every cheaper setting is worse by more than 1.0 points."
 
 
 def test_the_advice_is_the_first_thing_said_and_names_the_command(sweep: Path):

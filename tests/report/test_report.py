@@ -12,12 +12,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from made_runs import vertical_rows, vertical_summary, write_run
 from PIL import Image
 
 from vfl.reports.figures import draw
 from vfl.reports.runs import Subject, Variant, load_subject, setting_label
 from vfl.reports.tables import choice_table, errors_table, settings_table, tables, time_table
-from vfl.reports.write import write_report
+from vfl.reports.write import about, write_report
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "report.py"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -119,7 +120,7 @@ def test_the_tables_have_the_numbers_of_the_runs(sweep: Path):
     assert errors["α 0.2, β 0.4"] == ("0.16", "0.2", "3.2", "6.4")
     times = {row[0]: row[1:] for row in time_table(subject).rows}
     assert times["α 0, β 0"] == ("4", "3.2 kB", "8 k", "2.0 s")
-    assert choice_table(subject).rows[2][:3] == ("2 points", "α 0, β 0.8 (saves 40.0 % and 0.0 %)", "88.90")
+    assert choice_table(subject).rows[2][:3] == ("2", "α 0, β 0.8 (saves 40.0 % and 0.0 %)", "88.90")
 
 
 def test_clients_are_summed_up_where_they_are_many(horizontal_run: Path, tmp_path: Path):
@@ -187,8 +188,18 @@ def test_runs_of_any_kinds_are_compared_by_name(one_run: Path, horizontal_run: P
     assert {"accuracy_run.png", "bytes.png", "macs.png", "bytes_by_round.png", "macs_by_round.png"} <= drawn
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| (one|horizontal) \| 1 \|", text, flags=re.MULTILINE) == ["one", "horizontal"]
-    assert "Vertical learning, 1 runs of 4 rounds on digits (all training samples), 4 parties, vgg16" in text
-    assert "Horizontal learning, 1 runs of 4 rounds on digits (all training samples), 20 clients, mlp" in text
+    assert "Vertical learning, 1 run of 4 rounds on digits (all training samples), 4 parties, vgg16" in text
+    assert "Horizontal learning, 1 run of 4 rounds on digits (all training samples), 20 clients, mlp" in text
+
+
+def test_runs_on_different_data_are_told_apart_and_none_is_advised(sweep: Path, tmp_path: Path):
+    other = {"data": {"dataset": {"kind": "mnist"}}}
+    summary = vertical_summary(0.6, 0.8, 0.99) | {"rounds": 7}
+    subject = load_subject(sweep, write_run(tmp_path / "other", other, vertical_rows(0.6, 0.8, 0.99), summary))
+    assert "18 runs of 4 rounds on digits" in about(subject)
+    assert "1 run of 7 rounds on mnist" in about(subject)
+    assert "What to choose" not in {each.title for each in tables(subject)}
+    assert "What to choose" in {each.title for each in tables(load_subject(sweep))}
 
 
 def test_a_sweep_and_a_run_are_compared_run_by_run(sweep: Path, one_run: Path):

@@ -134,6 +134,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping that a YAML file holds. Raises ConfigError, one line, where it holds none."""
     try:
         values = _load(path.read_text(encoding="utf-8"))
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder without a run's config.yaml; name a YAML file or a run") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except RecursionError:
@@ -228,6 +230,8 @@ def _one_line(error: dict[str, Any]) -> str:
         return f"{field}: is missing"
     if not field:
         return message
+    if error["type"] == "value_error" and re.match(r"\w+: ", message):
+        return f"{field}.{message}"  # a section that names its key itself
     named = isinstance(error["input"], str) and repr(error["input"]) in message
     told = error["type"] == "value_error" and ("(" in message or named)
     got = "" if told else f" (got {error['input']!r})"

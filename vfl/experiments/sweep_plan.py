@@ -155,6 +155,8 @@ def _parse(path: Path) -> SweepFile:
         if first["type"] == "extra_forbidden":
             known = [each.alias or name for name, each in SweepFile.model_fields.items()]
             raise ConfigError(f"{path}: {field}: unknown key{nearest(field, known)}") from None
+        if first["type"] == "missing":
+            raise ConfigError(f"{path}: {field}: is missing; if it is one experiment, use lvfl train") from None
         raise ConfigError(f"{path}: {field}: {first['msg'].lower()}") from None
 
 

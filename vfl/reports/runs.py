@@ -83,8 +83,9 @@ class Subject:
 
     @property
     def saves(self) -> bool:
-        """Whether several settings are compared of which one saves bytes or multiply-accumulates."""
-        return len(self.variants) > 1 and any(run.bytes_saved > 0 or run.macs_saved > 0 for run in self.runs)
+        """Whether several settings are compared, on the same data, of which one saves bytes or multiply-accumulates."""
+        several = len(self.variants) > 1 and len({run.config.data.dataset.kind for run in self.runs}) == 1
+        return several and any(run.bytes_saved > 0 or run.macs_saved > 0 for run in self.runs)
 
     def values(self, key: str) -> list[Any]:
         """Return the values of a setting, numbers ascending, others as they come."""
@@ -119,7 +120,8 @@ def load_subject(folder: Path, *others: Path) -> Subject:
     Raises ConfigError where no finished run is, or where metrics differ and accuracy is not one of all.
     """
     if others:
-        return load_runs([run for each in (folder, *others) for run in _run_folders(each)], folder)
+        each_once = dict.fromkeys(run for each in (folder, *others) for run in _run_folders(each))
+        return load_runs(list(each_once), folder)
     if (folder / "summary.json").exists():
         run = _load_run(folder, folder.resolve().name, {})
         return Subject(run.config.name, folder, (Variant(run.config.name, {}, (run,)),), ())

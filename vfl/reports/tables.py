@@ -183,7 +183,7 @@ def choice_table(subject: Subject, points: Sequence[float] = (0.5, 1.0, 2.0, 5.0
     costs = (sent_bytes, train_macs, joint_cost(subject))
     rows: list[tuple[str, ...]] = []
     for most in points:
-        cells = [f"{most:g} {_unit(subject)}"]
+        cells = [f"{most:g}"]
         for cost in costs:
             best = cheapest_within(subject, most, cost)
             cells += [f"{best.label} (saves {_saved(best)})", _score(best)]
@@ -193,7 +193,7 @@ def choice_table(subject: Subject, points: Sequence[float] = (0.5, 1.0, 2.0, 5.0
         f"costs within {TIE:.0%} of each other are ties, which go to the better. Saved is of bytes and of MACs."
     )
     score = axis(subject.metric)
-    headings = ("may be lost", "fewest bytes", score, "fewest MACs", score, "both", score)
+    headings = (f"may be lost ({_unit(subject)})", "fewest bytes", score, "fewest MACs", score, "both", score)
     return TableData("What to choose", caption, headings, rows)
 
 
@@ -201,8 +201,10 @@ def advice(subject: Subject, points: float = 1.0) -> str:
     """Return in one sentence what to train: cheapest in bytes and MACs together, at most so many points lost."""
     reference, best = subject.reference, cheapest_within(subject, points, joint_cost(subject))
     run = subject.folder / "runs" / best.runs[0].name
-    if best is reference or not subject.saves or not run.exists():
+    if not subject.saves or not run.exists():
         return ""
+    if best is reference:
+        return f"Choose {best.label}: every cheaper setting is worse by more than {points:.1f} {_unit(subject)}."
     remark = noise(best, reference)
     return (
         f"Choose {best.label}: it saves {_saved(best)} of bytes and multiply-accumulates at "
@@ -219,7 +221,8 @@ def _score(variant: Variant) -> str:
 def _change(variant: Variant, reference: Variant) -> str:
     """Return a signed change: of a share in points, of an error in percent of it."""
     worse = lost(variant, reference)
-    return f"{worse if variant.runs[0].metric in LOWER_IS_BETTER else -worse:+.2f}"
+    change = worse if variant.runs[0].metric in LOWER_IS_BETTER else -worse
+    return f"{round(change, 2) + 0.0:+.2f}"  # 0.0 takes the sign off a zero
 
 
 def _unit(subject: Subject) -> str:

@@ -87,22 +87,24 @@ def _pictures(text: Path) -> set[str]:
 
 
 def about(subject: Subject) -> str:
-    """Return in a sentence for each mode what was trained."""
-    by_mode: dict[str, list[ReportedRun]] = {}
+    """Return in a sentence for each mode and kind of data what was trained."""
+    alike: dict[tuple[str, str], list[ReportedRun]] = {}
     for run in sorted(subject.runs, key=lambda run: run not in subject.reference.runs):  # told of the reference's
-        by_mode.setdefault(run.config.mode, []).append(run)
-    return " ".join(_about(runs[0], len(runs)) for runs in by_mode.values())
+        alike.setdefault((run.config.mode, run.config.data.dataset.kind), []).append(run)
+    return " ".join(map(_about, alike.values()))
 
 
-def _about(run: ReportedRun, runs: int) -> str:
-    config = run.config
+def _about(runs: list[ReportedRun]) -> str:
+    run, config = runs[0], runs[0].config
+    rounds = " to ".join(map(str, sorted({f(each.summary["rounds"] for each in runs) for f in (min, max)})))
+    many = "runs" if len(runs) > 1 else "run"
     model = config.models.classifier.kind if run.simulated else config.models.feature.kind
     scale = config.models.feature.width
     width = "" if run.simulated or scale == 1 else f" of width {scale:g}"
     owners = f"{len(run.summary['parties'])} {'clients' if run.simulated else 'parties'}"
     samples = "all" if config.data.train_samples is None else str(config.data.train_samples)
     return (
-        f"{config.mode.capitalize()} learning, {runs} runs of {run.summary['rounds']} rounds on "
+        f"{config.mode.capitalize()} learning, {len(runs)} {many} of {rounds} rounds on "
         f"{config.data.dataset.kind} ({samples} training samples), {owners}, {model}{width}, "
         f"batch {config.training.batch_size}, on {config.device}."
     )

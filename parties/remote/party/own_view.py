@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from vfl.callbacks import JsonLines, ShowProgress
-from vfl.config import ExperimentConfig, dotted_settings, dump_config
+from vfl.config import ExperimentConfig, dump_config
 from vfl.costs import savings
 from vfl.loop import Metrics, Viewer
 from vfl.run_folder import read_rows
@@ -78,11 +78,12 @@ class OwnView:
     def close(self) -> None:
         """Show what is left, and end."""
         self._close_round()
+        span = "so far" if self.watching else "for this prediction"
         for callback in self.watching:
             callback.on_end(self)
         self.watching = []
         if self.given["embeddings"]:
-            self.console.print(f"{self.name} gave away so far: {self._account()}")
+            self.console.print(f"{self.name} gave away {span}: {self._account()}")
 
     def _start_round(self, request: Message) -> None:
         ordered = RoundStart.of(request)
@@ -112,7 +113,7 @@ class OwnView:
             f"downlink_bytes/{self.name}": "received {:,.0f} B",
             f"train_time_s/{self.name}": "{:.1f} s",
         }
-        board = TensorBoard(self.run_dir, dump_config(self.config), dotted_settings(self.config))
+        board = TensorBoard(self.run_dir, dump_config(self.config))  # page HParams: the server's row, with its results
         self.watching = [board, JsonLines(self.run_dir / "metrics.jsonl"), ShowProgress(self.console, shown)]
         for callback in self.watching:
             callback.on_start(self)
