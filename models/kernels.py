@@ -1,6 +1,6 @@
 """Which form of a layer is the fastest on the CPU: by its shape, its dtype and what the CPU has.
 
-Every choice was measured against PyTorch's own kernel (docs/results/benchmark, "by layer"). Choices for float32 do not
+Every choice was measured against PyTorch's own kernel (docs/results/benchmark/layers.md). Choices for float32 do not
 change: they are part of the bits of training.
 """
 
