@@ -72,7 +72,7 @@ def table(sweep: Path) -> bytes:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """Two nodes of one CPU each, "near" and "far"."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     cluster = import_module("ray.cluster_utils").Cluster(True, head_node_args={**LEAN, "node_name": "near"})
     cluster.far = cluster.add_node(node_name="far", **LEAN)
     yield cluster

@@ -221,6 +221,7 @@ def on_ray(address: str | None, jobs: int | None, resources: Resources) -> Gener
     Raises ConfigError, one line, where Ray is not installed, nothing of its kind answers, or versions differ.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read when it is imported
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of a Ray of our own: its runs are as urgent as local ones
     handler = signal.getsignal(signal.SIGTERM)  # which that replaces
     try:
         ray = import_module("ray")
