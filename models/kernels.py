@@ -1,7 +1,7 @@
 """Which form of a layer is the fastest on the CPU: by its shape, its dtype and what the CPU has.
 
-Every choice was measured against PyTorch's own kernel (docs/results/benchmark/layers.md). Choices for float32 do not
-change: they are part of the bits of training.
+Choices follow from measurements (docs/results/benchmark/layers.md). Those for float32 do not change: they are part of
+the bits of training.
 """
 
 from functools import lru_cache
