@@ -149,7 +149,9 @@ def least_level(goal: Goal, levels: Sequence[Ratios], choices: Mapping[str, Choi
 
 
 def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict[str, Ratios]:
-    """Return ``wanted``, but of every party the present ratios where a change is not worth it: noise moves nothing."""
+    """Return ``wanted``, but the present ratios, of all or some, where a change is not worth it: noise moves none."""
+    if sum(map(weigh, present.values())) - sum(map(weigh, wanted.values())) < WORTH and not goal.missed(present, LATE):
+        return dict(present)
     chosen = dict(wanted)
     for name in wanted:
         unchanged = chosen | {name: present[name]}

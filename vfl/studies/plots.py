@@ -51,8 +51,10 @@ def draw_panels(panels: Sequence[Panel], path: Path, title: str = "") -> None:
     rows = -(-len(panels) // columns)
     figure = new_figure(5.5 * columns, 3.6 * rows + 0.4)
     grid = figure.subplots(rows, columns, squeeze=False)
+    places = list(dict.fromkeys(method for panel in panels for method in panel.curves))
     for panel, axes in zip(panels, grid.flat, strict=False):
-        for position, (method, curves) in enumerate(panel.curves.items()):
+        for method, curves in panel.curves.items():
+            position = places.index(method)  # one style in all panels, also where one lacks a method
             across, values = _on_one_grid(curves, steps=panel.steps)
             drawstyle = "steps-post" if panel.steps else "default"
             style = curve_style(position, len(across))
@@ -65,7 +67,7 @@ def draw_panels(panels: Sequence[Panel], path: Path, title: str = "") -> None:
             axes.axvline(mark, color="0.35", linestyle=(0, (1, 2)), linewidth=1.4, zorder=0, label=label)
         axes.set_title(panel.title, fontsize=10)
         dress(axes, panel.across, panel.up)
-    legend_below(figure, grid[0, 0], LONGEST_LEGEND)  # the same in all panels
+    legend_below(figure, grid[0, 0], LONGEST_LEGEND)  # the first panel has all that any has
     if title:
         figure.suptitle(title)
     figure.savefig(path, dpi=130)
