@@ -132,7 +132,7 @@ def draw(config: ExperimentConfig, rows: Sequence[Row], path: Path) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="of the run and the plot")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ")
     parser.add_argument("--plot-only", action="store_true", help="train nothing")

@@ -1,4 +1,4 @@
-"""The controller deadline in four scenarios, beside every uniform pair of a grid and the best pairs by party.
+"""The controller deadline in four scenarios, beside every uniform pair of a grid and every pair by party that matters.
 
     python docs/results/controller/study.py CONFIG DIR --seeds 0,1,2 [--plots-only] [key=value ...]
 
@@ -9,11 +9,14 @@ what they counted. The same command goes on where it was interrupted.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, product
+from itertools import accumulate, chain, product
+from math import inf, isfinite
 from pathlib import Path
 from statistics import mean
+from typing import NamedTuple
 
 from parties.local import build_in_process
 from vfl.atomic import write_atomically
@@ -21,24 +24,72 @@ from vfl.callbacks import JsonLines
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr, whole_numbers
 from vfl.config import ExperimentConfig, load_config
 from vfl.devices import DeviceConfig, SimulationConfig
+from vfl.lightweighting.forecast import Forecast
+from vfl.lightweighting.schedule import Ratios
 from vfl.loop import TrainingLoop
 from vfl.reports.markdown import table
-from vfl.results import ACCURACY
 from vfl.run_folder import Row, write_summary
 from vfl.runtime import start_runtime
-from vfl.studies.plots import Panel, draw_panels
+from vfl.studies.plots import Panel, draw_bars, draw_panels
 from vfl.studies.runs import StudyResult, StudyRun, load_result
+from vfl.vertical.batches import steps_in_round
 
 ALPHAS, BETAS = (0.0, 0.3, 0.5, 0.7), (0.0, 0.3, 0.6, 0.85)
 DEADLINE: dict[str, object] = {"controller": "deadline", "seconds_per_exchange": "auto"}
-FINALISTS = {"uniform": ("0 0", "0.7 0.85", "0.7 0.3", "0.5 0.3"), "by_party": ("0.5 0.6",)}
-"""Of the fixed ratios none, and those that were the fastest of a scenario with the first seed: trained with all."""
-NONE, ORACLE = "none", "best by party"
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "deadline": ("ABCD", {}),
+    "deadline, alpha weight 3": ("AC", {"alpha_weight": 3.0}),
+    "deadline of 0.2 s, alpha weight 3": ("A", {"alpha_weight": 3.0, "seconds_per_exchange": 0.2}),
+}
+"""Controllers: the scenarios they are trained in, and their settings. Of the first its decisions are drawn."""
+UNIFORM, BY_PARTY = "uniform", "by party"
+BEST = "best uniform"
+NONE = (UNIFORM, "0 0")
+"""Study and method without lightweighting."""
+ORACLES = ("A", "D")
+"""Scenarios with unequal machines, of which all pairs by party are sought."""
+FINALISTS = 3
+"""All fixed ratios are trained with the first seed; of every scenario so many, then the fastest, with the others."""
+MATTERS = 1.01
+"""A ratio is not needed where the next lower one of the grid takes less than this many times the seconds."""
 PARTIES = tuple(f"party_{number}" for number in range(1, 5))
 SLOW_LINK = 250e3
 """2 Mbit/s."""
-TARGET = 0.95
-"""Of the final accuracy without lightweighting, mean over the seeds."""
+TARGETS = (0.9, 0.95)
+"""Shares of the final accuracy without lightweighting, mean over the seeds."""
+SMOOTHED = 3
+"""Rounds of which an accuracy is the mean."""
+
+
+class Fixed(NamedTuple):
+    """Ratios of a whole run: alpha of every party, and beta, which all share as everybody takes what all send."""
+
+    alphas: tuple[float, ...]
+    beta: float
+
+    @property
+    def method(self) -> str:
+        """Its name: one alpha where all have the same."""
+        alphas = self.alphas[:1] if len(set(self.alphas)) == 1 else self.alphas
+        return f"{','.join(f'{alpha:g}' for alpha in alphas)} {self.beta:g}"
+
+    @property
+    def study(self) -> str:
+        """Whether all have the same."""
+        return UNIFORM if len(set(self.alphas)) == 1 else BY_PARTY
+
+    def lower(self) -> Iterator["Fixed"]:
+        """Yield what has one ratio a step lower."""
+        for party, alpha in enumerate(self.alphas):
+            if alpha:
+                step = ALPHAS[ALPHAS.index(alpha) - 1]
+                yield Fixed((*self.alphas[:party], step, *self.alphas[party + 1 :]), self.beta)
+        if self.beta:
+            yield Fixed(self.alphas, BETAS[BETAS.index(self.beta) - 1])
+
+    def settings(self) -> dict[str, object]:
+        """Return them as the configuration has them."""
+        return {"alpha": dict(zip(PARTIES, self.alphas, strict=True)), "beta": self.beta}
 
 
 def scenarios(base: ExperimentConfig) -> dict[str, SimulationConfig]:
@@ -59,23 +110,51 @@ def scenarios(base: ExperimentConfig) -> dict[str, SimulationConfig]:
     return {name: SimulationConfig(device=equal, parties=each) for name, each in parties.items()}
 
 
-def plan(base: ExperimentConfig, seeds: Sequence[int]) -> list[StudyRun]:
-    """Return all runs: controllers, the grid, and the pairs by party that can matter in scenario A."""
-    settings: list[tuple[str, str, dict[str, object], SimulationConfig]] = []
-    for name, machines in scenarios(base).items():
-        settings.append((name, "deadline", DEADLINE, machines))
-    settings.append(("A", "deadline of 0.12 s", DEADLINE | {"seconds_per_exchange": 0.12}, scenarios(base)["A"]))
-    settings.append(("A", "deadline, alpha x3", DEADLINE | {"alpha_weight": 3.0}, scenarios(base)["A"]))
-    for alpha, beta in product(ALPHAS, BETAS):
-        settings.append(("uniform", f"{alpha:g} {beta:g}", {"alpha": alpha, "beta": beta}, SimulationConfig()))
-    for alpha, beta in product(ALPHAS[2:], BETAS[:3]):
-        own = {"alpha": {"party_2": alpha}, "beta": beta}
-        settings.append(("by_party", f"{alpha:g} {beta:g}", own, SimulationConfig()))
+def needed_pairs(forecast: Forecast, machines: SimulationConfig) -> list[Fixed]:
+    """Return the ratios of the grid of which each is needed: with any one lower a round would take longer."""
+    every = [Fixed(alphas, beta) for alphas in product(ALPHAS, repeat=len(PARTIES)) for beta in BETAS]
+    seconds = {each: _round_s(forecast, machines, each) for each in every}
+    return [each for each in every if all(seconds[low] > MATTERS * seconds[each] for low in each.lower())]
+
+
+def _round_s(forecast: Forecast, machines: SimulationConfig, fixed: Fixed) -> float:
+    """Return the seconds of a round on machines that do not change."""
+    betas = dict.fromkeys(PARTIES, fixed.beta)
+
+    def party_s(name: str, alpha: float) -> float:
+        device, cost = machines.of(name), forecast.cost(name, Ratios(alpha, fixed.beta), betas)
+        link_s = device.uplink_s(0, cost.uplink_bytes) + device.downlink_s(0, cost.downlink_bytes)
+        return device.compute_s(0, cost.macs) + link_s
+
+    return max(map(party_s, PARTIES, fixed.alphas))
+
+
+def promising(study: "Study", name: str, forecast: Forecast) -> list[Fixed]:
+    """Return the pairs by party that would beat the best uniform one if they took no more rounds than none does."""
+    machines, none = scenarios(study.base)[name], Fixed((0.0,) * len(PARTIES), 0.0)
+    to_s = {method: each.to_s(study.target()) for method, each in study.methods(name, UNIFORM).items()}
+    limit_s = min(to_s.values()) / to_s[NONE[1]] * _round_s(forecast, machines, none)
+    pairs = (each for each in needed_pairs(forecast, machines) if each.study == BY_PARTY)
+    return [each for each in pairs if _round_s(forecast, machines, each) < limit_s]
+
+
+def fixed_run(base: ExperimentConfig, fixed: Fixed, seed: int) -> StudyRun:
+    """Return the run of fixed ratios; the clock does not matter to it."""
+    config = _with(base, seed, fixed.settings(), SimulationConfig())
+    return StudyRun(fixed.study, fixed.method, seed, config)
+
+
+def uniform_pairs() -> list[Fixed]:
+    """Return the grid, none first."""
+    return [Fixed((alpha,) * len(PARTIES), beta) for alpha, beta in product(ALPHAS, BETAS)]
+
+
+def controlled_runs(base: ExperimentConfig, seed: int) -> list[StudyRun]:
+    """Return the controllers' runs."""
     return [
-        StudyRun(study, method, seed, _with(base, seed, ratios, machines))
-        for seed in seeds
-        for study, method, ratios, machines in settings
-        if seed == seeds[0] or study not in FINALISTS or method in FINALISTS[study]
+        StudyRun(name, method, seed, _with(base, seed, DEADLINE | own, scenarios(base)[name]))
+        for method, (names, own) in VARIANTS.items()
+        for name in names
     ]
 
 
@@ -98,7 +177,7 @@ def train(run: StudyRun, folder: Path) -> None:
 def clock(result: StudyResult, machines: SimulationConfig, base: ExperimentConfig) -> list[float]:
     """Return the seconds up to the end of every round on these machines, by what the run counted."""
     assert base.data.train_samples is not None
-    passes = 3 * (base.data.train_samples // base.training.batch_size) * base.training.batch_size
+    passes = 3 * base.training.batch_size * steps_in_round(base.training, base.data.train_samples)
 
     def party_s(row: Row, name: str) -> float:
         device, number = machines.of(name), int(row["round"])
@@ -109,111 +188,140 @@ def clock(result: StudyResult, machines: SimulationConfig, base: ExperimentConfi
     return list(accumulate(max(party_s(row, name) for name in PARTIES) for row in result.rows))
 
 
+@dataclass(frozen=True)
 class Method:
-    """Runs of one method in a scenario, a seed each, with their seconds."""
+    """Runs of one method in a scenario: seconds and accuracy after every round, a curve per seed."""
 
-    def __init__(self, runs: Sequence[StudyResult], machines: SimulationConfig, base: ExperimentConfig) -> None:
-        self.runs = runs
-        self.seconds = [clock(run, machines, base) for run in runs]
+    curves: Sequence[tuple[Sequence[float], Sequence[float]]]
 
-    def to_target_s(self, target: float) -> float | None:
-        """Return the mean seconds until the accuracy first was the target; None where a seed never was."""
-        reached = [run.round_reaching(target) for run in self.runs]  # positions among the rows
-        known = [self.seconds[seed][index] for seed, index in enumerate(reached) if index is not None]
-        return mean(known) if len(known) == len(reached) else None
+    @property
+    def mean(self) -> list[tuple[float, float]]:
+        """Return seconds and accuracy after every round, means over the seeds."""
+        rounds = zip(*(zip(*curve, strict=True) for curve in self.curves), strict=True)
+        return [(mean(second for second, _ in each), mean(accuracy for _, accuracy in each)) for each in rounds]
+
+    def to_s(self, target: float) -> float:
+        """Return the seconds until the mean accuracy first was the target, infinite if it never was."""
+        return next((second for second, accuracy in self.mean if accuracy >= target), inf)
 
     def at_s(self, limit_s: float) -> float:
-        """Return the mean accuracy after the last round that ended within some seconds; 0 before the first."""
-        ended = [sum(second <= limit_s for second in seconds) for seconds in self.seconds]
-        return mean(
-            run.rows[rounds - 1][ACCURACY] if rounds else 0.0 for run, rounds in zip(self.runs, ended, strict=True)
-        )
-
-    def curves(self) -> list[tuple[list[float], list[float]]]:
-        """Return accuracy in percent over seconds, a curve per seed."""
-        return [
-            (seconds, [100 * a for a in run.accuracies]) for run, seconds in zip(self.runs, self.seconds, strict=True)
-        ]
+        """Return the mean accuracy of the last round within some seconds; 0 before the first."""
+        return [0.0, *(accuracy for second, accuracy in self.mean if second <= limit_s)][-1]
 
 
-def compare(name: str, results: Sequence[StudyResult], base: ExperimentConfig, target: float) -> dict[str, Method]:
-    """Return the methods of a scenario: none, the uniform pair and the pairs by party that are fastest, controllers."""
-    machines = scenarios(base)[name]
-
-    def methods(study: str) -> dict[str, Method]:
-        found = dict.fromkeys(result.method for result in results if result.study == study)
-        return {
-            each: Method([r for r in results if (r.study, r.method) == (study, each)], machines, base) for each in found
-        }
-
-    def fastest(candidates: dict[str, Method]) -> tuple[str, Method]:
-        """Return the fastest with the first seed, which all have."""
-        first = {each: Method(method.runs[:1], machines, base) for each, method in candidates.items()}
-        best = min(first, key=lambda each: first[each].to_target_s(target) or float("inf"))
-        return best, candidates[best]
-
-    uniform = methods("uniform")
-    best, pair = fastest({each: method for each, method in uniform.items() if each != "0 0"})
-    shown = {NONE: uniform["0 0"], f"best uniform ({best})": pair}
-    if name == "A":  # alpha matters to the slow party alone, beta to all, whose embeddings the slow link takes
-        best, pair = fastest(methods("by_party") | {f"0 {beta:g}": uniform[f"0 {beta:g}"] for beta in BETAS})
-        shown[f"{ORACLE} ({best})"] = pair
-    return shown | methods(name)
+def smoothed(run: StudyResult) -> list[float]:
+    """Return the accuracy of every round, the mean with the ones just before."""
+    accuracies = run.accuracies
+    return [mean(accuracies[max(0, end - SMOOTHED) : end]) for end in range(1, len(accuracies) + 1)]
 
 
-def write_page(folder: Path, runs: Sequence[StudyRun], base: ExperimentConfig) -> int:
-    """Write the tables and the plots of the runs that are finished; return how many they are."""
-    results = [
-        load_result(run, folder / "runs") for run in runs if (folder / "runs" / run.folder / "summary.json").exists()
-    ]
-    target = TARGET * mean(each.score for each in results if (each.study, each.method) == ("uniform", "0 0"))
-    lines = [f"{len(results)} of {len(runs)} runs. Target: test accuracy {target:.1%}.\n"]
+@dataclass(frozen=True)
+class Study:
+    """What is finished, and how it is compared."""
+
+    base: ExperimentConfig
+    seeds: Sequence[int]
+    results: Sequence[StudyResult]
+
+    def target(self, share: float = TARGETS[-1]) -> float:
+        """Return a share of the final accuracy without lightweighting."""
+        return share * mean(smoothed(each)[-1] for each in self.results if (each.study, each.method) == NONE)
+
+    def methods(self, scenario: str, *studies: str, share: float = TARGETS[-1]) -> dict[str, Method]:
+        """Return the methods of some studies that all seeds have, with a scenario's seconds, the fastest first."""
+        machines = scenarios(self.base)[scenario]
+        curves: dict[str, list[tuple[list[float], list[float]]]] = {}
+        for result in self.results:
+            if result.study in studies:
+                curve = clock(result, machines, self.base), smoothed(result)
+                curves.setdefault(result.method, []).append(curve)
+        found = {name: Method(each) for name, each in curves.items() if len(each) == len(self.seeds)}
+        return dict(sorted(found.items(), key=lambda item: item[1].to_s(self.target(share))))
+
+    def compared(self, scenario: str, share: float) -> dict[str, tuple[str, Method]]:
+        """Return none, the fastest uniform pair, the fastest of all fixed ratios, and the controllers, named."""
+        uniform = self.methods(scenario, UNIFORM, share=share)
+        every = self.methods(scenario, UNIFORM, BY_PARTY, share=share)
+        shown = {"none": ("", uniform[NONE[1]])}
+        shown[BEST] = next((name, each) for name, each in uniform.items() if name != NONE[1])
+        if scenario in ORACLES:
+            shown["best by party"] = next(iter(every.items()))
+        controllers = self.methods(scenario, scenario)
+        return shown | {name: ("", controllers[name]) for name in VARIANTS if name in controllers}
+
+
+def finalists(study: Study) -> list[str]:
+    """Return none and what is fastest with the first seed: in every scenario, of the uniform pairs and by party."""
+    kinds = [(name, UNIFORM) for name in scenarios(study.base)] + [(name, BY_PARTY) for name in ORACLES]
+    fastest = (list(study.methods(name, kind))[:FINALISTS] for name, kind in kinds)
+    return list(dict.fromkeys([NONE[1], *chain.from_iterable(fastest)]))
+
+
+def write_page(folder: Path, study: Study) -> None:
+    """Write the tables and the plots of what is finished."""
+    lines = [f"{len(study.results)} runs, seeds {', '.join(map(str, study.seeds))}.\n"]
     panels: list[Panel] = []
-    for name in scenarios(base):
-        methods = compare(name, results, base, target)
-        end_s = mean(seconds[-1] for seconds in methods["deadline"].seconds)
-        none_s = methods[NONE].to_target_s(target)
-        rows = [
-            (
-                method,
-                str(len(each.runs)),
-                "not reached" if (to_s := each.to_target_s(target)) is None else f"{to_s:.1f} s",
-                "" if to_s is None or none_s is None else f"{to_s / none_s:.2f}",
-                f"{each.at_s(end_s):.1%}",
-            )
-            for method, each in methods.items()
-        ]
-        headings = ("method", "seeds", "to the target", "of none", f"accuracy after {end_s:.0f} s")
-        lines += [f"## Scenario {name}\n", *table(headings, rows), ""]
-        panels.append(
-            Panel(
-                f"Scenario {name}",
-                "simulated time (s)",
-                "test accuracy (%)",
-                {m: e.curves() for m, e in methods.items()},
-            )
-        )
+    for name in scenarios(study.base):
+        lines += [f"## Scenario {name}\n", *_comparison(study, name), "", *_fixed(study, name), ""]
+        curves = {
+            method: [(s, [100 * a for a in up]) for s, up in each.curves]
+            for method, (_, each) in study.compared(name, TARGETS[-1]).items()
+        }
+        panels.append(Panel(f"Scenario {name}", "simulated time (s)", "test accuracy (%)", curves))
     draw_panels(panels, folder / "accuracy.png")
-    draw_decisions(folder, [each for each in results if each.method == "deadline"])
+    draw_decisions(folder, study.results)
     write_atomically(folder / "tables.md", "\n".join(lines))
-    return len(results)
+
+
+def _comparison(study: Study, scenario: str) -> list[str]:
+    """Return a table: for every target each method's seconds, and how many times the best uniform pair's they are."""
+    by_target = {share: study.compared(scenario, share) for share in TARGETS}
+    rows = {method: [method] for method in by_target[TARGETS[-1]]}
+    for share, methods in by_target.items():
+        best_s = methods[BEST][1].to_s(study.target(share))
+        for method, (own, each) in methods.items():
+            to_s = each.to_s(study.target(share))
+            times = f"{to_s / best_s:.2f}" if isfinite(to_s) else ""
+            rows[method] += [f"{_seconds(to_s)} ({own})" if own else _seconds(to_s), times]
+    last = by_target[TARGETS[-1]]
+    end_s = next(method.mean[-1][0] for name, (_, method) in last.items() if name in VARIANTS)
+    for method, (_, each) in last.items():
+        rows[method].append(f"{each.at_s(end_s):.1%}")
+    targets = [heading for share in TARGETS for heading in (f"to {study.target(share):.1%} (s)", "of best uniform")]
+    return table(("method", *targets, f"after {end_s:.0f} s"), list(rows.values()))
+
+
+def _fixed(study: Study, scenario: str) -> list[str]:
+    """Return the fixed ratios by the seconds they take to the last target."""
+    methods = study.methods(scenario, UNIFORM, *([BY_PARTY] if scenario in ORACLES else []))
+    return [f"- {name}: {_seconds(each.to_s(study.target()))}" for name, each in methods.items()]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f}" if isfinite(seconds) else "never"
 
 
 def draw_decisions(folder: Path, results: Sequence[StudyResult]) -> None:
-    """Draw ratios and seconds of every party over the rounds, of the first seed of A and C."""
+    """Draw what every party was given and took over the rounds of A and C, and A's seconds before and after."""
+    first = {study: next(each for each in results if each.study == study).rows for study in ("A", "C")}
     for quantity, label in (("alpha", "alpha"), ("beta", "beta"), ("exchange_s", "seconds of an exchange")):
         panels: list[Panel] = []
-        for study in ("A", "C"):
-            rows = next(each for each in results if each.study == study).rows
+        for study, rows in first.items():
             across = [row["round"] for row in rows]
             curves = {name: [(across, [row[f"{quantity}/{name}"] for row in rows])] for name in PARTIES}
             panels.append(Panel(f"Scenario {study}", "round", label, curves, steps=True))
         draw_panels(panels, folder / f"{quantity}.png")
+    ends = {"in the first round": first["A"][0], "in the last round": first["A"][-1]}
+    groups = {
+        f"seconds of an exchange {when}": {name: row[f"exchange_s/{name}"] for name in PARTIES}
+        for when, row in ends.items()
+    }
+    draw_bars(groups, folder / "before_after.png")
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__)
     parser.add_argument("config", type=Path, metavar="CONFIG", help="digits.yaml or cifar10.yaml beside this file")
     parser.add_argument("folder", type=Path, metavar="DIR", help="of the runs and the results")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ")
@@ -222,17 +330,47 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_intermixed_args()
 
 
+class Trainer:
+    """Trains what is missing of some runs, and reads all of them.
+
+    Args:
+        folder: of the runs.
+        train: whether to; otherwise only what is finished is read.
+        console: hears of every training.
+    """
+
+    def __init__(self, folder: Path, console: ShowConsole, *, train: bool) -> None:
+        self.folder = folder
+        self.console = console
+        self.train = train
+
+    def results(self, runs: Sequence[StudyRun]) -> list[StudyResult]:
+        """Return those of the runs that are finished."""
+        for run in runs if self.train else ():
+            if not (self.folder / run.folder / "summary.json").exists():
+                train(run, self.folder / run.folder)
+                self.console.print(f"{run.folder}: {load_result(run, self.folder).score:.2%}")
+        finished = [run for run in runs if (self.folder / run.folder / "summary.json").exists()]
+        return [load_result(run, self.folder) for run in finished]
+
+
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train what is missing and write the page."""
-    base = load_config(arguments.config, arguments.overrides)
-    runs = plan(base, arguments.seeds)
-    for run in runs:
-        folder = arguments.folder / "runs" / run.folder
-        if not arguments.plots_only and not (folder / "summary.json").exists():
-            train(run, folder)
-            console.print(f"{run.folder}: {load_result(run, arguments.folder / 'runs').score:.2%}")
-    console.print(f"{write_page(arguments.folder, runs, base)} of {len(runs)} runs: {arguments.folder / 'tables.md'}")
+    base, (first, *others) = load_config(arguments.config, arguments.overrides), arguments.seeds
+    trainer = Trainer(arguments.folder / "runs", console, train=not arguments.plots_only)
+    fixed = {each.method: each for each in uniform_pairs()}
+    alone = trainer.results([fixed_run(base, each, first) for each in fixed.values()])
+    forecast = build_in_process(base, start_runtime(base)).forecast
+    for name in ORACLES:
+        pairs = promising(Study(base, (first,), alone), name, forecast)
+        fixed |= {each.method: each for each in pairs}
+        alone += trainer.results([fixed_run(base, each, first) for each in pairs])
+    finals = finalists(Study(base, (first,), alone))
+    results = alone + trainer.results([fixed_run(base, fixed[each], seed) for seed in others for each in finals])
+    results += trainer.results([run for seed in arguments.seeds for run in controlled_runs(base, seed)])
+    write_page(arguments.folder, Study(base, arguments.seeds, results))
+    console.print(f"{len(results)} runs: {arguments.folder / 'tables.md'}")
     return DONE
 
 
