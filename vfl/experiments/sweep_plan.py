@@ -157,7 +157,7 @@ def _parse(path: Path) -> SweepFile:
             raise ConfigError(f"{path}: {field}: unknown key{nearest(field, known)}") from None
         if first["type"] == "missing":
             raise ConfigError(f"{path}: {field}: is missing; if it is one experiment, use lvfl train") from None
-        raise ConfigError(f"{path}: {field}: {first['msg'].lower()}") from None
+        raise ConfigError(f"{path}: {field}: {first['msg'].removeprefix('Value error, ').lower()}") from None
 
 
 def _points(path: Path, file: SweepFile) -> tuple[Settings, ...]:
