@@ -50,7 +50,7 @@ class TrainingConfig(Section):
     head_sync: Annotated[Literal["replay", "broadcast"], REPLAYED] = "replay"
     """labels shared only. replay: the head travels once per round and parties replay the server's steps;
     broadcast: it travels at every exchange."""
-    staleness: Annotated[Literal[0, 1, 2], SHARED] = 0
+    staleness: Annotated[Literal[0, 1, 2], BeforeValidator(strict_int), SHARED] = 0
     """Exchanges of a round by which parties are ahead: they embed while an update travels, and what they embed lacks so
     many of the latest updates. 0 waits for each one."""
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
