@@ -70,7 +70,9 @@ class Workers(Alone):
         backend = "nccl" if device == "cuda" else "gloo"
         self._together(lambda: dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s)))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._spoken = dist.new_group(backend="gloo", timeout=PATIENCE)
+        spoken = dist.new_group(backend="gloo", timeout=PATIENCE)
+        assert isinstance(spoken, dist.ProcessGroup), "all workers are members"
+        self._spoken = spoken
         self._asked = 0
         self._digest = ""
 

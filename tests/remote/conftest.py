@@ -100,9 +100,7 @@ class Federation:
         self.running: dict[str, int] = {}
         self.codes: dict[str, list[int]] = {name: [] for name in self.names}
 
-    def start(
-        self, name: str, *strikes: Strike, extra: tuple[str, ...] = (), environment: dict[str, str] | None = None
-    ) -> None:
+    def start(self, name: str, *strikes: Strike, extra: tuple[str, ...] = ()) -> None:
         """Start a process; a server that has begun before resumes."""
         config = str(self.folder / f"{name}.yaml")
         if name == SERVER:
@@ -110,7 +108,7 @@ class Federation:
             argv += ["--resume"] if (self.run_dir / "config.yaml").exists() else []
         else:
             argv = [str(ROOT / "scripts/party.py"), config, "--party", name, "--run-dir", str(self.folder / name)]
-        self.launch(name, [*argv, *extra], *strikes, environment=environment)
+        self.launch(name, [*argv, *extra], *strikes)
 
     def launch(
         self, name: str, argv: Sequence[str], *strikes: Strike, environment: dict[str, str] | None = None

@@ -60,7 +60,8 @@ class Team(Single):
             return
         gradients = [weights.grad for weights in model.parameters() if weights.grad is not None]
         total = self.workers.sum(torch.cat([gradient.flatten() for gradient in gradients]))
-        for gradient, summed in zip(gradients, total.split([each.numel() for each in gradients]), strict=True):
+        parts = torch.split(total, [gradient.numel() for gradient in gradients])
+        for gradient, summed in zip(gradients, parts, strict=True):
             gradient.copy_(summed.view_as(gradient))
 
     def _normalize(self, samples: int, layer: BatchNorm, part: Tensor) -> Tensor:
