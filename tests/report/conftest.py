@@ -49,4 +49,5 @@ def horizontal_run(tmp_path: Path) -> Path:
     client = {"uplink_bytes": 10, "downlink_bytes": 12, "train_macs": 200, "train_time_s": 1.0}
     clients = {f"client_{number}": client | {"samples": number} for number in range(1, 21)}
     summary = vertical_summary(0.0, 0.0, 0.8) | {"simulated_time_s": 8.0, "parties": clients}
-    return write_run(tmp_path / "horizontal", {"mode": "horizontal"}, rows, summary)
+    settings = {"mode": "horizontal", "horizontal": {"clients": 20}}
+    return write_run(tmp_path / "horizontal", settings, rows, summary)

@@ -79,7 +79,7 @@ def settings_table(subject: Subject) -> TableData:
             )
         )
     caption = (
-        f"{title(subject.metric)} is that of the test split at the end, mean over the seeds (lowest to highest); "
+        f"The {title(subject.metric)} is that of the test split at the end, mean over the seeds (lowest to highest); "
         f"its change is against {reference.label}. Bytes are all that training exchanged, both ways; MACs the "
         "multiply-accumulates of training the parties' models; saved is against the same steps without lightweighting."
     )

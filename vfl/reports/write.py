@@ -101,7 +101,8 @@ def _about(runs: list[ReportedRun]) -> str:
     model = config.models.classifier.kind if run.simulated else config.models.feature.kind
     scale = config.models.feature.width
     width = "" if run.simulated or scale == 1 else f" of width {scale:g}"
-    owners = f"{len(run.summary['parties'])} {'clients' if run.simulated else 'parties'}"
+    parties = f"{len(run.summary['parties'])} parties"
+    owners = f"{config.horizontal.clients} clients" if run.simulated else parties
     samples = "all" if config.data.train_samples is None else str(config.data.train_samples)
     return (
         f"{config.mode.capitalize()} learning, {len(runs)} {many} of {rounds} rounds on "
