@@ -185,7 +185,8 @@ class Dialer:
                 raise ValueError(f"the hello is too large ({error_text(error)}); shorten the settings") from None
             if explained := await asyncio.to_thread(self.explain):
                 raise ValueError(explained) from None
-            raise _NotNow(error_text(error)) from None
+            nobody = isinstance(error, ConnectionRefusedError)
+            raise _NotNow("nobody listens there" if nobody else error_text(error)) from None
 
     async def _trusted(self) -> TlsFiles | None:
         """Return our identity, which trusts the server's present certificate alone; None for plaintext.
