@@ -99,7 +99,7 @@ def test_what_does_not_go_with_the_labels_is_one_line(sections, classes, line):
 
 def test_a_headline_begins_with_the_metric_and_knows_older_summaries():
     two = {"metric": "auc", "test_metrics": {"accuracy": 0.5, "auc": 0.75, "f1": 0.1, "ks": 0.25}}
-    assert headline(two) == "test AUC 0.75, KS 0.25, accuracy 50.00%"
+    assert headline(two) == "test AUC 0.7500, KS 0.2500, accuracy 50.00%"
     assert headline({"test_accuracy": 0.9123}) == "test accuracy 91.23%"
     assert is_better("rmse", 1.0, 2.0)
     assert is_better("auc", 0.8, 0.7)

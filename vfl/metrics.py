@@ -57,7 +57,9 @@ def title(metric: str) -> str:
 
 def shown(metric: str, value: float) -> str:
     """Return a metric's value as people write it."""
-    return f"{value:.2%}" if metric == "accuracy" else f"{value:.4g}"
+    if metric == "accuracy":
+        return f"{value:.2%}"
+    return f"{value:.4g}" if metric in LOWER_IS_BETTER else f"{value:.4f}"
 
 
 def two_class_metrics(scores_N: Tensor, labels_N: Tensor, threshold: float) -> dict[str, float]:

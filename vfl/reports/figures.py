@@ -43,22 +43,28 @@ class Drawing:
 
 def draw(subject: Subject) -> list[Drawing]:
     """Draw what there is to be seen of a run or a sweep."""
-    drawings = [*_scores(subject), *_ratios(subject)]
+    drawings = [*(_scores(subject) if subject.followed else []), *_ratios(subject)]
     if len(subject.variants) > 1:
         drawings += [
             _scatter(subject, "bytes", "Bytes sent in training, both ways", "B", sent_bytes),
             _scatter(subject, "macs", "Multiply-accumulates of training", "", train_macs),
             *_grid(subject),
         ]
-    if len(subject.variants) <= MOST_CURVES:
+    if subject.followed and len(subject.variants) <= MOST_CURVES:
         drawings += _spent(subject)
-    return drawings + _subsets(subject) + ([] if subject.simulated else _errors(subject))
+    return drawings + _subsets(subject) + (_errors(subject) if subject.lightweights else [])
 
 
 def _subsets(subject: Subject) -> list[Drawing]:
     variants = tested_variants(subject)
     heading = f"{_score(subject)} that is lost without a party"
-    return [Drawing("subsets", heading, CAPTION, draw_lost(subject, variants))] if variants else []
+    if not variants:
+        return []
+    figure, axes = _figure("Party that is away", f"Lost {axis(subject.metric)}")
+    draw_lost(axes, variants[:MOST_CURVES])
+    if len(variants) > 1:
+        _legend(figure, axes)
+    return [Drawing("subsets", heading, CAPTION, figure)]
 
 
 def _scores(subject: Subject) -> list[Drawing]:
@@ -73,14 +79,19 @@ def _scores(subject: Subject) -> list[Drawing]:
         labels = [setting_label(key, variant.settings.get(key)) for variant in variants]
         heading = f"{_score(subject)} for every {key_label(key)}" + (f" ({fixed})" if fixed else "")
         name = f"{subject.metric}_{key.rpartition('.')[2]}"
-        drawings.append(_curves(name, heading, _PAPER.get(key, ""), variants, labels))
+        drawings.append(_curves(name, heading, _alone(subject, key), variants, labels))
     return drawings
 
 
-_PAPER = {
-    ALPHA: "As the paper's Fig. 3a: pruning alone.",
-    BETA: "As the paper's Fig. 3b: sparsification alone.",
-}
+def _alone(subject: Subject, key: str) -> str:
+    """Return what is said of one setting's curves."""
+    captions = {ALPHA: ("3a", "pruning alone."), BETA: ("3b", "sparsification alone.")}
+    return _beside(subject, *captions[key]) if key in captions else ""
+
+
+def _beside(subject: Subject, number: str, caption: str) -> str:
+    """Return a caption that names the figure of the LVFL paper, where its models were trained."""
+    return f"As the paper's Fig. {number}: {caption}" if subject.as_paper else caption[0].upper() + caption[1:]
 
 
 def _methods(subject: Subject) -> list[Drawing]:
@@ -92,10 +103,10 @@ def _methods(subject: Subject) -> list[Drawing]:
     found = {label: subject.find(settings) for label, settings in chosen.items()}
     there = {label: variant for label, variant in found.items() if variant is not None}
     caption = (
-        f"As the paper's Fig. 2: no lightweighting (NL), pruning alone (PL, {setting_label(ALPHA, high[ALPHA])}), "
+        f"no lightweighting (NL), pruning alone (PL, {setting_label(ALPHA, high[ALPHA])}), "
         f"sparsification alone (ML, {setting_label(BETA, high[BETA])}), both (L)."
     )
-    return [_curves("methods", "Methods", caption, list(there.values()), list(there))]
+    return [_curves("methods", "Methods", _beside(subject, "2", caption), list(there.values()), list(there))]
 
 
 def _curves(
@@ -125,7 +136,7 @@ def _curves(
 def _ratios(subject: Subject) -> list[Drawing]:
     """Draw alpha and beta over the rounds of a single run that lightweights."""
     run = subject.runs[0]
-    if len(subject.variants) > 1 or subject.simulated:
+    if len(subject.variants) > 1 or not subject.lightweights:
         return []
     figure, axes = _figure("Round", "Ratio, mean over the parties")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -135,7 +146,8 @@ def _ratios(subject: Subject) -> list[Drawing]:
         axes.step(rounds, values, where="mid", label=label, **curve_style(position, len(rounds)))
     axes.set_ylim(-0.02, 1)
     _legend(figure, axes)
-    return [Drawing("ratios", "Lightweighting ratios", "As the paper's Fig. 2.", figure)]
+    caption = _beside(subject, "2", "what the parties left out.")
+    return [Drawing("ratios", "Lightweighting ratios", caption, figure)]
 
 
 def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[[Variant], float]) -> Drawing:
@@ -272,7 +284,7 @@ def _errors(subject: Subject) -> list[Drawing]:
             label = setting_label(other, group) if fixed else symbol
             axes.plot(*zip(*known, strict=True), label=label, **curve_style(position, len(known)))
         _legend(figure, axes)
-        caption = "Corollary 1's sums of the ratios are in the table below."
+        caption = "Corollary 1's sums of the ratios are in the table below." if subject.as_paper else ""
         drawings.append(Drawing(name, f"{symbol} against {key_label(key)}", caption, figure))
     return drawings
 

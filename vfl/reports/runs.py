@@ -87,6 +87,23 @@ class Subject:
         several = len(self.variants) > 1 and len({run.config.data.dataset.kind for run in self.runs}) == 1
         return several and any(run.bytes_saved > 0 or run.macs_saved > 0 for run in self.runs)
 
+    @property
+    def lightweights(self) -> bool:
+        """Whether anything was pruned, or left out of what is sent, in one run at least."""
+        return any(
+            run.omega() or run.psi() or run.corollary_sum("alpha") or run.corollary_sum("beta") for run in self.runs
+        )
+
+    @property
+    def followed(self) -> bool:
+        """Whether a run was tested more than once, so that there are curves."""
+        return any(len(run.curve) > 1 for run in self.runs)
+
+    @property
+    def as_paper(self) -> bool:
+        """Whether the models are those of the LVFL paper's figures, so that its figures are what to look at beside."""
+        return all(run.config.models.feature.kind.startswith("vgg") for run in self.runs)
+
     def values(self, key: str) -> list[Any]:
         """Return the values of a setting, numbers ascending, others as they come."""
         found: list[Any] = []

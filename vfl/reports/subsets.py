@@ -4,14 +4,16 @@
 
 from statistics import mean
 
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
-from vfl.metrics import axis, drawn, shown
+from vfl.metrics import drawn, shown
 from vfl.reports.runs import Subject, Variant
-from vfl.reports.style import COLORS, dress, legend_below, new_figure
+from vfl.reports.style import COLORS
 from vfl.vertical.subsets import AND, lost_without
 
 CAPTION = "As if the others were away, by the placeholders that the models learned (zeros where they learned none)."
+LETTERS_ACROSS = 30
+"""Of parties' names, that have room side by side."""
 
 
 def tested_variants(subject: Subject) -> list[Variant]:
@@ -19,21 +21,17 @@ def tested_variants(subject: Subject) -> list[Variant]:
     return [each for each in subject.variants if all("subsets" in run.summary for run in each.runs)]
 
 
-def draw_lost(subject: Subject, variants: list[Variant]) -> Figure:
+def draw_lost(axes: Axes, variants: list[Variant]) -> None:
     """Draw a bar per party and setting: what the metric loses without the party, mean over the seeds."""
-    figure = new_figure(6.4, 3.6)
-    axes = figure.subplots()
-    width = 0.8 / min(len(variants), len(COLORS))
-    for position, variant in enumerate(variants[: len(COLORS)]):
+    width = 0.8 / len(variants)
+    for position, variant in enumerate(variants):
         lost = _lost(variant)
         places = [place + width * position for place in range(len(lost))]
         axes.bar(places, list(lost.values()), width, label=variant.label, color=COLORS[position])
     names = list(_lost(variants[0]))
-    axes.set_xticks([place + (0.8 - width) / 2 for place in range(len(names))], names)
-    dress(axes, "Party that is away", f"Lost {axis(subject.metric)}")
-    if len(variants) > 1:
-        legend_below(figure, axes, 3)
-    return figure
+    crowded = sum(map(len, names)) > LETTERS_ACROSS
+    middles = [place + (0.8 - width) / 2 for place in range(len(names))]
+    axes.set_xticks(middles, names, rotation=30 if crowded else 0, ha="right" if crowded else "center")
 
 
 def subset_rows(variants: list[Variant]) -> list[tuple[str, ...]]:

@@ -45,8 +45,9 @@ class TableData:
 def tables(subject: Subject) -> list[TableData]:
     """Return the tables that apply, those of the parties apart."""
     choice = [choice_table(subject)] if subject.saves else []
-    errors = [] if subject.simulated else [errors_table(subject)]
-    return [*choice, settings_table(subject), time_table(subject), *_subsets_table(subject), *errors]
+    errors = [errors_table(subject)] if subject.lightweights else []
+    time = [time_table(subject)] if subject.followed else []
+    return [*choice, settings_table(subject), *time, *_subsets_table(subject), *errors]
 
 
 def _subsets_table(subject: Subject) -> list[TableData]:
@@ -112,22 +113,29 @@ def time_table(subject: Subject) -> TableData:
 
 
 def errors_table(subject: Subject) -> TableData:
-    """Return the errors that lightweighting made, and the sums with which Corollary 1's bound grows."""
-    quantities: tuple[Quantity, ...] = (
-        lambda run: run.omega(),
-        lambda run: run.psi(),
-        lambda run: run.corollary_sum("alpha"),
-        lambda run: run.corollary_sum("beta"),
-    )
-    rows = [
-        (variant.label, *(_number(variant.mean(quantity)) for quantity in quantities)) for variant in subject.variants
-    ]
+    """Return the errors that lightweighting made; of the paper's models also the sums of Corollary 1's bound."""
+    title, quantities = "Errors that lightweighting made", _ERRORS
     caption = (
         "Ω is the squared error that sparsification made, mean over rounds and parties; Ψ the one that pruning made, "
-        "summed over the rounds, mean over the parties. The bound of the LVFL paper's Corollary 1 grows with the sums "
-        "of α and β over all rounds and parties."
+        "summed over the rounds, mean over the parties."
     )
-    return TableData("Errors and Corollary 1", caption, ("setting", "Ω", "Ψ", "sum of α", "sum of β"), rows)
+    if subject.as_paper:
+        title, quantities = "Errors and Corollary 1", _ERRORS | _COROLLARY
+        caption += (
+            " The bound of the LVFL paper's Corollary 1 grows with the sums of α and β over all rounds and parties."
+        )
+    rows = [
+        (variant.label, *(_number(variant.mean(quantity)) for quantity in quantities.values()))
+        for variant in subject.variants
+    ]
+    return TableData(title, caption, ("setting", *quantities), rows)
+
+
+_ERRORS: dict[str, Quantity] = {"Ω": lambda run: run.omega(), "Ψ": lambda run: run.psi()}
+_COROLLARY: dict[str, Quantity] = {
+    "sum of α": lambda run: run.corollary_sum("alpha"),
+    "sum of β": lambda run: run.corollary_sum("beta"),
+}
 
 
 def party_tables(subject: Subject) -> list[TableData]:
