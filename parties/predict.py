@@ -20,6 +20,7 @@ from vfl.data.prediction_files import unknown_labels
 from vfl.data.source import NewSamples, open_source
 from vfl.data.split import split_data
 from vfl.errors import PeerLost
+from vfl.metrics import shown, title
 from vfl.registry import nearest
 
 WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean"]
@@ -34,8 +35,8 @@ class Prediction:
     """None where they are not known."""
     probabilities_NC: Tensor
     classes: tuple[str, ...]
-    accuracies: Mapping[str, float]
-    """By what they are of; none without labels."""
+    scores: Mapping[str, str]
+    """The metric by which models are compared, as people write it, by what it is of; none without labels."""
     keys: tuple[Sequence[str], ...] = ()
     """Of tables: key columns and keys, as in `NewSamples`."""
     present: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
@@ -108,14 +109,14 @@ def zero_embeddings(server: HeadServer, names: Collection[str]) -> dict[str, Ten
     return {receiver.sender: torch.zeros(receiver.width) for receiver in server.receivers if receiver.sender in names}
 
 
-def accuracy(probabilities_NC: Tensor, labels_N: Tensor) -> float:
-    """Return the share of samples whose most probable class is their label."""
-    return float((probabilities_NC.argmax(dim=1) == labels_N).double().mean())
-
-
-def accuracy_name(absent: Collection[str], when_absent: WhenAbsent) -> str:
-    """Return what an accuracy is of."""
-    return f"accuracy without {', '.join(absent)} ({when_absent})" if absent else "accuracy"
+def scores_of(
+    server: HeadServer, predictions_NC: Tensor, labels_N: Tensor, absent: Collection[str], when_absent: WhenAbsent
+) -> dict[str, str]:
+    """Return how good predictions are, by the metric of the task."""
+    task = server.trainer.task
+    value = shown(task.metric, task.metrics(predictions_NC, labels_N)[task.metric])
+    without = f" without {', '.join(absent)} ({when_absent})" if absent else ""
+    return {f"{title(task.metric)}{without}": value}
 
 
 def predict_in_process(
@@ -128,7 +129,7 @@ def predict_in_process(
     """Predict the test samples, those of a file, or new rows of owners' tables, with all parties in this process.
 
     Parties in ``absent`` are not asked; their mean embedding is what the server would have kept from before. Test
-    samples that a party has no row for are as in evaluations. With labels known, the accuracy with all parties is there
+    samples that a party has no row for are as in evaluations. With labels known, the score with all parties is there
     for comparison. Raises as ``load_trained``, ``check_absent`` and ``Source.read_samples``.
     """
     server = load_trained(run_dir)
@@ -142,12 +143,12 @@ def predict_in_process(
         use_samples(server, samples)
         ids_N, labels_N = samples.whole.ids, samples.whole.labels
     probabilities_NC = predict(server, absent, embeddings_instead(server, absent, when_absent))
-    accuracies: dict[str, float] = {}
+    scores: dict[str, str] = {}
     if labels_N is not None:
-        accuracies[accuracy_name(absent, when_absent)] = accuracy(probabilities_NC, labels_N)
+        scores = scores_of(server, probabilities_NC, labels_N, absent, when_absent)
         if absent:
-            accuracies["with all parties"] = accuracy(predict(server), labels_N)
-    return Prediction(ids_N, labels_N, probabilities_NC, classes, accuracies)
+            (scores["with all parties"],) = scores_of(server, predict(server), labels_N, (), when_absent).values()
+    return Prediction(ids_N, labels_N, probabilities_NC, classes, scores)
 
 
 def _predict_tables(

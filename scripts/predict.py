@@ -121,12 +121,12 @@ def labels_table(tables: dict[str, Path]) -> Path:
 
 
 def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:
-    """Write the table and show the accuracies."""
+    """Write the table and show the scores."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(prediction.rows())
     write_atomically(path, text.getvalue())
-    if prediction.accuracies:
-        console.print(", ".join(f"{name} {value:.2%}" for name, value in prediction.accuracies.items()))
+    if prediction.scores:
+        console.print(", ".join(f"{name} {value}" for name, value in prediction.scores.items()))
     console.print(f"{len(prediction.ids_N)} predictions: {path}")
 
 

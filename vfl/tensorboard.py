@@ -14,6 +14,7 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from vfl.loop import Metrics, Viewer, Watched
+from vfl.metrics import title as metric_title
 from vfl.results import CLOCK
 from vfl.tensorboard_hparams import hparams_summaries
 
@@ -43,6 +44,7 @@ BY_PARTY = "by party"
 FrontPage = Mapping[str, str]
 """The charts on which the page opens, with a line per run: tag by title. The columns of the page HParams as well."""
 REACHED = {"test accuracy": "accuracy/test"}
+"""Stands first; where models are compared by another metric it gives way to that."""
 
 
 class TensorBoard(Viewer):
@@ -81,6 +83,7 @@ class TensorBoard(Viewer):
         """Write the round; the first one of a session opens the event files and purges what it will write again."""
         if self.writer is None:
             self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
+            self.front_page = _opening(self.front_page, loop.metric)
             self._owners = {} if self.varied else self._open_owners(self.writer, owners_of(metrics), round_index)
             self._describe(self.writer, metrics)
         _write(self.writer, metrics, round_index, metrics.get(CLOCK))
@@ -154,7 +157,7 @@ def layout(metrics: Metrics, page: FrontPage, owners: Iterable[str] = ()) -> Lay
     TensorBoard puts the layouts of several runs together, equal charts once: so what a chart shows does not depend on
     what else a run has. A run's first round may have no evaluation yet.
     """
-    front = {title: tag for title, tag in page.items() if tag in metrics or tag == "accuracy/test"}
+    front = {title: tag for title, tag in page.items() if tag in metrics or tag.endswith("/test")}
     shares = dict.fromkeys(tag for name in owners for tag in of_owner(metrics, name))
     names = dict.fromkeys(tag.partition("/")[0] for tag in metrics if tag not in {*front.values(), *shares})
     sections = {
@@ -167,6 +170,11 @@ def layout(metrics: Metrics, page: FrontPage, owners: Iterable[str] = ()) -> Lay
         for title, charts in sections.items()
         if charts
     }
+
+
+def _opening(page: FrontPage, metric: str) -> FrontPage:
+    rest = {title: tag for title, tag in page.items() if tag not in REACHED.values()}
+    return {f"test {metric_title(metric)}": f"{metric}/test"} | rest
 
 
 def _all_but(name: str, tags: Iterable[str]) -> str:

@@ -18,7 +18,6 @@ from shorthand import load_dataset
 
 from parties.predict import (
     WhenAbsent,
-    accuracy,
     predict,
     predict_in_process,
     use_samples,
@@ -59,7 +58,7 @@ def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
     probabilities_NC = predict(server)
     assert probabilities_NC.shape == (40, CLASSES)
     torch.testing.assert_close(probabilities_NC.sum(dim=1), torch.ones(40))
-    assert accuracy(probabilities_NC, server.test_labels_N) == read_summary(trained)["test_accuracy"]
+    assert server.trainer.task.metrics(probabilities_NC, server.test_labels_N) == read_summary(trained)["test_metrics"]
     assert parties_of(server)[0].pruner.alpha_max == 0.4
 
 
@@ -91,7 +90,7 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
         expected_NC = server.outputs(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)
         predicted = predict_in_process(trained, None, ["party_2"], choice)
         torch.testing.assert_close(predicted.probabilities_NC, expected_NC)
-        assert list(predicted.accuracies) == [f"accuracy without party_2 ({choice})", "with all parties"]
+        assert list(predicted.scores) == [f"accuracy without party_2 ({choice})", "with all parties"]
     with pytest.raises(PeerLost, match="party_2 is absent"):
         predict_in_process(trained, None, ["party_2"], "refuse")
     with pytest.raises(ConfigError, match="did you mean 'party_2'"):

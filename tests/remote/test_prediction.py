@@ -93,7 +93,7 @@ def test_five_processes_predict_the_bits_of_one(trained_with, labels: str):
     expected = predict_in_process(federation.run_dir, None, [], "refuse")
     assert rows == as_text(expected)
     summary = json.loads((federation.run_dir / "summary.json").read_text())
-    assert expected.accuracies == {"accuracy": summary["test_accuracy"]}
+    assert expected.scores == {"accuracy": f"{summary['test_accuracy']:.2%}"}
     assert expected.labels_N is not None
     loss = F.nll_loss(expected.probabilities_NC.log(), expected.labels_N)
     assert float(loss) == pytest.approx(summary["test_loss"], rel=1e-5)  # as it was evaluated, sparsified or not

@@ -18,10 +18,9 @@ from parties.head_server import HeadServer
 from parties.predict import (
     Prediction,
     WhenAbsent,
-    accuracy,
-    accuracy_name,
     check_absent,
     predict,
+    scores_of,
     zero_embeddings,
 )
 from parties.remote.joining import Expected, Terms
@@ -145,12 +144,12 @@ class PredictionServer:
         instead = zero_embeddings(server, absent) if self.when_absent == "zeros" else means
         probabilities_NC = predict(server, absent, instead)
         self.means.keep(server)
-        accuracies: dict[str, float] = {}
+        scores: dict[str, str] = {}
         if self.labels_N is not None:
-            accuracies[accuracy_name(absent, self.when_absent)] = accuracy(probabilities_NC, self.labels_N)
+            scores = scores_of(server, probabilities_NC, self.labels_N, absent, self.when_absent)
         everywhere = torch.ones(len(self.ids_N), dtype=torch.bool)
         present = {name: everywhere for name in names if name in connections} if self.keys else {}
-        return Prediction(self.ids_N, self.labels_N, probabilities_NC, self.classes, accuracies, self.keys, present)
+        return Prediction(self.ids_N, self.labels_N, probabilities_NC, self.classes, scores, self.keys, present)
 
     def _build(self, connections: dict[str, PartyConnection], session: int) -> HeadServer:
         """Return the server as after training, with the samples to predict in place of the test samples."""
