@@ -1,4 +1,4 @@
-"""Look at a table before it is used: lvfl describe FILE [--out FILE.yaml].
+"""Look at a table before it is used: lvfl describe FILE [--label COLUMN] [--out FILE.yaml].
 
 Shows type, missing share, different values and range of every column, warns of constant columns, keys and dates, and
 writes what an owner edits and names under data.tables (default: FILE's name with .yaml; it never leaves the owner).
@@ -18,6 +18,7 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(__doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV, gzipped CSV or Parquet")
+    parser.add_argument("--label", metavar="COLUMN", help="what is to be predicted: no feature")
     parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="where to; a file that is there is refused")
     return parser.parse_args()
 
@@ -33,12 +34,15 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         raise ValueError(f"--out: {out} exists already; name another file")
     with console.status(f"reading {arguments.file}") as status:
         summaries = describe_table(arguments.file, None, lambda rows: status.update(f"{rows:,} rows read"))
+    if arguments.label not in (None, *(each.name for each in summaries)):
+        raise ValueError(f"--label: {arguments.file} has no column {arguments.label!r}")
     table = Table("column", "proposed", "missing", "values", "range", "")
     for each in summaries:
         kind, warning = each.proposal()
+        kind, warning = ("label", "") if each.name == arguments.label else (kind, warning)
         table.add_row(each.name, kind, f"{each.missing / each.rows:.1%}", each.distinct, each.range, warning)
     console.print(table)
-    write_atomically(out, proposed_yaml(arguments.file, summaries, out.parent))
+    write_atomically(out, proposed_yaml(arguments.file, summaries, out.parent, arguments.label))
     console.print(f"{summaries[0].rows:,} rows; edit {out}, and name it under data.tables")
     return DONE
 

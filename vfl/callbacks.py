@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -33,10 +33,14 @@ class JsonLines(Viewer):
         kept = "".join(row for number, row in rows.items() if number < loop.next_round)
         write_atomically(self.path, kept)
         self._written = hashlib.sha256(kept.encode())
-        lost = [number for number in range(loop.next_round) if number not in rows]
+        lost = self.lost(rows, loop.next_round)
         if lost or self._saved not in (None, self._written.hexdigest()):
             what = f"rounds {lost} are damaged or missing" if lost else "a row is not as it was written"
             warnings.warn(f"{self.path}: {what}; the checkpoints are whole, training goes on", stacklevel=2)
+
+    def lost(self, rows: Collection[float], next_round: int) -> list[int]:
+        """Return the rounds before the next one that have no row."""
+        return [number for number in range(next_round) if number not in rows]
 
     def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Append the round."""

@@ -116,6 +116,7 @@ def test_a_dropped_party_returns_to_a_server_that_was_started_again(federate):
     rows = rows_of(federation)
     assert [row["uplink_bytes/party_2"] > 0 for row in rows] == [True, True, False, False, True]
     assert rows[4]["alpha/party_2"] == 0.5
+    assert "missing" not in federation.log("party_2")  # rows of the rounds that were trained without it
 
 
 def test_what_is_under_way_when_a_party_is_lost_is_the_stand_ins_to_answer():

@@ -4,6 +4,7 @@ Beside its checkpoints a party's folder then has ``metrics.jsonl`` and TensorBoa
 party, and under ``given`` the totals since round 0.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -19,6 +20,14 @@ from vfl.wire.control import Report, RoundStart, SampleRange
 from vfl.wire.messages import MEASURING, Kind, Message, PartKind
 
 OF_REPORT = ("alpha", "beta", "macs_per_sample", "parameters", "omega", "psi")
+
+
+class OwnRows(JsonLines):
+    """A party's rows: it has none of the rounds that were trained without it, under ``network.on_party_loss: drop``."""
+
+    def lost(self, rows: Collection[float], next_round: int) -> list[int]:
+        """Return none: no row says of a round before it that the party took part."""
+        return []
 
 
 class OwnView:
@@ -114,7 +123,7 @@ class OwnView:
             f"train_time_s/{self.name}": "{:.1f} s",
         }
         board = TensorBoard(self.run_dir, dump_config(self.config))  # page HParams: the server's row, with its results
-        self.watching = [board, JsonLines(self.run_dir / "metrics.jsonl"), ShowProgress(self.console, shown)]
+        self.watching = [board, OwnRows(self.run_dir / "metrics.jsonl"), ShowProgress(self.console, shown)]
         for callback in self.watching:
             callback.on_start(self)
 

@@ -2,14 +2,16 @@
 
 import gzip
 import warnings
+from pathlib import Path
 
 import pytest
+import yaml
 
 from vfl.config import parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import ColumnKind, read_table
-from vfl.data.tables.describe import describe_table, propose_features
+from vfl.data.tables.describe import describe_table, propose_features, proposed_yaml
 
 HEAD = b"k,a,b\n"
 KINDS: dict[str, ColumnKind] = {"a": "number", "b": "category"}
@@ -161,3 +163,12 @@ def test_ten_thousand_categories_are_no_feature(tmp_path):
     path.write_text("k,c\n" + "".join(f"{row},c{row % 10_001}\n" for row in range(30_000)))
     (summary,) = describe_table(path, ["c"])
     assert (summary.proposal()[0], summary.distinct) == ("ignore", "over 10,000")
+
+
+def test_a_label_is_proposed_as_the_label_and_no_feature(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    path.write_text("id,age,late\n" + "\n".join(f"c{row},{row % 7},{row % 2}" for row in range(30)))
+    proposed = yaml.safe_load(proposed_yaml(path, describe_table(path), tmp_path, "late"))
+    assert proposed["key"] == "id"
+    assert proposed["label"] == "late"
+    assert proposed["features"] == {"id": "ignore", "age": "number"}

@@ -150,19 +150,22 @@ def propose_features(path: Path, left_out: Sequence[str]) -> tuple[dict[str, Col
     return kinds, lines
 
 
-def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary], folder: Path) -> str:
+def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary], folder: Path, label: str | None = None) -> str:
     """Return what an owner edits, for a file in ``folder``: its ``data.tables.OWNER``. JSON's strings are YAML's."""
-    keys = [each.name for each in summaries if each.looks_like_key()]
+    features = [each for each in summaries if each.name != label]
+    keys = [each.name for each in features if each.looks_like_key()]
     lines = [
         f"# {summaries[0].rows:,} rows; each column is a number, a category, or ignored",
         f"file: {json.dumps(os.path.relpath(path, folder), ensure_ascii=False)}",
         f"key: {json.dumps(keys[0], ensure_ascii=False)}"
         if keys
         else "key:   # COLUMN or [COLUMNS] by which a row is known",
-        "# label: COLUMN   # at the owner of the labels; take it out of features",
+        "# label: COLUMN   # at the owner of the labels; take it out of features"
+        if label is None
+        else f"label: {json.dumps(label, ensure_ascii=False)}",
         "features:",
     ]
-    for each in summaries:
+    for each in features:
         kind, warning = each.proposal()
         seen = f"{each.missing / each.rows:.1%} missing, {each.distinct} values: {each.range}"
         note = " ".join(f"{seen}; {warning}".rstrip("; ").split())
