@@ -16,6 +16,7 @@ import yaml
 
 from parties.remote.supervisor import SERVER
 from parties.remote.together import prepare, process_configs
+from vfl.atomic import write_atomically
 from vfl.checkpoint import CheckpointStore
 from vfl.config import ExperimentConfig, dump_config, parse_config
 from vfl.run_folder import PROCESSES
@@ -99,6 +100,17 @@ class Federation:
         self.names = (SERVER, *self.config.parties)
         self.running: dict[str, int] = {}
         self.codes: dict[str, list[int]] = {name: [] for name in self.names}
+
+    def own_tables(self, leader: str) -> None:
+        """Let every process know its own table alone, the server that of the labels, as on machines of their own."""
+        for name in self.names:
+            path = self.folder / f"{name}.yaml"
+            values = yaml.safe_load(path.read_text())
+            values["data"]["file"] = None
+            holder = leader if name == SERVER else name
+            tables = values["data"]["tables"]
+            values["data"]["tables"] = {owner: tables[owner] if owner == holder else {} for owner in tables}
+            write_atomically(path, yaml.safe_dump(values, sort_keys=False))
 
     def start(self, name: str, *strikes: Strike, extra: tuple[str, ...] = ()) -> None:
         """Start a process; a server that has begun before resumes."""

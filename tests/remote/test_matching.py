@@ -13,7 +13,7 @@ from vfl.config import parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.match import read_match
 
-from .conftest import ROOT, Federation, Strike, Zygote
+from .conftest import ROOT, Federation, Strike, Zygote, train_in_process
 
 OWNERS = ("bank", "shop", "club")
 TIMING = {"heartbeat_s": 0.3, "silence_s": 30, "wait_s": 60}
@@ -34,7 +34,7 @@ class Matching(Federation):
             tables[name] = {"file": str(folder / f"{name}.csv"), "key": "id", "match": str(folder / f"{name}.match")}
             tables[name]["features"] = {"amount": "number"}
         tables["bank"]["label"] = "left"
-        data = {"dataset": {"kind": "tables"}, "tables": tables}
+        self.data = data = {"dataset": {"kind": "tables"}, "tables": tables}
         self.config = parse_config({"name": "m", "threads": 1, "data": data, "network": TIMING})
         self.configs = networked(self.config, folder)
         make_keys(self.config, folder, self.configs)
@@ -101,6 +101,30 @@ def test_an_owner_of_another_join_is_refused_and_a_slow_one_is_waited_for(zygote
         assert "done at" in matching.log(SERVER)
     finally:
         matching.close()
+
+
+def test_a_left_join_trains_over_processes_to_the_bits_of_one(zygote, federate, tmp_path):
+    matching = Matching(zygote, tmp_path / "m")
+    try:
+        for name in matching.names:
+            matching.start(name, extra=("data.join=left",))
+        matching.finish()
+        assert {codes[-1] for codes in matching.codes.values()} == {0}, matching.logs()
+    finally:
+        matching.close()
+    federation = federate(
+        data=matching.data | {"join": "left", "train_samples": None, "test_samples": None},
+        models={"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 8}},
+        training={"labels": "server", "party_dropout": 0.2},
+    )
+    federation.own_tables("bank")
+    federation.run()
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    outcome = federation.outcome()
+    assert outcome == train_in_process(federation.config, tmp_path / "whole")
+    held = {name: read_match(tmp_path / "m" / f"{name}.match", name).rows for name in OWNERS}
+    assert [min(rows) for rows in held.values()] == [0, -1, -1]  # the others have no row for some of the bank's
+    assert outcome["summary"]["parties"]["shop"]["bytes_by_kind"]["downlink"]["presence"] > 0
 
 
 def test_a_match_does_without_pytorch():

@@ -4,12 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from rich.console import Console
 
 from parties.predict import predict_in_process
 from parties.remote.supervisor import SERVER
-from vfl.atomic import write_atomically
 from vfl.experiments.run import run_experiment
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -41,7 +39,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     models = {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 8}}
     training = {"labels": "server", "optimizer": {"kind": "adam", "learning_rate": 0.01, "momentum": 0.0}}
     federation = federate(data=data, models=models, training=training)
-    own_files(federation)
+    federation.own_tables("bank")
     federation.run()
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
     summary = run_experiment(federation.config, tmp_path / "whole", resume=False, console=Console(quiet=True)).summary
@@ -59,16 +57,3 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     text = "".join(",".join(map(str, row)) + "\n" for row in expected.rows())
     assert out.read_text() == text
     assert text.splitlines()[1].endswith(",bank+shop")
-
-
-def own_files(federation) -> None:
-    """Let every process know its own table alone, as owners on machines of their own would."""
-    for name in federation.names:
-        path = federation.folder / f"{name}.yaml"
-        values = yaml.safe_load(path.read_text())
-        values["data"]["file"] = None
-        holder = "bank" if name == SERVER else name
-        values["data"]["tables"] = {
-            owner: table if owner == holder else {} for owner, table in values["data"]["tables"].items()
-        }
-        write_atomically(path, yaml.safe_dump(values, sort_keys=False))
