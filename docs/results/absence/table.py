@@ -1,7 +1,7 @@
 """Write what party_dropout costs and buys, from a sweep with evaluation.subsets: python table.py SWEEP.
 
-A line per party_dropout, of the finished runs: accuracy with all parties, over all sets of parties, and by how many
-are there; mean over the seeds and, of the first two, the sample standard deviation.
+A line per party_dropout, of the finished runs: the metric by which they are compared (%) with all parties, over all
+sets of parties, and by how many are there; mean over the seeds and, of the first two, the sample standard deviation.
 """
 
 import json
@@ -11,12 +11,12 @@ from statistics import mean, stdev
 
 
 def by_size(run: Path) -> dict[int, float]:
-    """Return the mean accuracy (%) of a run's sets of each size; under 0 that of all sets."""
-    subsets = json.loads((run / "summary.json").read_text())["subsets"]
+    """Return the mean score (%) of a run's sets of each size; under 0 that of all sets."""
+    summary = json.loads((run / "summary.json").read_text())
     sizes: dict[int, list[float]] = {}
-    for parties, values in subsets.items():
+    for parties, values in summary["subsets"].items():
         for size in (0, parties.count("+") + 1):
-            sizes.setdefault(size, []).append(100 * values["accuracy"])
+            sizes.setdefault(size, []).append(100 * values[summary["metric"]])
     return {size: mean(values) for size, values in sizes.items()}
 
 
