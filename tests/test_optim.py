@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from vfl.config import OptimizerConfig
-from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state
+from vfl.optim import SGD, Adam, build_optimizer, load_optimizer_state, optimizer_state
 
 SETTINGS = [
     {"momentum": 0.0},
@@ -31,15 +31,17 @@ def model(layout: torch.memory_format) -> nn.Module:
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_steps_are_those_of_torch_bit_for_bit(settings, layout):
     own, other = model(layout), model(layout)
-    optimizer = build_optimizer(own, OptimizerConfig(learning_rate=0.1, **settings))
+    config = OptimizerConfig(learning_rate=0.1, **settings)
+    optimizer = build_optimizer(own, config)
     fused = layout == torch.contiguous_format
     kind = settings.get("kind", "sgd")
     own_settings = {key: value for key, value in settings.items() if key != "kind"}
     reference = CLASSES[kind](other.parameters(), lr=0.1, fused=fused, **own_settings)
+    assert isinstance(optimizer, SGD | Adam)
     assert optimizer.fused == fused
     for seed in range(4):
         if seed == 2:  # as a resumed run
-            saved, optimizer = optimizer_state(optimizer, own), build_optimizer(own, optimizer.config)
+            saved, optimizer = optimizer_state(optimizer, own), build_optimizer(own, config)
             load_optimizer_state(optimizer, own, saved)
         batch = torch.randn(5, 2, 8, 8, generator=torch.Generator().manual_seed(seed))
         for module, each in ((own, optimizer), (other, reference)):
