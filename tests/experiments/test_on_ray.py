@@ -135,6 +135,19 @@ def test_bad_input_is_one_line_and_nothing_is_left(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "touch", lambda _: no_space())
         assert refused(ray) == f"--out: {tmp_path / 'out'} cannot be written (No space left on device)"
+    ray.resources = Resources(cpus=64)
+    sweep = load_sweep(write(tmp_path, {"settings": {"threads": 64}, **SEARCH}))
+    assert refused(ray) == "resources: no node has room for a run, which asks for 64 CPU; ask for less"
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode != 0,
+    reason="no mount namespaces here: no node that sees other folders",
+)
+def test_a_folder_that_a_node_does_not_see_is_found_before_anything_is_trained(
+    cluster: Any, ray: OnRay, tmp_path: Path
+):
+    sweep = load_sweep(write(tmp_path, GRID))
     blind = subprocess.Popen(
         [
             *("unshare", "-rm", "sh", "-c"),
@@ -147,15 +160,13 @@ def test_bad_input_is_one_line_and_nothing_is_left(
     )
     try:
         wait_until(lambda: len(ray._nodes()) == 3)
-        assert "does not see" in (said := refused(ray))
-        assert said.endswith(f"{tmp_path / 'out' / 'runs'}; use a folder that all nodes share")
+        with pytest.raises(ConfigError, match=f"does not see {tmp_path / 'out' / 'runs'}; use a folder that all"):
+            train_sweep(sweep, tmp_path / "out", ray, Console(quiet=True), keep_checkpoints=False)
+        assert not (tmp_path / "out").exists()
     finally:
         os.killpg(blind.pid, signal.SIGTERM)
         blind.wait()
     wait_until(lambda: len(ray._nodes()) == 2)
-    ray.resources = Resources(cpus=64)
-    sweep = load_sweep(write(tmp_path, {"settings": {"threads": 64}, **SEARCH}))
-    assert refused(ray) == "resources: no node has room for a run, which asks for 64 CPU; ask for less"
 
 
 def no_space() -> None:
