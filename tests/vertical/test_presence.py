@@ -96,8 +96,15 @@ def with_gaps(split: Split) -> Split:
     return Split(tuple(parties), LabelData(split.labels.classes, train, test))
 
 
+Removed = dict[str, list[int]]
+"""Filters of a party's model, by layer."""
+
+
 class Joint(nn.Module):
-    """One joint model, by hand: rows of a party that takes no part reach no model, a placeholder is in their place."""
+    """One joint model, by hand: rows of a party that takes no part reach no model, a placeholder is in their place.
+
+    Nothing is pruned: removed filters are masked, from the exchange on in which the parties remove them.
+    """
 
     def __init__(self, server: HeadServer, parties: list[FeatureParty]) -> None:
         super().__init__()
@@ -113,14 +120,21 @@ class Joint(nn.Module):
         head.register_parameter("placeholder", self.placeholder)
         self.optimizers = [build_optimizer(module, config) for module in (*self.models, head)]
         self.sizes: set[int] = set()
+        self.masked: list[tuple[torch.Tensor, list[int]]] = []
 
-    def step(self, rows_B: torch.Tensor, present_BK: torch.Tensor) -> None:
+    def step(self, rows_B: torch.Tensor, present_BK: torch.Tensor, removed: list[Removed], labels: str) -> None:
         parts = [self.embed(k, rows_B, present_BK[:, k].tolist()) for k in range(4)]
+        for part in parts:
+            part.retain_grad()
         self.zero_grad()
         F.cross_entropy(self.head(torch.cat(parts, 1)), self.labels_N[rows_B]).backward()
+        if removed:
+            self.prune(removed)
+            self.descend_masked(rows_B, present_BK, parts, labels)
         for optimizer, takes_part in zip(self.optimizers, [*present_BK.any(0), True], strict=True):
             if takes_part:
                 optimizer.step()
+        self.mask()
 
     def embed(self, k: int, rows_B: torch.Tensor, present: list[bool]) -> torch.Tensor:
         own = [row for row, here in zip(rows_B.tolist(), present, strict=True) if here]
@@ -129,24 +143,55 @@ class Joint(nn.Module):
         embedded = iter(self.models[k](self.images[k][own]) if own else ())
         return torch.stack([next(embedded) if here else self.placeholder[8 * k : 8 * k + 8] for here in present])
 
+    def prune(self, removed: list[Removed]) -> None:
+        """Mask the filters that the parties removed, and what normalises them."""
+        for model, layers in zip(self.models, removed, strict=True):
+            modules = dict(model.named_modules())
+            order = list(modules)
+            for name, filters in layers.items():
+                norm = modules[order[order.index(name) + 1]]
+                self.masked += [(value, filters) for each in (modules[name], norm) for value in each.parameters()]
+        self.mask()
+
+    @torch.no_grad()
+    def mask(self) -> None:
+        for parameter, filters in self.masked:
+            parameter[filters] = 0
+
+    def descend_masked(
+        self, rows_B: torch.Tensor, present_BK: torch.Tensor, parts: list[torch.Tensor], labels: str
+    ) -> None:
+        """Take the masked models' gradients; what the others and the head know is from before."""
+        sent = [part.detach() for part in parts]
+        for k, model in enumerate(self.models):
+            own = self.embed(k, rows_B, present_BK[:, k].tolist())
+            loss = (own * parts[k].grad).sum()
+            if labels == "shared":
+                loss = F.cross_entropy(self.head(torch.cat([*sent[:k], own, *sent[k + 1 :]], 1)), self.labels_N[rows_B])
+            if present_BK[:, k].any():
+                model.zero_grad()
+                loss.backward(inputs=list(model.parameters()))
+
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
-def test_training_with_missing_rows_equals_the_joint_model_with_placeholders(build_gaps, labels: str):
+def test_training_with_missing_rows_equals_the_joint_masked_model_with_placeholders(build_gaps, labels: str):
     optimizer = {"learning_rate": 0.01, "momentum": 0.9}
     training = {"rounds": 4, "batch_size": 16, "labels": labels, "party_dropout": 0.2, "optimizer": optimizer}
-    server, parties = build_gaps(training=training)
+    server, parties = build_gaps(training=training, lightweighting={"alpha": {3: 0.4}})
     joint = Joint(server, parties)
     for round_index in range(6):
         server.train_round(round_index)
-        for rows_B, present_BK in zip(server.batches(round_index), server.present, strict=True):
-            joint.step(rows_B, present_BK)
+        removed = [party.pruner.state_dict()["history"][0]["removed"] for party in parties if round_index == 3]
+        for exchange, rows_B in enumerate(server.batches(round_index)):
+            joint.step(rows_B, server.present[exchange], removed if exchange == 0 else [], labels)
     assert {0, 1} < joint.sizes
     expected = joint.head.state_dict() | {"placeholder": joint.placeholder}
-    for module, weights in [(server.trainer.head, expected)] + [
-        (party.model, model.state_dict()) for party, model in zip(parties, joint.models, strict=True)
-    ]:
-        for name, value in module.state_dict().items():
-            torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=1e-5)
+    for name, value in server.trainer.head.state_dict().items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
+    for party, model in zip(parties, joint.models, strict=True):
+        assert party.macs < party.unpruned_macs
+        images = party.train.features
+        torch.testing.assert_close(party.model.eval()(images), model.eval()(images), rtol=1e-4, atol=1e-5)
     assert joint.placeholder.detach().abs().min() > 0
 
 
