@@ -165,7 +165,9 @@ class Joint(nn.Module):
         sent = [part.detach() for part in parts]
         for k, model in enumerate(self.models):
             own = self.embed(k, rows_B, present_BK[:, k].tolist())
-            loss = (own * parts[k].grad).sum()
+            gradient = parts[k].grad
+            assert gradient is not None
+            loss = (own * gradient).sum()
             if labels == "shared":
                 loss = F.cross_entropy(self.head(torch.cat([*sent[:k], own, *sent[k + 1 :]], 1)), self.labels_N[rows_B])
             if present_BK[:, k].any():
