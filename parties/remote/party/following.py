@@ -17,7 +17,7 @@ from vfl.wire.messages import Kind, read_header
 from vfl.wire.parcel import Parcel
 from vfl.workers import Alone, Workers
 
-TRAINING = frozenset({Kind.START_ROUND, Kind.EMBED, Kind.END_ROUND})
+TRAINING = frozenset({Kind.START_ROUND, Kind.EMBED, Kind.UPDATE, Kind.END_ROUND})
 """Requests that all processes answer; to look at the model takes one."""
 _LENGTH = struct.Struct("<I")
 
