@@ -1,5 +1,6 @@
 """The optimizer as both sides use it, with a state that names parameters instead of counting them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ _PREFIXES = {"momentum_buffer": "", "exp_avg": "exp_avg/", "exp_avg_sq": "exp_av
 """What stands before a parameter's name in the saved state, by what the optimizer keeps of it."""
 
 
-class _Rule:
+class _Rule(ABC):
     """An optimizer of ``torch.optim`` by its function, so its bits, with ``param_groups`` and ``state`` as there.
 
     The classes themselves are not used because the first object of one imports PyTorch's compiler, which takes two
@@ -46,8 +47,8 @@ class _Rule:
             gradients = {each: each.grad for each in group["params"] if each.grad is not None}
             self._move([*gradients], [*gradients.values()], group["lr"])
 
-    def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None: ...
 
 
 class SGD(_Rule):
