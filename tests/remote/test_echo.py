@@ -1,9 +1,12 @@
-"""The processes between which round trips are timed: what they send back is what came."""
+"""The processes that benchmarks time: what is sent comes back, and an exchange is over when it has been timed."""
 
 import os
+import time
 
 from parties.benchmarks.bare_echo import bare_echoing
-from parties.benchmarks.workbench import echoing
+from parties.benchmarks.light import make_config
+from parties.benchmarks.workbench import Federation, echoing
+from vfl.studies.benchmarks.paired import Options
 
 
 def test_what_is_sent_comes_back(configure):
@@ -12,3 +15,12 @@ def test_what_is_sent_comes_back(configure):
     with echoing(config) as echo, bare_echoing(config) as bare:
         assert bytes(echo(content)) == content
         assert bare(content, 2) == content
+
+
+def test_no_party_goes_on_after_a_timed_exchange():
+    with Federation(make_config(Options(pairs=1))) as federation:
+        federation.next_round()
+        federation.exchange()
+        counted_s = [link.under_way_s for link in federation.server.links]
+        time.sleep(0.3)
+        assert [link.under_way_s for link in federation.server.links] == counted_s
