@@ -13,19 +13,17 @@ import sys
 
 from vfl.cli import ShowConsole, command, to_stderr, whole_numbers
 from vfl.config import ConfigError
-from vfl.shipped import shipped_folder
+from vfl.config.files import parse_overrides
 from vfl.studies.command import run_study, study_parser
 from vfl.studies.flare.page import write_results
-from vfl.studies.flare.studies import DATA_SETS, FIGURES, Planner, Scale, make_runs
-
-CONFIGS = shipped_folder() / "horizontal"
+from vfl.studies.flare.studies import DEADLINES_S, Scale, make_runs
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = study_parser(__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, for all runs")
-    parser.add_argument("--data", default="mnist", choices=list(DATA_SETS), help="(default: %(default)s)")
+    parser.add_argument("--data", default="mnist", choices=list(DEADLINES_S), help="(default: %(default)s)")
     parser.add_argument(
         "--figures", default="3,4,5,6,8", help="whose runs to train (default: %(default)s; those of the data set)"
     )
@@ -37,28 +35,25 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_intermixed_args()
 
 
-def planners(arguments: argparse.Namespace) -> list[Planner]:
-    """Return a planner per seed. Raises ConfigError for what cannot be planned."""
-    seeds = whole_numbers("--seeds", arguments.seeds)
+@command(parse_arguments, warn=to_stderr)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
+    """Train what is missing and write the results."""
+    seeds, numbers = whole_numbers("--seeds", arguments.seeds), whole_numbers("--figures", arguments.figures)
     if arguments.rounds < 1:
         raise ConfigError(f"--rounds: must be at least 1 (got {arguments.rounds})")
     if not 0 < arguments.seconds < float("inf"):
         raise ConfigError(f"--seconds: must be above 0 (got {arguments.seconds:g})")
-    scale = Scale(arguments.rounds, arguments.seconds)
-    return [Planner(CONFIGS, arguments.data, seed, scale, tuple(arguments.overrides)) for seed in seeds]
-
-
-@command(parse_arguments, warn=to_stderr)
-def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Train what is missing and write the results."""
-    plans = planners(arguments)
-    figures = whole_numbers("--figures", arguments.figures)
-    if unknown := sorted(set(figures) - FIGURES.keys()):
+    if unknown := sorted(set(numbers) - {3, 4, 5, 6, 8}):
         raise ConfigError(f"--figures: {unknown[0]} is not one that is trained for; choose from 3,4,5,6,8")
+    data_set, further = arguments.data, parse_overrides(arguments.overrides)
     methods = [name for name in arguments.methods.split(",") if name]
-    runs = [run for planner in plans for run in make_runs(planner, figures, methods)]
+    scale = Scale(arguments.rounds, arguments.seconds)
+    runs = [run for seed in seeds for run in make_runs(data_set, numbers, seed, scale, further, methods)]
 
-    return run_study(arguments, runs, lambda: write_results(plans, runs, arguments.out, figures), console)
+    def write() -> int:
+        return write_results(data_set, seeds, further, runs, arguments.out, numbers)
+
+    return run_study(arguments, runs, write, console)
 
 
 if __name__ == "__main__":

@@ -11,19 +11,16 @@ import argparse
 import sys
 
 from vfl.cli import ShowConsole, command, to_stderr, whole_numbers
-from vfl.shipped import shipped_folder
 from vfl.studies.command import run_study, study_parser
-from vfl.studies.horizontal.page import write_results
-from vfl.studies.horizontal.studies import STUDIES, make_runs
-
-CONFIGS = shipped_folder() / "horizontal"
+from vfl.studies.comparison import write_results
+from vfl.studies.study import horizontal_studies, make_runs
 
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = study_parser(__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, for all runs")
-    parser.add_argument("--studies", default=",".join(STUDIES), help="of %(default)s (default: all)")
+    parser.add_argument("--studies", default=",".join(horizontal_studies()), help="of %(default)s (default: all)")
     parser.add_argument("--methods", default="", help="of the studies, as fedavg,dms (default: all)")
     parser.add_argument("--rounds", type=int, help="train so many rounds instead of the configurations'")
     parser.add_argument("--title", default="Horizontal algorithms compared", help="of the results page")
@@ -35,7 +32,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train what is missing and write the results."""
     seeds = whole_numbers("--seeds", arguments.seeds)
     methods = [name for name in arguments.methods.split(",") if name]
-    runs = make_runs(CONFIGS, arguments.studies.split(","), seeds, arguments.overrides, arguments.rounds, methods)
+    runs = make_runs(arguments.studies.split(","), seeds, arguments.overrides, arguments.rounds, methods)
     return run_study(arguments, runs, lambda: write_results(runs, arguments.out, arguments.title), console)
 
 

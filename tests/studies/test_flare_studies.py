@@ -1,7 +1,7 @@
 """FLARE's figures: which runs they take, at equal simulated time, and what the page says of them."""
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +12,23 @@ from vfl.horizontal.flare import FlareConfig
 from vfl.horizontal.wireless.scheduling import Scheduler
 from vfl.studies.flare import page as flare_page
 from vfl.studies.flare.page import write_results
-from vfl.studies.flare.studies import Planner, Scale, make_runs, participation, rounds_within
+from vfl.studies.flare.studies import Scale, make_runs, participation, rounds_within
 from vfl.studies.page import beats
+from vfl.studies.runs import StudyRun
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "horizontal"
-PLANNER = Planner(CONFIGS, "mnist", 0, Scale(rounds=6, seconds=1.5), ())
-CIFAR10_PLANNER = replace(PLANNER, data_set="cifar10")
 FIGURES = (3, 4, 5, 6, 8)
 
 
+def runs_of(data_set: str, figures: Sequence[int] = FIGURES, seed: int = 0) -> list[StudyRun]:
+    return make_runs(data_set, figures, seed, Scale(rounds=6, seconds=1.5), {})
+
+
 def test_every_figure_has_its_runs_once():
-    runs = make_runs(PLANNER, FIGURES)
+    runs = runs_of("mnist")
     assert len({run.folder for run in runs}) == len(runs)
     # 3 curves; 2 x 2 panels of 6; 2 x 2 panels of 6; 7 deadlines x 2 splits x 2, of which 8 are Figure 5's.
     assert len(runs) == 3 + 24 + 24 + 28 - 8
-    assert len(make_runs(CIFAR10_PLANNER, FIGURES)) == 3 + 24 + 24
+    assert len(runs_of("cifar10")) == 3 + 24 + 24
     # Figure 3's speeds replace those of the configuration that it begins with, of which a run may warn.
     lines = [line for run in runs for line in run.config.warnings()]
     assert {line.split(": ")[0] for line in lines} <= {
@@ -36,7 +38,7 @@ def test_every_figure_has_its_runs_once():
 
 
 def test_sp_and_spf_differ_in_the_learning_rate_only():
-    runs = {run.method: run.config for run in make_runs(PLANNER, (5,)) if run.study == "mnist-shards-1s"}
+    runs = {run.method: run.config for run in runs_of("mnist", (5,)) if run.study == "mnist-shards-1s"}
     adjusted, plain = runs["SPF"].horizontal, runs["SP"].horizontal
     assert isinstance(adjusted.own, FlareConfig)
     assert isinstance(plain.own, FlareConfig)
@@ -45,7 +47,7 @@ def test_sp_and_spf_differ_in_the_learning_rate_only():
 
 
 def test_rounds_end_with_the_simulated_time():
-    run = next(run for run in make_runs(PLANNER, (5,)) if run.method == "CP")
+    run = next(run for run in runs_of("mnist", (5,)) if run.method == "CP")
     config = run.config
     devices = Devices(config.horizontal, [1] * 40, 40, config.seed, (0, 0))
     assert isinstance(config.horizontal.own, FlareConfig)
@@ -59,9 +61,9 @@ def test_rounds_end_with_the_simulated_time():
     assert steps >= 1
 
 
-def finish(folder: Path, planner: Planner, accuracy: dict[str, float]) -> None:
+def finish(folder: Path, runs: Sequence[StudyRun], accuracy: dict[str, float]) -> None:
     """Write run folders as if they had been trained, with a final accuracy by method."""
-    for run in make_runs(planner, FIGURES):
+    for run in runs:
         run_dir = folder / "runs" / run.folder
         run_dir.mkdir(parents=True)
         (run_dir / "config.yaml").write_text(dump_config(run.config))
@@ -77,18 +79,18 @@ def finish(folder: Path, planner: Planner, accuracy: dict[str, float]) -> None:
             for number in range(rounds)
         ]
         (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (run_dir / "summary.json").write_text(json.dumps({"rounds": rounds, "uplink_bytes": 1, "train_macs": 1}))
+        (run_dir / "summary.json").write_text(
+            json.dumps({"rounds": rounds, "uplink_bytes": 1, "downlink_bytes": 1, "train_macs": 1})
+        )
 
 
 def test_the_page_shows_every_figure_and_says_which_orderings_hold(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(flare_page, "GAP_CASES", 20)
     monkeypatch.setattr("vfl.studies.flare.studies.FIG_7_ROUNDS", 3)
-    planners = [PLANNER, replace(PLANNER, seed=1)]
+    runs = [run for seed in (0, 1) for run in runs_of("mnist", seed=seed)]
     accuracy = {"SPF": 0.9, "SP": 0.8, "PS": 0.85, "FLARE": 0.7, "MaS": 0.6, "MeS": 0.4}
-    for planner in planners:
-        finish(tmp_path, planner, accuracy)
-    runs = [run for planner in planners for run in make_runs(planner, FIGURES)]
-    assert write_results(planners, runs, tmp_path, FIGURES) == len(runs)
+    finish(tmp_path, runs, accuracy)
+    assert write_results("mnist", (0, 1), {}, runs, tmp_path, FIGURES) == len(runs)
     page = (tmp_path / "README.md").read_text()
     for number in (3, 4, 5, 7, 8):
         assert (tmp_path / f"fig{number}.png").stat().st_size > 10_000
@@ -104,12 +106,13 @@ def test_the_page_shows_every_figure_and_says_which_orderings_hold(tmp_path: Pat
 
 def test_the_page_of_cifar10_has_its_figures_and_says_which_are_not_the_papers(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("vfl.studies.flare.studies.FIG_7_ROUNDS", 3)
-    finish(tmp_path, CIFAR10_PLANNER, {"FLARE": 0.7, "MaS": 0.6, "SPF": 0.9})
-    runs = make_runs(CIFAR10_PLANNER, FIGURES)
-    assert write_results([CIFAR10_PLANNER], runs, tmp_path, FIGURES) == len(runs)
-    figures = (tmp_path / "README.md").read_text().split("\n## ")[1:]
+    runs = runs_of("cifar10")
+    finish(tmp_path, runs, {"FLARE": 0.7, "MaS": 0.6, "SPF": 0.9})
+    assert write_results("cifar10", (0,), {}, runs, tmp_path, FIGURES) == len(runs)
+    page = (tmp_path / "README.md").read_text()
+    figures = page.split("\n## ")[1:]
     assert [figure.split(":")[0] for figure in figures] == ["Figure 3", "Figure 4", "Figure 6", "Figure 7"]
-    assert ["Not in the paper" in figure for figure in figures] == [True, True, False, False]
+    assert "Figures 3 and 4 are not in the paper" in page
 
 
 def test_an_ordering_counts_only_the_seeds_that_both_have():

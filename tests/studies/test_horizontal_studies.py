@@ -12,12 +12,13 @@ import pytest
 
 from vfl.config import ConfigError
 from vfl.results import ACCURACY, CLOCK
-from vfl.studies.horizontal.page import study_section
-from vfl.studies.horizontal.studies import STUDIES, make_runs
+from vfl.studies.comparison import told_of
 from vfl.studies.page import spread
 from vfl.studies.runs import StudyResult, results_csv
+from vfl.studies.study import horizontal_studies, make_runs
 
 ROOT = Path(__file__).parents[2]
+STUDIES = horizontal_studies()
 SUMMARY = {"uplink_bytes": 3_000_000, "downlink_bytes": 1_000_000, "train_macs": 5_000_000}
 
 
@@ -30,7 +31,7 @@ def result(method: str, seed: int, accuracy: list[float], second_s: float = 1.0,
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_can_be_configured_without_a_warning(name: str):
-    runs = make_runs(ROOT / "configs" / "horizontal", [name], [0, 1], ["data.dataset.kind=digits"], 7)
+    runs = make_runs([name], [0, 1], ["data.dataset.kind=digits"], 7)
     assert len({run.folder for run in runs}) == len(runs) == 2 * len(STUDIES[name].methods)
     assert {run.config.training.rounds for run in runs} == {7}
     assert {run.config.seed for run in runs} == {0, 1}
@@ -41,7 +42,7 @@ def test_every_study_can_be_configured_without_a_warning(name: str):
 
 def test_a_study_that_does_not_exist_is_named():
     with pytest.raises(ConfigError, match="--studies: there is no 'case9'; choose from heterogeneity, case1"):
-        make_runs(ROOT / "configs" / "horizontal", ["case9"], [0], [], None)
+        make_runs(["case9"], [0], [], None)
 
 
 def test_targets_are_first_reached_in_rounds_and_simulated_seconds():
@@ -68,9 +69,9 @@ def test_the_page_tells_which_orderings_hold_and_what_time_is_saved():
         result("fedasync", 1, [0.1, 0.1, 0.1]),
         *(result("fedprox", seed, [0.9, 0.9, 0.9]) for seed in (0, 1)),
     ]
-    page = study_section("case1", results, "case1.png")
-    assert "- dms above fedavg: holds (+5.0 ± 0.0 points, 2 seeds)" in page
-    assert "- dms above fedprox: REVERSED (-10.0 ± 0.0 points, 2 seeds)" in page
+    page = "\n".join(told_of(STUDIES["case1"], results))
+    assert "- dms better than fedavg: holds (+5.00 ± 0.00 points, 2 seeds)" in page
+    assert "- dms better than fedprox: REVERSED (-10.00 ± 0.00 points, 2 seeds)" in page
     assert "fedasync_average:" not in page
     # The target is 0.72: fedavg takes 3 s, waiting 12 s, dms 2 s; fedasync reached it with one seed only.
     assert page.rstrip().endswith("(fedavg_waiting): fedavg 75%, dms 83%.")
@@ -79,7 +80,6 @@ def test_the_page_tells_which_orderings_hold_and_what_time_is_saved():
 def test_the_table_of_rows_has_one_line_per_round_and_run():
     lines = results_csv(
         [result("dms", seed, [0.25, 0.5]) for seed in (0, 1)],
-        ("study", "method", "seed"),
         {ACCURACY: itemgetter(ACCURACY)},
     ).splitlines()
     assert lines[0].startswith("study,method,seed,round,accuracy/test")

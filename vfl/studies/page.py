@@ -63,22 +63,13 @@ def last_accuracies(results: Sequence[StudyResult]) -> Values:
     return values
 
 
-def beats(
-    values: Values,
-    better: str,
-    worse: str,
-    *,
-    unit: str = "points",
-    scale: float = 100.0,
-    verb: str = "better than",
-    digits: int = 2,
-) -> str:
+def beats(values: Values, better: str, worse: str, *, unit: str = "points", scale: float = 100.0) -> str:
     """Return whether a published ordering holds, by the paired differences over the seeds that both have."""
     difference = paired(values.get(better, {}), values.get(worse, {}), scale)
     if difference is None:
-        return f"- {better} {verb} {worse}: not trained"
+        return f"- {better} better than {worse}: not trained"
     seeds = f"{difference.seeds} seed{'s' if difference.seeds > 1 else ''}"
-    return f"- {better} {verb} {worse}: {difference.verdict()} ({difference.text(digits)} {unit}, {seeds})"
+    return f"- {better} better than {worse}: {difference.verdict()} ({difference.text(2)} {unit}, {seeds})"
 
 
 def matched(values: Values, method: str, controls: Mapping[str, str]) -> str:
@@ -106,6 +97,6 @@ def write_page(
     about = f"```\n{note.read_text(encoding='utf-8').strip()}\n```\n\n" if note.exists() else ""
     about += f"{len(results)} of {len(runs)} runs are finished.\n\n" if len(results) < len(runs) else ""
     page = f"# {title}\n\n{about}" + "\n".join(filter(None, sections(results)))
-    write_atomically(folder / "results.csv", results_csv(results, ("study", "method", "seed"), columns))
+    write_atomically(folder / "results.csv", results_csv(results, columns))
     write_atomically(folder / "README.md", page)
     return len(results)

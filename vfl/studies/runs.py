@@ -47,15 +47,13 @@ def load_result(run: StudyRun, runs_dir: Path) -> StudyResult:
     return StudyResult(*read_result(runs_dir / run.folder), run.study, run.method, run.seed)
 
 
-def results_csv(
-    results: Sequence[StudyResult], names: Sequence[str], columns: Mapping[str, Callable[[Row], object]]
-) -> str:
-    """Return one line per run and evaluated round: which run (``names`` of StudyResult), then the columns."""
+def results_csv(results: Sequence[StudyResult], columns: Mapping[str, Callable[[Row], object]]) -> str:
+    """Return one line per run and evaluated round: which run, then the columns."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*names, "round", *columns])
+    writer.writerow(["study", "method", "seed", "round", *columns])
     for result in results:
-        run = [getattr(result, name) for name in names]
+        run = [result.study, result.method, result.seed]
         writer.writerows(
             [*run, int(row["round"]), *(cell(row) for cell in columns.values())] for row in result.evaluated
         )

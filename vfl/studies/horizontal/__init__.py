@@ -1,1 +1,0 @@
-"""The comparison of the horizontal algorithms in the settings of their papers."""
