@@ -1,6 +1,7 @@
 """What anybody who reaches the port can do, and who holds a certificate: nobody else notices."""
 
 import asyncio
+import errno
 import json
 import socket
 import time
@@ -30,6 +31,7 @@ from parties.remote.transport import rpc
 from parties.remote.transport.rpc import error_text, is_end, open_channel, open_stream
 from vfl.config import NetworkConfig
 from vfl.config.network import TlsConfig
+from vfl.errors import PeerLost
 from vfl.wire.envelope import Envelope, EnvelopeError, Hello, Restore, read_envelope
 from vfl.wire.parcel import Parcel
 
@@ -162,6 +164,26 @@ def most_descriptors_in(seconds: float) -> int:
         most = max(most, len(list(Path("/proc/self/fd").iterdir())))
         time.sleep(0.05)
     return most
+
+
+def test_without_an_audit_log_nobody_joins_but_is_lost_all_the_same(authority: Authority, tmp_path, monkeypatch):
+    noted: list[str] = []
+
+    def note(event: str, peer: object, detail: str = "") -> None:
+        noted.append(event)
+        if noted != ["joined", "joined"]:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    with listening(authority, tmp_path) as (hub, network):
+        monkeypatch.setattr(hub.audit, "note", note)
+        with dialling(network, made(authority, "party_1")) as dialer:
+            assert welcomed(dialer), "by the second dial"
+            connection = hub.wait_for(("party_1",), LIMIT_S)["party_1"]
+            answer = connection.order(Envelope(save={}))
+        with pytest.raises(PeerLost, match="party_1 is lost: "):
+            answer.result(LIMIT_S)
+        assert noted == ["joined", "joined", "lost"]
+        assert hub.joined() == {}
 
 
 def test_a_third_stream_and_a_stream_without_hello(authority: Authority, tmp_path: Path, monkeypatch):

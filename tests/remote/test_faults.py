@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -75,14 +76,16 @@ def test_a_server_without_a_descriptor_left_goes_on_when_it_has_some(federate, i
     federation.wait_for_line(SERVER, "party_1 joined")
     pid = federation.running[SERVER]
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    taken = max(int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()) + 1
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (taken, before[1]))  # whatever it opens from now on fails with EMFILE
+    taken = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
+    free = next(number for number in count() if number not in taken)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, before[1]))  # whatever it opens from now on fails with EMFILE
     federation.start("party_2")
     time.sleep(3)
     assert "party_2 joined" not in federation.log(SERVER)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     federation.finish()
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    assert federation.log(SERVER).count("party_1 joined") == 1  # its stream lived on
     assert federation.outcome() == in_process()
 
 

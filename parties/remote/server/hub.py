@@ -226,13 +226,13 @@ class Hub:
                 self.tell(f"{hello.party} asks whether it may join: it may")
                 connection.stream.end("it only asks")
                 return connection
+            self.audit.note("joined", caller or Peer(hello.party))  # who cannot be noted is not let in
             self._connections[hello.party] = connection
             self._changed.notify_all()
         if present is not None:  # the same process dials again before its old stream was found to be dead
             present.fail(PeerLost(f"{hello.party} is lost: it dialled again"))
             present.stream.end("it dialled again")
         self.tell(f"{hello.party} joined")
-        self.audit.note("joined", caller or Peer(hello.party))
         self.on_joined(hello.party)
         return connection
 
@@ -270,12 +270,14 @@ class Hub:
     def _drop(self, connection: PartyConnection, party: Peer, ended: Ended) -> None:
         name = connection.name
         lost = PeerMisbehaved(name, ended.reason) if ended.violation else PeerLost(f"{name} is lost: {ended.reason}")
-        with self._changed:
-            if self._connections.get(connection.name) is connection:
-                del self._connections[connection.name]
-                self.audit.note("lost", party, ended.reason)
-            self._changed.notify_all()
         connection.fail(lost)
+        with self._changed:
+            was_here = self._connections.get(name) is connection
+            if was_here:
+                del self._connections[name]
+            self._changed.notify_all()
+        if was_here:  # noted last: where no file can be written, it is lost all the same
+            self.audit.note("lost", party, ended.reason)
 
     def _welcome(self, name: str) -> Envelope:
         welcome = Welcome(

@@ -137,8 +137,10 @@ class Stream:
             slept_s = self._loop.time()
             await asyncio.sleep(self.heartbeat_s)
             now_s = self._loop.time()
-            # Who was frozen itself finds the peer's heartbeats waiting, unread: that silence is not the peer's.
-            self._heard_s += max(0.0, now_s - slept_s - 2 * self.heartbeat_s)
+            # Who was frozen itself finds the peer's heartbeats waiting, unread: that silence is not the peer's. Once
+            # they are read there is none to forgive: a peer that died meanwhile is silent from now on, not later.
+            frozen_s = max(0.0, now_s - slept_s - 2 * self.heartbeat_s)
+            self._heard_s = min(now_s, self._heard_s + frozen_s)
             if now_s - self._heard_s > self.silence_s:
                 return Ended(f"silent for {self.silence_s:g} s: frozen, or the network is cut")
             self.on_beat()
