@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Any
 from vfl.registry import Registry
 
 if TYPE_CHECKING:  # nothing is imported before it is chosen
-    from vfl.data.source import SourceFactory
+    from torch.nn import Module
+
+    from models.features import ModelSpec
+    from vfl.data.config import DataConfig
+    from vfl.data.source import Source
     from vfl.horizontal.algorithm import FederatedAlgorithm
     from vfl.lightweighting.controllers import Given
     from vfl.lightweighting.schedule import Assign
-    from vfl.vertical.embeddings import CompressorFactory
-    from vfl.vertical.feature_models import FeatureModelFactory
+    from vfl.vertical.embeddings import Compressor
+    from vfl.wire.config import WireConfig
 
-FEATURE_MODELS: "Registry[FeatureModelFactory]" = Registry(
+FEATURE_MODELS: "Registry[Callable[[ModelSpec], Module]]" = Registry(
     "lvfl.feature_models",
     "feature model",
     {
@@ -24,9 +28,9 @@ FEATURE_MODELS: "Registry[FeatureModelFactory]" = Registry(
     },
     "a callable that makes a torch.nn.Module of a models.features.ModelSpec",
 )
-"""`models.feature.kind`"""
+"""`models.feature.kind`: of a freshly initialized model of a sample's tensors, drawn from torch's global generator."""
 
-SOURCES: "Registry[SourceFactory]" = Registry(
+SOURCES: "Registry[Callable[[DataConfig, int], Source]]" = Registry(
     "lvfl.sources",
     "data source",
     {
@@ -80,7 +84,7 @@ ALGORITHMS: "Registry[type[FederatedAlgorithm[Any]]]" = Registry(
 )
 """`horizontal.algorithm`"""
 
-COMPRESSORS: "Registry[CompressorFactory]" = Registry(
+COMPRESSORS: "Registry[Callable[[WireConfig], Compressor]]" = Registry(
     "lvfl.compressors",
     "compressor",
     {

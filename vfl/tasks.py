@@ -5,7 +5,6 @@ Shapes: B batch, N samples, C outputs of the head.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -25,41 +24,6 @@ from vfl.metrics import (
 )
 
 
-class Task(Protocol):
-    """What is learned of a sample."""
-
-    @property
-    def outputs(self) -> int:
-        """C, the width of the head's output."""
-        ...
-
-    @property
-    def metric(self) -> str:
-        """The metric by which models are compared."""
-        ...
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """All that there are."""
-        ...
-
-    def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
-        """Return the loss that is trained, a mean over the batch."""
-        ...
-
-    def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
-        """Return the sum over the batch of the unweighted loss."""
-        ...
-
-    def predictions(self, outputs_NC: Tensor) -> Tensor:
-        """Return probabilities [N, C] of the classes, or values [N, 1] in the labels' own unit."""
-        ...
-
-    def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
-        """Return the metrics of predictions by name."""
-        ...
-
-
 @dataclass(frozen=True)
 class Classification:
     """One of two or more classes, by cross-entropy."""
@@ -70,10 +34,11 @@ class Classification:
     threshold: float = 0.5
     """Of two classes: the probability from which the second one is predicted, for F1 and accuracy."""
     metric: str = "accuracy"
+    """By which models are compared."""
 
     @property
     def outputs(self) -> int:
-        """A score per class."""
+        """C, the width of the head's output: a score per class."""
         return self.classes
 
     @property
@@ -91,7 +56,7 @@ class Classification:
         return float(F.cross_entropy(outputs_BC, labels_B, reduction="sum"))
 
     def predictions(self, outputs_NC: Tensor) -> Tensor:
-        """Return the probabilities."""
+        """Return the probabilities [N, C]."""
         return outputs_NC.softmax(dim=1)
 
     def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
@@ -120,12 +85,16 @@ class Regression:
         return float(F.mse_loss(outputs_BC[:, 0], (labels_B - self.mean) / self.std, reduction="sum"))
 
     def predictions(self, outputs_NC: Tensor) -> Tensor:
-        """Return values in the labels' own unit."""
+        """Return values [N, 1] in the labels' own unit."""
         return outputs_NC * self.std + self.mean
 
     def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
         """Return RMSE, MAE and R^2."""
         return regression_metrics(predictions_NC[:, 0], labels_N)
+
+
+Task = Classification | Regression
+"""What is learned of a sample."""
 
 
 def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> dict[str, float]:

@@ -42,6 +42,19 @@ class SamplePartitionConfig(Section):
     samples_per_client: Positive | None = None
     """Of ``iid`` and ``classes``, null deals all samples; the mean of ``gaussian``, null is 1024."""
 
+    def ignored(self) -> Mapping[str, str]:
+        """Return the settings of other kinds of partition."""
+        used = {
+            "iid": ("samples_per_client",),
+            "classes": ("classes_per_client", "samples_per_client"),
+            "shards": ("shards_per_client",),
+            "dirichlet": ("dirichlet_alpha", "min_samples"),
+            "gaussian": ("samples_per_client",),
+            "natural": ("min_samples",),
+        }[self.kind]
+        others = (name for name in type(self).model_fields if name not in ("kind", *used))
+        return dict.fromkeys(others, f"horizontal.partition.kind is {self.kind}")
+
 
 class SpeedConfig(Section):
     """SGD steps per simulated second of the devices."""

@@ -175,14 +175,6 @@ class Source:
         raise ValueError(f"--data: {path}: {self.data.dataset.kind} reads no file of samples; predict the test samples")
 
 
-class SourceFactory(Protocol):
-    """What a registry of sources holds: mostly the class itself."""
-
-    def __call__(self, data: DataConfig, seed: int) -> Source:
-        """Return the source; nothing is read yet. Raises ValueError for settings that it does not know."""
-        ...
-
-
 def open_source(config: ExperimentConfig) -> Source:
     """Return the experiment's source. Raises ValueError for one that cannot be used."""
     kind = config.data.dataset.kind

@@ -10,7 +10,7 @@ from torch import Tensor
 from models.classifiers import build_classifier
 from vfl.components import ALGORITHMS
 from vfl.config import ExperimentConfig
-from vfl.data.horizontal.partition import Parameters, SamplePartition, partition_samples
+from vfl.data.horizontal.partition import SamplePartition, partition_samples
 from vfl.data.samples import Dataset
 from vfl.data.source import open_source, prepare_whole
 from vfl.digest import weights_digest
@@ -59,9 +59,8 @@ def load_data(config: ExperimentConfig) -> Dataset:
 
 def split_samples(data: Dataset, config: ExperimentConfig) -> SamplePartition:
     """Divide the training samples over the clients, as ``horizontal.partition`` says."""
-    settings = config.horizontal.partition
-    parameters = Parameters(**settings.model_dump(exclude={"kind"}))
-    return partition_samples(settings.kind, data.train, data.owners, config.horizontal.clients, config.seed, parameters)
+    horizontal = config.horizontal
+    return partition_samples(horizontal.partition, data.train, data.owners, horizontal.clients, config.seed)
 
 
 def assemble(

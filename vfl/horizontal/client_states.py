@@ -1,7 +1,6 @@
 """State that clients keep between their rounds: made when it first is needed, in memory or on disk."""
 
 from pathlib import Path
-from typing import Protocol
 
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - a bare PathLike in its stub
 
@@ -12,26 +11,6 @@ from vfl.horizontal.local import client_name, client_number
 from vfl.tensor_file import write_tensors
 
 
-class ClientStates(Protocol):
-    """The states of all clients by number; a client that has none yet has an empty one."""
-
-    def get(self, client: int) -> Vectors:
-        """Return a client's state, not to be changed."""
-        ...
-
-    def put(self, client: int, state: Vectors, round_index: int) -> None:
-        """Keep a client's state of a round; an empty one is not kept."""
-        ...
-
-    def state_dict(self) -> State:
-        """Return what a checkpoint needs."""
-        ...
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a checkpoint."""
-        ...
-
-
 class InMemory:
     """States in memory, and whole in every checkpoint."""
 
@@ -39,11 +18,11 @@ class InMemory:
         self._states: dict[int, Vectors] = {}
 
     def get(self, client: int) -> Vectors:
-        """Return a client's state."""
+        """Return a client's state, not to be changed; empty for one that has none yet."""
         return self._states.get(client, {})
 
     def put(self, client: int, state: Vectors, round_index: int) -> None:
-        """Keep a client's state."""
+        """Keep a client's state of a round; an empty one is not kept."""
         if state:
             self._states[client] = state
 
@@ -118,3 +97,7 @@ class OnDisk:
 
     def _path(self, client: int, version: int) -> Path:
         return self.folder / f"{client_name(client)}-round_{version:06d}.safetensors"
+
+
+ClientStates = InMemory | OnDisk
+"""The states of all clients, by number."""

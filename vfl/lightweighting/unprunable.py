@@ -1,7 +1,7 @@
 """What stands in a pruner's place for a model that cannot be pruned: it trains whole, with alpha = 0."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -9,29 +9,6 @@ from vfl.lightweighting.config import PruningConfig
 from vfl.lightweighting.history import PruningState
 from vfl.lightweighting.pruning import StructuredPruner
 from vfl.lightweighting.shrink import Optimizer
-
-
-class Pruner(Protocol):
-    """What a party asks of the pruner of its model; see ``StructuredPruner``."""
-
-    original_widths: dict[str, int]
-    alpha_max: float
-
-    def widths(self) -> dict[str, int]:
-        """Present output channels of every prunable layer."""
-        ...
-
-    def prune_to(self, alpha: float, optimizer: Optimizer | None = None) -> bool:
-        """Prune to the ratio alpha; True if a width changed."""
-        ...
-
-    def state_dict(self) -> PruningState:
-        """What separates the model's structure from the dense one's."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
-        """Repeat the removals of a state."""
-        ...
 
 
 class Unprunable:
@@ -59,6 +36,9 @@ class Unprunable:
     def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
         """Raise ValueError for a state of a pruned model."""
         self.prune_to(float(state["alpha_max"]))
+
+
+Pruner = StructuredPruner | Unprunable
 
 
 def build_pruner(model: nn.Module, example: Sequence[Tensor], settings: PruningConfig, planned: float) -> Pruner:

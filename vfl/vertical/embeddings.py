@@ -36,14 +36,6 @@ class Compressor(Protocol):
         ...
 
 
-class CompressorFactory(Protocol):
-    """What the registry of compressors holds."""
-
-    def __call__(self, wire: WireConfig, /) -> Compressor:
-        """Return a compressor; its own settings are `wire.options`. Raises ValueError for settings that it refuses."""
-        ...
-
-
 def build_compressor(wire: WireConfig) -> Compressor:
     """Build the compressor that `wire.compressor` names. Raises ValueError for one that cannot be used."""
     compressor = COMPRESSORS.make(wire.compressor, wire)

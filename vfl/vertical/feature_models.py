@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +25,6 @@ CHECKED_RATIOS = (0.25, 0.5, 0.75)
 """Ratios alpha to which a model is pruned by the check, one after another."""
 SAME = 1e-5
 """Largest difference of outputs that are to be the same."""
-
-
-class FeatureModelFactory(Protocol):
-    """Makes a model: a sample's tensors, each [B, ...], -> embeddings [B, D]."""
-
-    def __call__(self, spec: ModelSpec, /) -> nn.Module:
-        """Return a freshly initialized model, drawn from torch's global generator.
-
-        Raises ValueError for features that it cannot read and settings that it does not know.
-        """
-        ...
 
 
 def build_feature_model(kind: str, spec: ModelSpec) -> nn.Module:

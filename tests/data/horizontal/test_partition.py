@@ -6,13 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from vfl.config import ConfigError, parse_config
+from vfl.config.horizontal import SamplePartitionConfig
 from vfl.data.horizontal.by_label import classes, dirichlet, shards
 from vfl.data.horizontal.even import gaussian, iid
 from vfl.data.horizontal.natural import natural
-from vfl.data.horizontal.partition import USED, Parameters, SamplePartition, partition_samples
+from vfl.data.horizontal.partition import SamplePartition, partition_samples
 from vfl.data.samples import Owners, Samples
 
 COUNT = 400
+KINDS = ("iid", "classes", "shards", "dirichlet", "gaussian", "natural")
 
 
 @pytest.fixture
@@ -32,12 +35,13 @@ def owners() -> Owners:
 
 
 def split(
-    kind: str, samples: Samples, clients: int | None = 8, owners: Owners | None = None, **parameters: Any
+    kind: str, samples: Samples, clients: int = 8, owners: Owners | None = None, **parameters: Any
 ) -> SamplePartition:
-    return partition_samples(kind, samples, owners, clients, 5, Parameters(**parameters))
+    settings = SamplePartitionConfig.model_validate({"kind": kind, **parameters})
+    return partition_samples(settings, samples, owners, clients, 5)
 
 
-@pytest.mark.parametrize("kind", USED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_names_its_clients_and_gives_each_its_own_rows(kind: str, images: Samples, owners: Owners):
     parameters = {"samples_per_client": 20} if kind == "gaussian" else {}
     partition = split(kind, images, 8, owners, **parameters)
@@ -134,21 +138,8 @@ def test_a_client_without_samples_is_refused_by_name():
         SamplePartition(("client_1", "client_2"), (torch.tensor([1]), torch.tensor([], dtype=torch.int64)))
 
 
-def test_an_unknown_kind_is_refused_with_the_nearest_one(images: Samples):
-    with pytest.raises(
-        ValueError, match=r"^horizontal\.partition\.kind: .*'dirichlets' \(did you mean 'dirichlet'\?\)"
-    ):
-        split("dirichlets", images)
-
-
-@pytest.mark.parametrize("clients", [None, 0, -3])
-def test_a_number_of_clients_is_needed(images: Samples, clients: int | None):
-    with pytest.raises(ValueError, match=r"^horizontal\.clients: "):
-        split("iid", images, clients)
-
-
-def test_natural_needs_owners_and_takes_all_of_them(images: Samples, owners: Owners):
-    assert len(split("natural", images, None, owners)) == 8
+def test_natural_needs_owners(images: Samples, owners: Owners):
+    assert len(split("natural", images, 8, owners)) == 8
     with pytest.raises(ValueError, match=r"^horizontal\.partition\.kind: natural needs data with owners .*leaf"):
         split("natural", images)
 
@@ -160,16 +151,24 @@ def test_a_label_per_character_cannot_be_split_by_label(text: Samples, kind: str
     assert len(split("iid", text)) == 8
 
 
+def horizontal(**partition: Any) -> dict[str, Any]:
+    return {"name": "split", "mode": "horizontal", "horizontal": {"partition": partition}}
+
+
 @pytest.mark.parametrize("name", ["classes_per_client", "shards_per_client", "min_samples", "samples_per_client"])
 def test_parameters_below_one_are_refused(name: str):
-    with pytest.raises(ValueError, match=rf"^horizontal\.partition\.{name}: must be at least 1, got 0"):
-        Parameters(**{name: 0})
+    with pytest.raises(ConfigError, match=rf"^horizontal\.partition\.{name}: .* greater than or equal to 1 \(got 0\)"):
+        parse_config(horizontal(**{name: 0}))
 
 
-def test_parameters_that_the_kind_does_not_use_are_named(images: Samples):
-    with pytest.warns(
-        UserWarning, match=r"horizontal\.partition\.dirichlet_alpha is ignored with .*kind=iid"
-    ) as warned:
-        partition = split("iid", images, dirichlet_alpha=1.0, samples_per_client=3)
-    assert len(warned) == 1
-    assert partition.sizes == (3,) * 8
+def test_an_unknown_kind_is_refused_with_the_nearest_one():
+    with pytest.raises(ConfigError, match=r"^horizontal\.partition\.kind: .*'dirichlets'\).*'dirichlet'"):
+        parse_config(horizontal(kind="dirichlets"))
+
+
+def test_parameters_that_the_kind_does_not_use_are_named():
+    config = parse_config(horizontal(kind="iid", dirichlet_alpha=1.0, samples_per_client=3))
+    reason = "ignored, horizontal.partition.kind is iid"
+    assert [line for line in config.warnings() if "partition" in line] == [
+        f"horizontal.partition.dirichlet_alpha: {reason}"
+    ]
