@@ -1,5 +1,6 @@
 """What a party may report of a round."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ def test_what_adds_up_is_believed():
     later = report(train_macs=WORK.forwards * PRUNED)
     check_report(later, ASSIGNED, report(), WORK, 2.0)
     check_report(later, RoundStart(alpha=0.2, beta=0.3), report(), WORK, 2.0)  # a schedule may fall, channels stay away
+    check_report(report(), ASSIGNED, report(macs_per_sample=0, parameters=0), WORK, 2.0)  # it was away until now
 
 
 LIES: dict[str, dict[str, Any]] = {
@@ -64,3 +66,16 @@ def test_without_pruning_costs_are_exact():
     check_report(report(**dense, macs_per_sample=DENSE), start, None, WORK, 2.0)
     with pytest.raises(MessageError, match="macs_per_sample 999 of 1000 at alpha 0"):
         check_report(report(**dense, macs_per_sample=DENSE - 1), start, None, WORK, 2.0)
+
+
+@pytest.mark.parametrize("key", ["macs_per_sample", "parameters"])
+@pytest.mark.parametrize(("alpha", "more", "fewer"), [(0.4, True, False), (0.5, False, False), (0.6, False, True)])
+def test_a_model_is_as_large_at_a_ratio_as_it_was(alpha: float, more: bool, fewer: bool, key: str):
+    before = report()
+    for by, may in ((4, more), (0, True), (-4, fewer)):
+        changed = {key: getattr(before, key) + by}
+        macs = changed.get("macs_per_sample", PRUNED)
+        now = report(alpha=alpha, train_macs=WORK.forwards * macs, **changed)
+        refused = nullcontext() if may else pytest.raises(MessageError, match=f"^Report: {key} .* after ")
+        with refused:
+            check_report(now, RoundStart(alpha=alpha, beta=0.3), before, WORK, 2.0)

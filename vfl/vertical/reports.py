@@ -1,5 +1,6 @@
 """What a party may report of a round, from what it was assigned and what it reported before."""
 
+import operator
 from dataclasses import dataclass
 
 from vfl.wire.control import Report, RoundStart
@@ -30,8 +31,9 @@ class RoundWork:
 def check_report(report: Report, assigned: RoundStart, before: Report | None, work: RoundWork, wall_s: float) -> None:
     """Raise MessageError, naming the key, for a report that cannot be true.
 
-    ``before`` is the party's last one, ``wall_s`` the round's seconds by the server's clock. Multiply-accumulates are
-    exact in alpha = 0; the widths that a larger alpha leaves are the party's model's own, which bounds them.
+    ``before`` is the party's last one, ``wall_s`` the round's seconds by the server's clock. How large a model is, the
+    server does not know (its inputs are the party's own): the first report says it, and later ones must agree.
+    Multiply-accumulates are exact in alpha = 0; what a larger alpha leaves of them is bounded.
     """
     alphas = assigned.alpha, max(assigned.alpha, before.alpha if before else 0.0)
     _check(alphas[0] <= report.alpha <= alphas[1], f"alpha {report.alpha:g} where {assigned.alpha:g} was assigned")
@@ -42,6 +44,8 @@ def check_report(report: Report, assigned: RoundStart, before: Report | None, wo
         _check_macs(report, work)
     else:
         _check(report.train_macs == report.unpruned_train_macs == 0, f"train_macs {report.train_macs} for no sample")
+    if before is not None and before.parameters:  # not what stood in for the party
+        _check_size(report, before)
     _check(report.elapsed_s <= CLOCKS * wall_s, f"train_time_s {report.train_time_s} of a round of {wall_s:.3g} s")
 
 
@@ -54,6 +58,15 @@ def _check_macs(report: Report, work: RoundWork) -> None:
         f"macs_per_sample {report.macs_per_sample} of {unpruned} at alpha {report.alpha:g}",
     )
     _check(_is_spent(report, unpruned, work), f"train_macs {report.train_macs} for {report.macs_per_sample} a sample")
+
+
+def _check_size(report: Report, before: Report) -> None:
+    """Widths follow from alpha alone: at the same one a model is as large as before, at a larger one no larger."""
+    same, above = report.alpha == before.alpha, report.alpha > before.alpha
+    agree = operator.eq if same else operator.le if above else operator.ge  # below: back from an older checkpoint
+    for key in ("macs_per_sample", "parameters"):
+        now, then = getattr(report, key), getattr(before, key)
+        _check(agree(now, then), f"{key} {now} at alpha {report.alpha:g} after {then} at alpha {before.alpha:g}")
 
 
 def _is_spent(report: Report, unpruned: int, work: RoundWork) -> bool:
