@@ -29,13 +29,9 @@ class Follower(PartyWorker):
         """Leave it to the first process: not every order comes here."""
 
 
-def team_of(workers: Alone, staleness: int) -> Single:
-    """Return how the processes share a batch. Raises ConfigError with staleness, of which equality is not shown."""
-    if not isinstance(workers, Workers):
-        return Single()
-    if staleness:
-        raise ConfigError(f"training.staleness: {staleness}: a party with several processes trains with 0; start one")
-    return Team(workers)
+def team_of(workers: Alone) -> Single:
+    """Return how the processes share a batch."""
+    return Team(workers) if isinstance(workers, Workers) else Single()
 
 
 def must_hold(workers: Alone, held: str) -> None:

@@ -124,7 +124,7 @@ def restorer(
     config: ExperimentConfig, name: str, holding: Holding, workers: Alone
 ) -> Callable[[State | None], FeatureParty]:
     """Return what makes the party as of a saved state, or as it is before the first round."""
-    runtime, team = start_runtime(config), team_of(workers, config.training.staleness)
+    runtime, team = start_runtime(config), team_of(workers)
     must_hold(workers, f"{config.fixed()} {holding.digests}")
 
     def restore(state: State | None) -> FeatureParty:
