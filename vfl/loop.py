@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 from vfl.checkpoint import CheckpointStore, State
@@ -102,34 +103,25 @@ class Viewer(Callback):
         """Run at the end."""
 
 
+@dataclass(eq=False)
 class TrainingLoop:
-    """Runs an algorithm round by round.
+    """Runs an algorithm round by round."""
 
-    Args:
-        algorithm: what is trained; closed at the end.
-        rounds: number of rounds in all, those before a resume included.
-        callbacks: called in order.
-        checkpoints: where state is restored from and saved to; None keeps nothing.
-        checkpoint_every: rounds between checkpoints; the last and an interrupted round are always saved.
-        evaluate_every: rounds between evaluations; the last round is always evaluated.
-    """
+    algorithm: Algorithm
+    """What is trained; closed at the end."""
+    rounds: int
+    """In all, those before a resume included."""
+    callbacks: Sequence[Callback] = ()
+    """Called in order."""
+    _: KW_ONLY
+    checkpoints: CheckpointStore | None = None
+    """Where state is restored from and saved to; None keeps nothing."""
+    checkpoint_every: int = 1
+    """Rounds between checkpoints; the last and an interrupted round are always saved."""
+    evaluate_every: int = 1
+    """Rounds between evaluations; the last round is always evaluated."""
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        rounds: int,
-        callbacks: Sequence[Callback] = (),
-        *,
-        checkpoints: CheckpointStore | None = None,
-        checkpoint_every: int = 1,
-        evaluate_every: int = 1,
-    ) -> None:
-        self.algorithm = algorithm
-        self.rounds = rounds
-        self.callbacks = callbacks
-        self.checkpoints = checkpoints
-        self.checkpoint_every = checkpoint_every
-        self.evaluate_every = evaluate_every
+    def __post_init__(self) -> None:
         self.next_round = 0
         self.last_metrics: Metrics = {}
         self.stop_reason: str | None = None

@@ -61,11 +61,6 @@ REFUSED = {
         {"horizontal": {"work": {"kind": "partial", "max_missing_epochs": 3}, "local_epochs": 3}},
         "work.max_missing_epochs",
     ),
-    "tau_max under its old name": (
-        {"horizontal": {"work": {"kind": "partial", "max_epochs": 3}, "local_epochs": 5}},
-        "horizontal.work: max_epochs is no more, it took tau_max for the most epochs that are done; give "
-        "max_missing_epochs = tau_max - 1",
-    ),
     "more groups of chances than clients": (
         {"horizontal": {"selection": {"group_weights": [1, 2, 3, 4, 5, 6, 7]}}},
         "horizontal: selection.group_weights: 7 groups are more than clients = 6; name fewer",

@@ -4,7 +4,7 @@ An algorithm's section (``horizontal.NAME``) is declared beside the algorithm an
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, create_model, model_validator
 
@@ -117,19 +117,6 @@ class WorkConfig(Section):
     """Such a client leaves out 0 to so many of its epochs, all numbers equally likely: tau_max - 1, as tau_i is
     E - E_i + 1. null is local_epochs - 2 (the paper's tau_max = E - 1), at least 1."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, values: object) -> object:
-        if not isinstance(values, dict) or "max_epochs" not in values:
-            return cast(object, values)
-        given = cast(dict[str, Any], values)
-        if given["max_epochs"] is not None or given.get("kind") == "partial":
-            raise ValueError(
-                "max_epochs is no more, it took tau_max for the most epochs that are done; give max_missing_epochs = "
-                "tau_max - 1, the most that are left out"
-            )
-        return {key: value for key, value in given.items() if key != "max_epochs"}
-
     def missing_epochs(self, local_epochs: int) -> int:
         """Return the most epochs that a client of partial work leaves out."""
         return max(1, local_epochs - 2) if self.max_missing_epochs is None else self.max_missing_epochs
@@ -153,6 +140,11 @@ class SelectionConfig(Section):
 class AlgorithmConfig(Section):
     """An algorithm's own settings: what its class calls ``Settings``. Subclasses override what differs."""
 
+    averages_equally: ClassVar[bool] = False
+    """Whether ``horizontal.weights`` is nothing to it: all count alike."""
+    has_server_rate: ClassVar[bool] = True
+    """Whether there is a ``horizontal.server_learning_rate``, eta_g."""
+
     @classmethod
     def defaults(cls) -> Mapping[str, object]:
         """Return shared settings below ``horizontal`` that this algorithm has others of where none are given."""
@@ -163,17 +155,13 @@ class AlgorithmConfig(Section):
 
     def ignored_beside(self, horizontal: "HorizontalConfig") -> Mapping[str, str]:
         """Return why a setting has no effect with this algorithm, by its dotted name below ``horizontal``."""
-        return {"wireless": f"horizontal.algorithm is {horizontal.algorithm}"}
-
-
-def unless_equal(horizontal: "HorizontalConfig") -> Mapping[str, str]:
-    """Return the weights where they are not those of an algorithm that averages equally."""
-    return {} if horizontal.weights == "equal" else {"weights": f"{horizontal.algorithm} averages equally"}
-
-
-def without_server_rate(horizontal: "HorizontalConfig") -> Mapping[str, str]:
-    """Return eta_g, for an algorithm that has none."""
-    return {"server_learning_rate": f"{horizontal.algorithm} has no eta_g"}
+        name = horizontal.algorithm
+        reasons = {"wireless": f"horizontal.algorithm is {name}"}
+        if self.averages_equally and horizontal.weights != "equal":
+            reasons["weights"] = f"{name} averages equally"
+        if not self.has_server_rate:
+            reasons["server_learning_rate"] = f"{name} has no eta_g"
+        return reasons
 
 
 class HorizontalConfig(Section, extra="allow"):

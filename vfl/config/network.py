@@ -1,8 +1,7 @@
 """How the processes of one experiment find, trust and wait for each other. Nothing here changes a result."""
 
-import warnings
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -73,15 +72,6 @@ class NetworkConfig(Section):
     ends (wait), or goes on without it to its end (drop)."""
     max_message_mb: Positive = 64
     """Largest message to send and to accept, in MiB."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_stand_in(cls, values: object) -> object:
-        """Read files of earlier versions, which chose what stood for a lost party's embeddings."""
-        if isinstance(values, dict) and "stand_in" in values:
-            warnings.warn("network.stand_in: ignored, a lost party's placeholders stand for it", stacklevel=2)
-            return {key: value for key, value in cast(dict[str, Any], values).items() if key != "stand_in"}
-        return cast(object, values)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -5,18 +5,16 @@ another client starts from what that made. A "round" of the loop is ``clients_pe
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vfl.checkpoint import State
-from vfl.config import ExperimentConfig
-from vfl.horizontal.algorithm import FederatedAlgorithm, Report
-from vfl.horizontal.devices import Devices, Work
-from vfl.horizontal.evaluation import Evaluator
-from vfl.horizontal.fleet import STATISTICS, Assignment, Fleet
+from vfl.horizontal.algorithm import Report
+from vfl.horizontal.devices import Work
+from vfl.horizontal.fleet import STATISTICS, Assignment
 from vfl.horizontal.local import LocalResult
 from vfl.horizontal.trainer import HorizontalTrainer, report_metrics, spent, spent_since
 from vfl.loop import Metrics
@@ -39,25 +37,16 @@ class Flight:
     """Drops out: ends at that time, without a result."""
 
 
+@dataclass(eq=False)
 class AsynchronousTrainer(HorizontalTrainer):
-    """A server that waits for nobody. See ``HorizontalTrainer`` for the arguments."""
+    """A server that waits for nobody."""
 
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        algorithm: FederatedAlgorithm[Any],
-        fleet: Fleet,
-        devices: Devices,
-        evaluator: Evaluator,
-        data_digest: str,
-    ) -> None:
-        super().__init__(config, algorithm, fleet, devices, evaluator, data_digest)
-        self.flights: list[Flight] = []
-        """In the order of their start."""
-        self.results: dict[int, LocalResult] = {}
-        """Computed results of flights, by their number (``stream``)."""
-        self.started = 0
-        self.version = 0
+    flights: list[Flight] = field(default_factory=list[Flight], init=False)
+    """In the order of their start."""
+    results: dict[int, LocalResult] = field(default_factory=dict[int, LocalResult], init=False)
+    """Computed results of flights, by their number (``stream``)."""
+    started: int = field(default=0, init=False)
+    version: int = field(default=0, init=False)
 
     def train_round(self, round_index: int) -> Metrics:
         """Take as many arrivals as there are clients at work, and return their metrics."""

@@ -1,5 +1,7 @@
 """The test of the global model. It moves no weight, no statistic and no random stream of the training."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,34 +11,21 @@ from vfl.loop import Metrics, finite
 from vfl.runtime import Runtime
 
 
+@dataclass(eq=False)
 class Evaluator:
-    """Accuracy and loss on the test samples.
+    """Accuracy and loss on the test samples."""
 
-    Args:
-        model: is overwritten.
-        features: [M, ...] test samples, on the runtime's device.
-        labels: [M], or [M, T] where every position counts.
-        batch_size: samples per forward pass.
-        runtime: device and precision.
-        running_statistics: whether BatchNorm uses its running statistics; False normalises by the test batch.
-    """
-
-    def __init__(
-        self,
-        model: FlatModel,
-        features: Tensor,
-        labels: Tensor,
-        batch_size: int,
-        runtime: Runtime,
-        *,
-        running_statistics: bool,
-    ) -> None:
-        self.model = model
-        self.features = features
-        self.labels = labels
-        self.batch_size = batch_size
-        self.runtime = runtime
-        self.running_statistics = running_statistics
+    model: FlatModel
+    """Is overwritten."""
+    features: Tensor
+    """[M, ...] test samples, on the runtime's device."""
+    labels: Tensor
+    """[M], or [M, T] where every position counts."""
+    batch_size: int
+    """Samples per forward pass."""
+    runtime: Runtime
+    running_statistics: bool
+    """Whether BatchNorm uses its running statistics; False normalises by the test batch."""
 
     @torch.inference_mode()
     def evaluate(self, weights_P: Tensor, statistics_Q: Tensor) -> Metrics:

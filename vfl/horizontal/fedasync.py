@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, without_server_rate
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
@@ -20,6 +20,7 @@ from vfl.settings import AboveZero, NotNegative, Number
 class FedAsyncConfig(AlgorithmConfig):
     """FedAsync."""
 
+    has_server_rate = False
     mixing: Annotated[Number, Field(gt=0, le=1)] = 0.6
     """alpha: weight of a fresh client."""
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
@@ -42,7 +43,7 @@ class FedAsyncConfig(AlgorithmConfig):
         """Return what belongs to rounds of several clients."""
         own = {"weights": "fedasync mixes one client at a time"}
         own["selection.group_weights"] = "fedasync draws idle clients one at a time, all alike"
-        return {**super().ignored_beside(horizontal), **without_server_rate(horizontal), **own}
+        return {**super().ignored_beside(horizontal), **own}
 
 
 class FedAsync(FederatedAlgorithm[FedAsyncConfig]):

@@ -1,8 +1,8 @@
 """FedAsync in the averaging form that T-SFL compares with (Section 5 of the T-SFL paper): synchronous in rounds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal, without_server_rate
+from vfl.config.horizontal import AlgorithmConfig
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, equal_mean
 from vfl.settings import Fraction
 
@@ -10,13 +10,9 @@ from vfl.settings import Fraction
 class FedAsyncAverageConfig(AlgorithmConfig):
     """The synchronous averaging form of FedAsync that T-SFL compares with."""
 
+    averages_equally, has_server_rate = True, False  # of which gamma is another form
     gamma: Fraction = 0.5
     """Weight of the old weights."""
-
-    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return the server's rate, which gamma is in another form, and other weights than equal ones."""
-        own = {**without_server_rate(horizontal), **unless_equal(horizontal)}
-        return {**super().ignored_beside(horizontal), **own}
 
 
 class FedAsyncAverage(FederatedAlgorithm[FedAsyncAverageConfig]):

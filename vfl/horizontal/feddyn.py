@@ -4,13 +4,13 @@ Acar et al. 2021, "Federated Learning Based on Dynamic Regularization", Algorith
 linear and a squared term that, as rounds go by, make the clients' optima agree with everybody's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal, without_server_rate
+from vfl.config.horizontal import AlgorithmConfig
 from vfl.horizontal.algorithm import (
     Aggregate,
     ClientUpdate,
@@ -28,12 +28,8 @@ from vfl.settings import AboveZero
 class FedDynConfig(AlgorithmConfig):
     """FedDyn."""
 
+    averages_equally, has_server_rate = True, False
     alpha: AboveZero = 0.01
-
-    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return the server's rate and other weights than equal ones."""
-        own = {**without_server_rate(horizontal), **unless_equal(horizontal)}
-        return {**super().ignored_beside(horizontal), **own}
 
 
 class FedDyn(FederatedAlgorithm[FedDynConfig]):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from vfl.config import OptimizerConfig
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.algorithm import (
     Aggregate,
     ClientUpdate,
@@ -36,6 +36,7 @@ LARGE_CORRECTION = 10.0
 class FedLGAConfig(AlgorithmConfig):
     """FedLGA."""
 
+    averages_equally = True
     scale: NotNegative = 1.0
     """s: multiplies the correction; 1 is the paper's."""
     scope: Literal["global", "layer"] = "global"
@@ -53,11 +54,11 @@ class FedLGAConfig(AlgorithmConfig):
             )
 
     def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return other weights than equal ones, and the whole algorithm where nobody ends early."""
-        own = dict(unless_equal(horizontal))
-        if horizontal.work.kind == "fixed":
-            own["algorithm"] = "fedlga is fedavg with weights: equal where horizontal.work.kind is fixed"
-        return {**super().ignored_beside(horizontal), **own}
+        """Return the whole algorithm where nobody ends early."""
+        reasons = super().ignored_beside(horizontal)
+        if horizontal.work.kind != "fixed":
+            return reasons
+        return {**reasons, "algorithm": "fedlga is fedavg with weights: equal where horizontal.work.kind is fixed"}
 
 
 @dataclass(frozen=True, eq=False)

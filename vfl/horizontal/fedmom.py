@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vfl.checkpoint import CheckpointStore
 from vfl.config import ConfigError
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, without_server_rate
+from vfl.config.horizontal import AlgorithmConfig
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Federation, Report, Vectors, combine
 from vfl.settings import AboveZero, Fraction
 
@@ -20,6 +20,7 @@ from vfl.settings import AboveZero, Fraction
 class FedMomConfig(AlgorithmConfig):
     """FedMom."""
 
+    has_server_rate = False  # its own is below
     learning_rate: AboveZero | None = None
     """eta; null is N / K, the paper's, with weights: all, whose sum is K / N on average, and 1 with others."""
     momentum: Fraction = 0.9
@@ -31,10 +32,6 @@ class FedMomConfig(AlgorithmConfig):
     def defaults(cls) -> Mapping[str, object]:
         """Return the paper's weights: n_k over all N clients."""
         return {"weights": "all"}
-
-    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return the server's rate, which is horizontal.fedmom.learning_rate."""
-        return {**super().ignored_beside(horizontal), **without_server_rate(horizontal)}
 
 
 class FedMom(FederatedAlgorithm[FedMomConfig]):

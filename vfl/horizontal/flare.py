@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Federation, Report, Selection, Vectors
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.local import LocalTask
@@ -26,6 +26,7 @@ FIRST_STEPS = "first_steps"
 class FlareConfig(AlgorithmConfig):
     """FLARE's learning rates, eta_i = eta_l tau_bar / tau_i."""
 
+    averages_equally = True
     tau_bar: Literal["mas", "mes", "fmas", "fmes", "none"] = "mas"
     """Of the selected clients' local steps in this round: mas their largest number, mes their mean; of the same
     clients' steps in the first round: fmas, fmes. none: eta_i = eta_l, FedAvg with equal weights."""
@@ -33,9 +34,9 @@ class FlareConfig(AlgorithmConfig):
     """L of gamma = server_learning_rate / L, which sets how much many clients are worth to the greedy policy."""
 
     def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return other weights than equal ones, and what scheduling in a cell makes idle."""
+        """Return what scheduling in a cell makes idle."""
         policy = horizontal.wireless.policy
-        reasons = dict(unless_equal(horizontal))
+        reasons = {name: why for name, why in super().ignored_beside(horizontal).items() if name != "wireless"}
         if policy == "none":
             return reasons
         idle = ["selection.group_weights"]

@@ -5,7 +5,7 @@ Shapes: N clients, P entries of the weights, Q of the statistics.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -41,44 +41,26 @@ class Assignment:
     """Number by which its batches are drawn: no client is given the same one twice."""
 
 
+@dataclass(eq=False)
 class Fleet:
-    """Runs local training for a server and keeps the clients' side.
+    """Runs local training for a server and keeps the clients' side."""
 
-    Args:
-        config: the experiment.
-        algorithm: what the clients do.
-        model: gives sizes; its values may be overwritten.
-        engine: computes local training.
-        rows: rows of the training data of every client, int64 [n_i] each.
-        names: of the clients, as the summary shows them.
-        states: where client state is kept.
-        macs_per_sample: multiply-accumulates of one forward pass.
-    """
-
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        algorithm: FederatedAlgorithm[Any],
-        model: FlatModel,
-        engine: Engine,
-        rows: Sequence[Tensor],
-        names: Sequence[str],
-        states: ClientStates,
-        macs_per_sample: int,
-    ) -> None:
-        self.config = config
-        self.algorithm = algorithm
-        self.model = model
-        self.engine = engine
-        self.rows = rows
-        self.names = names
-        self.states = states
-        self.macs_per_sample = macs_per_sample
-        self.costs: dict[int, PartyCosts] = {}
-        """Costs of the clients that took part."""
-        self._read: dict[int, Vectors] = {}
-        """States of the cohort at work, so that none is read twice."""
-        self._statistics_travel = config.horizontal.buffers == "average" and model.statistic_count > 0
+    config: ExperimentConfig
+    algorithm: FederatedAlgorithm[Any]
+    model: FlatModel
+    """Gives sizes; its values may be overwritten."""
+    engine: Engine
+    rows: Sequence[Tensor]
+    """Rows of the training data of every client, int64 [n_i] each."""
+    names: Sequence[str]
+    """Of the clients, as the summary shows them."""
+    states: ClientStates
+    macs_per_sample: int
+    """Multiply-accumulates of one forward pass."""
+    costs: dict[int, PartyCosts] = field(default_factory=dict[int, PartyCosts], init=False)
+    """Costs of the clients that took part."""
+    _read: dict[int, Vectors] = field(default_factory=dict[int, Vectors], init=False)
+    """States of the cohort at work, so that none is read twice."""
 
     def train(self, assignments: Sequence[Assignment]) -> list[LocalResult]:
         """Compute the local training of a cohort and book its cost."""
@@ -189,4 +171,5 @@ class Fleet:
         return {name: vector.to(device) for name, vector in self.states.get(client).items()}
 
     def _with_statistics(self, entries: dict[str, int]) -> dict[str, int]:
-        return entries | ({STATISTICS: self.model.statistic_count} if self._statistics_travel else {})
+        travel = self.config.horizontal.buffers == "average" and self.model.statistic_count > 0
+        return entries | ({STATISTICS: self.model.statistic_count} if travel else {})

@@ -4,7 +4,7 @@ Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federate
 variates estimate how far a client's gradient is from everybody's, and take that out of its steps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vfl.config import OptimizerConfig
-from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig, unless_equal
+from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
 from vfl.horizontal.algorithm import (
     Aggregate,
     ClientUpdate,
@@ -30,6 +30,7 @@ from vfl.horizontal.local import LocalResult, LocalTask
 class ScaffoldConfig(AlgorithmConfig):
     """SCAFFOLD."""
 
+    averages_equally = True
     option: Literal[1, 2] = 2
     """1: the control variate is the full gradient at the received weights; 2: the mean step taken."""
 
@@ -40,10 +41,6 @@ class ScaffoldConfig(AlgorithmConfig):
                 "training.optimizer: SCAFFOLD's option 2 takes the step for the gradient and needs plain SGD; "
                 "set momentum and weight_decay to 0, or horizontal.scaffold.option=1"
             )
-
-    def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return other weights than equal ones."""
-        return {**super().ignored_beside(horizontal), **unless_equal(horizontal)}
 
 
 class Scaffold(FederatedAlgorithm[ScaffoldConfig]):

@@ -1,6 +1,7 @@
 """Shows at a run's start which client holds what."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -12,25 +13,19 @@ from vfl.data.horizontal.summary import class_counts, draw_split, split_table
 from vfl.loop import Callback, TrainingLoop
 
 
+@dataclass(frozen=True, eq=False)
 class ShowSplit(Callback):
-    """Prints the split as a table and draws it into the run's folder.
+    """Prints the split as a table and draws it into the run's folder."""
 
-    Args:
-        partition: rows of the training samples by client.
-        labels: of the training samples.
-        classes: names of what labels index.
-        path: of the picture.
-        console: where the table goes.
-    """
-
-    def __init__(
-        self, partition: SamplePartition, labels: Tensor, classes: Sequence[str], path: Path, console: Console
-    ) -> None:
-        self.partition = partition
-        self.labels = labels
-        self.classes = classes
-        self.path = path
-        self.console = console
+    partition: SamplePartition
+    """Rows of the training samples by client."""
+    labels: Tensor
+    """Of the training samples."""
+    classes: Sequence[str]
+    """Names of what labels index."""
+    path: Path
+    """Of the picture."""
+    console: Console
 
     def on_start(self, loop: TrainingLoop) -> None:
         """Show the split of a run that begins; a resumed one has shown it."""

@@ -6,6 +6,7 @@ Shapes: N clients, P entries of the weights, Q of the statistics.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,39 +24,25 @@ from vfl.horizontal.local import client_name
 from vfl.loop import Metrics, finite
 
 
+@dataclass(eq=False)
 class HorizontalTrainer:
-    """What synchronous and asynchronous servers share: state, evaluation, totals.
+    """What synchronous and asynchronous servers share: state, evaluation, totals."""
 
-    Args:
-        config: the experiment.
-        algorithm: the four steps.
-        fleet: the clients.
-        devices: what their devices can do.
-        evaluator: tests the global model.
-        data_digest: of the samples and their split; a resume must find the same.
-    """
+    config: ExperimentConfig
+    algorithm: FederatedAlgorithm[Any]
+    fleet: Fleet
+    devices: Devices
+    evaluator: Evaluator
+    data_digest: str
+    """Of the samples and their split; a resume must find the same."""
+    state: Vectors = field(init=False)
+    simulated_time_s: float = field(default=0.0, init=False)
+    metric: str = field(default="accuracy", init=False)
 
-    metric = "accuracy"
-
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        algorithm: FederatedAlgorithm[Any],
-        fleet: Fleet,
-        devices: Devices,
-        evaluator: Evaluator,
-        data_digest: str,
-    ) -> None:
-        self.config = config
-        self.algorithm = algorithm
-        self.fleet = fleet
-        self.devices = devices
-        self.evaluator = evaluator
-        self.data_digest = data_digest
-        model = fleet.model
-        self.state: Vectors = algorithm.initial_state(model.weights_P.clone())
+    def __post_init__(self) -> None:
+        model = self.fleet.model
+        self.state = self.algorithm.initial_state(model.weights_P.clone())
         self.state[STATISTICS] = model.statistics_Q.clone()
-        self.simulated_time_s = 0.0
 
     def evaluate(self) -> Metrics:
         """Return accuracy and mean loss of the global model on the test samples."""

@@ -7,7 +7,7 @@ Shapes: K clients at work, S steps of the longest, B rows of the largest batch; 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -24,36 +24,28 @@ STACK_BYTES = {"cpu": 2**26, "cuda": 2**31}
 falls out of the cache is slower than none."""
 
 
+@dataclass(eq=False)
 class BatchedEngine:
-    """Trains clients together.
-
-    Args:
-        model: gives sizes, places and the code of the forward pass; its values are neither used nor changed.
-        features, labels, optimizer, runtime, loss, on_client: as for ``SequentialEngine``.
+    """Trains clients together; its settings are those of ``SequentialEngine``.
 
     Raises ConfigError for a model that cannot be stacked (``stacked.py``), or another precision than float32.
     """
 
-    def __init__(
-        self,
-        model: FlatModel,
-        features: Tensor,
-        labels: Tensor,
-        optimizer: OptimizerConfig,
-        runtime: Runtime,
-        loss: Loss = batch_loss,
-        on_client: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
-        if runtime.autocast_dtype is not None:
+    model: FlatModel
+    """Gives sizes, places and the code of the forward pass; its values are neither used nor changed."""
+    features: Tensor
+    labels: Tensor
+    optimizer: OptimizerConfig
+    runtime: Runtime
+    loss: Loss = batch_loss
+    on_client: Callable[[int, int], None] = lambda done, total: None
+
+    def __post_init__(self) -> None:
+        if self.runtime.autocast_dtype is not None:
             raise ConfigError("horizontal.engine: batched computes in float32; set precision=float32 or use sequential")
-        self.model = model
-        self.features = features
-        self.labels = labels
-        self.optimizer = optimizer
-        self.losses = _cross_entropies if loss is batch_loss else _client_by_client(loss)
-        self.on_client = on_client
-        self.module, self.stack = stack_model(model)
-        self.gradients_KP = model.weights_P.new_zeros(0, len(model.weights_P))
+        self.losses = _cross_entropies if self.loss is batch_loss else _client_by_client(self.loss)
+        self.module, self.stack = stack_model(self.model)
+        self.gradients_KP = self.model.weights_P.new_zeros(0, len(self.model.weights_P))
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train the clients in stacks of equal work, as far as that goes: those with most steps first."""

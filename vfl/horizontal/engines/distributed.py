@@ -7,6 +7,7 @@ Shapes: K clients of the cohort, R columns of the table; P, Q and S as in ``loca
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,19 +18,15 @@ from vfl.horizontal.local import LocalResult, LocalTask
 from vfl.workers import Workers
 
 
+@dataclass(frozen=True, eq=False)
 class DistributedEngine:
-    """Trains clients on all workers.
+    """Trains clients on all workers."""
 
-    Args:
-        inner: trains this worker's clients one by one, so that no result depends on who else is in its share.
-        model: gives the sizes.
-        workers: the process group.
-    """
-
-    def __init__(self, inner: Engine, model: FlatModel, workers: Workers) -> None:
-        self.inner = inner
-        self.model = model
-        self.workers = workers
+    inner: Engine
+    """Trains this worker's clients one by one, so that no result depends on who else is in its share."""
+    model: FlatModel
+    """Gives the sizes."""
+    workers: Workers
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train this worker's share and return the results of all. Raises PeerLost."""

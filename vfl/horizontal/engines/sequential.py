@@ -1,6 +1,7 @@
 """The sequential engine: one model, reused by one client after the other. It is the reference of the others."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -21,36 +22,26 @@ class Engine(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class SequentialEngine:
-    """Trains one client at a time.
+    """Trains one client at a time."""
 
-    Args:
-        model: is overwritten; its weights and statistics between calls mean nothing.
-        features: [N, ...] of all clients, on the runtime's device.
-        labels: [N] or [N, T].
-        optimizer: SGD of the clients; its momentum starts at zero for every task.
-        runtime: device and precision.
-        loss: of a batch.
-        on_client: called with (clients done, clients of the cohort).
-    """
+    model: FlatModel
+    """Is overwritten; its weights and statistics between calls mean nothing."""
+    features: Tensor
+    """[N, ...] of all clients, on the runtime's device."""
+    labels: Tensor
+    """[N] or [N, T]"""
+    optimizer: OptimizerConfig
+    """SGD of the clients; its momentum starts at zero for every task."""
+    runtime: Runtime
+    loss: Loss = batch_loss
+    """Of a batch."""
+    on_client: Callable[[int, int], None] = lambda done, total: None
+    """Called with (clients done, clients of the cohort)."""
 
-    def __init__(
-        self,
-        model: FlatModel,
-        features: Tensor,
-        labels: Tensor,
-        optimizer: OptimizerConfig,
-        runtime: Runtime,
-        loss: Loss = batch_loss,
-        on_client: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
-        self.model = model
-        self.features = features
-        self.labels = labels
-        self.runtime = runtime
-        self.loss = loss
-        self.on_client = on_client
-        self.optimizer = build_optimizer(model.module, optimizer)
+    def __post_init__(self) -> None:
+        self.sgd = build_optimizer(self.model.module, self.optimizer)
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train the clients one after the other."""
@@ -64,8 +55,8 @@ class SequentialEngine:
         self.model.module.train()
         full_gradient_P = self._full_gradient(task, task.start_P) if task.full_gradient == "start" else None
         self.model.load(task.start_P, task.statistics_Q)
-        self.optimizer.state.clear()
-        for group in self.optimizer.param_groups:
+        self.sgd.state.clear()
+        for group in self.sgd.param_groups:
             group["lr"] = task.learning_rate
         shifts = [] if task.shift_P is None else self.model.split(task.shift_P)
         anchors = self.model.split(task.start_P) if task.pull else []
@@ -79,7 +70,7 @@ class SequentialEngine:
                 _gradient_of(parameter).add_(shift)
             for parameter, anchor in zip(self.model.parameters, anchors, strict=False):
                 _gradient_of(parameter).add_(parameter.detach() - anchor, alpha=task.pull)
-            self.optimizer.step()
+            self.sgd.step()
         delta_P, statistics_Q = self.model.weights_P - task.start_P, self.model.statistics_Q.clone()
         if task.full_gradient == "end":
             full_gradient_P = self._full_gradient(task, self.model.weights_P.clone())
@@ -99,7 +90,7 @@ class SequentialEngine:
         """Leave the gradient of the batch's loss in the parameters and return the loss."""
         outputs = self.runtime.forward(self.model.module, self.features[rows_B])
         loss = self.loss(outputs, self.labels[rows_B])
-        self.optimizer.zero_grad()
+        self.sgd.zero_grad()
         loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         return loss.detach()
 
