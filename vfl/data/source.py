@@ -7,7 +7,7 @@ samples to predict. Everything else sees `Samples` (tensors, a row per sample) a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -43,50 +43,37 @@ class NewSamples:
     """Of tables: by owner that is not away, whether it has a row for each sample, bool [N]."""
 
 
-class Preparation(Protocol):
-    """What was fitted to a holder's training samples alone; makes of its raw samples what its model reads."""
+class Preparation:
+    """What was fitted to a holder's training samples alone; makes of its raw samples what its model reads.
+
+    Subclasses override what differs from nothing being fitted.
+    """
+
+    def __init__(self, features: Features) -> None:
+        self._features = features
 
     @property
     def features(self) -> Features:
         """What models are built from."""
-        ...
+        return self._features
 
     def apply(self, samples: Samples) -> Samples:
         """Return raw samples as a model reads them. Raises ValueError for samples that do not fit."""
-        ...
+        return samples
 
     def module(self) -> nn.Module | None:
         """Return ``apply`` as the first layer of an exported model; None where that takes what ``apply`` returns."""
-        ...
 
     def state_dict(self) -> State:
         """Return what was fitted; it is saved with the party's state and never leaves the party."""
-        ...
-
-    def load_state_dict(self, state: State) -> None:
-        """Take over what was fitted."""
-        ...
-
-
-class AsItIs:
-    """Nothing is fitted: models read the samples as they are."""
-
-    def __init__(self, features: Features) -> None:
-        self.features = features
-
-    def apply(self, samples: Samples) -> Samples:
-        """Return the samples."""
-        return samples
-
-    def module(self) -> None:
-        """Nothing to do."""
-
-    def state_dict(self) -> State:
-        """Return nothing."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing to take over."""
+        """Take over what was fitted."""
+
+
+class AsItIs(Preparation):
+    """Nothing is fitted: models read the samples as they are."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,7 @@ def images(pools: Loader) -> Callable[[DataConfig, int], ImageGrid]:
     return partial(ImageGrid, pools=pools)
 
 
-class Standardisation:
+class Standardisation(Preparation):
     """Takes the mean of the training images off and divides by their standard deviation, per channel, in float32.
 
     Both are one party's own: they come from its training features alone, never from another party or test samples.
@@ -79,7 +79,7 @@ class Standardisation:
             raise ValueError(f"standardise: needs training images [N, C, H, W], got {list(train.features.shape)}")
         # In float64 (one channel at a time, for memory) sums of uint8 are exact: the same for any number of threads.
         measured = [torch.var_mean(each.to(torch.float64), correction=0) for each in train.features.unbind(1)]
-        self.features = Features("images", tuple(train.features.shape[1:]))
+        super().__init__(Features("images", tuple(train.features.shape[1:])))
         self.mean_C = torch.stack([mean for _, mean in measured])
         std_C = torch.stack([variance for variance, _ in measured]).sqrt()
         self.std_C = torch.where(std_C < MIN_STD, torch.ones_like(std_C), std_C)

@@ -19,6 +19,7 @@ from torch import Tensor
 from models.features import TableFeatures
 from vfl.checkpoint import State
 from vfl.data.samples import Samples
+from vfl.data.source import Preparation
 
 MIN_COUNT = 5
 """Training rows with a category of its own embedding; rarer ones share one."""
@@ -26,7 +27,7 @@ MIN_STD = 1e-12
 """Of the mean's amount: a column that varies less is constant, and only centred."""
 
 
-class TablePreparation:
+class TablePreparation(Preparation):
     """Fitted to raw training rows: float64 [N, F], NaN where missing, and hashes of categories, int64 [N, K]."""
 
     def __init__(self, train: Samples) -> None:
