@@ -31,76 +31,54 @@ class Benchmark(NamedTuple):
 
     package: str
     """Has the module of its name, with the function ``benchmark_NAME``."""
-    help: str
     pairs: int
     options: tuple[str, ...]
     """Those of ``Options`` that matter to it, beside pairs and threads."""
+    help: str
 
 
+OF_PARTIES, OF_VFL = "parties.benchmarks", "vfl.studies.benchmarks"
+SIZES = ("batch_size", "width", "embedding_size")
 BENCHMARKS = {
     "vertical": Benchmark(
-        "parties.benchmarks",
+        OF_PARTIES, 10, SIZES,
         "an exchange of four parties against the bare PyTorch loop: throughput, codec share, memory",
-        10,
-        ("batch_size", "width", "embedding_size"),
     ),
     "tables": Benchmark(
-        "parties.benchmarks",
+        OF_PARTIES, 4, (),
         "an epoch over two owners' tables against the bare PyTorch loop; memory of reading a million rows",
-        4,
-        (),
     ),
     "pruning": Benchmark(
-        "vfl.studies.benchmarks",
-        "a party's step after pruning against before: time saved per multiply-accumulate saved",
-        10,
-        ("batch_size", "width", "embedding_size"),
+        OF_VFL, 10, SIZES, "a party's step after pruning against before: time saved per multiply-accumulate saved"
     ),
     "layers": Benchmark(
-        "vfl.studies.benchmarks",
+        OF_VFL, 10, SIZES[:2],
         "VGG16's convolutions and normalizations, pruned or not: bfloat16 against float32 and PyTorch's own layers",
-        10,
-        ("batch_size", "width"),
     ),
     "processes": Benchmark(
-        "parties.benchmarks",
+        OF_PARTIES, 10, SIZES,
         "five processes over TLS against one; round trip of a frame; what beta and staleness save on a slow link",
-        10,
-        ("batch_size", "width", "embedding_size"),
     ),
     "light": Benchmark(
-        "parties.benchmarks",
+        OF_PARTIES, 200, (),
         "an exchange that computes little against the bare loop, in one process and in two over TLS",
-        200,
-        (),
     ),
     "codec": Benchmark(
-        "vfl.studies.benchmarks",
+        OF_VFL, 50, ("batch_size", "embedding_size"),
         "sparsify, encode and decode: microseconds, and bytes over the entropy bound",
-        50,
-        ("batch_size", "embedding_size"),
     ),
     "export": Benchmark(
-        "vfl.studies.benchmarks",
+        OF_VFL, 30, ("width", "embedding_size"),
         "a pruned feature model in onnxruntime against the unpruned one: time and size per multiply-accumulate saved",
-        30,
-        ("width", "embedding_size"),
     ),
     "scheduling": Benchmark(
-        "vfl.studies.benchmarks",
-        "FLARE's scheduling of a round: optimal bands for 1,000 devices, selection out of 40",
-        20,
-        (),
+        OF_VFL, 20, (), "FLARE's scheduling of a round: optimal bands for 1,000 devices, selection out of 40"
     ),
     "horizontal": Benchmark(
-        "vfl.studies.benchmarks",
+        OF_VFL, 4, (),
         "a round of federated averaging against a loop written by hand: throughput; memory of many clients",
-        4,
-        (),
     ),
-}
-
-
+}  # fmt: skip
 DOCTOR = "find out in a few seconds which precision and memory layout trains an experiment fastest on this machine"
 
 

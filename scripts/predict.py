@@ -14,14 +14,12 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party is absent and no
 """
 
 import argparse
-import csv
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.atomic import write_atomically
+from vfl.atomic import write_csv
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 if TYPE_CHECKING:
@@ -122,9 +120,7 @@ def labels_table(tables: dict[str, Path]) -> Path:
 
 def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:
     """Write the table and show the scores."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(prediction.rows())
-    write_atomically(path, text.getvalue())
+    write_csv(path, prediction.rows())
     if prediction.scores:
         console.print(", ".join(f"{name} {value}" for name, value in prediction.scores.items()))
     console.print(f"{len(prediction.ids_N)} predictions: {path}")

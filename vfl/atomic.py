@@ -1,6 +1,8 @@
 """Files that are on the disk when the call returns, and files that are old or new but never half of one."""
 
+import csv
 import hashlib
+import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -39,6 +41,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:
+    """Write a table as ``write_atomically``, the first row naming the columns; lines end as on Unix."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_atomically(path, text.getvalue())
 
 
 def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]], *, overwrite: bool) -> None:

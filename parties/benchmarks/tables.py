@@ -1,13 +1,9 @@
 """An epoch over two owners' tables in one process against the bare PyTorch loop on the same prepared rows.
 
 100,000 rows, 30 numbers at the label owner and 300 at the other one, a perceptron of 128 and 64 at each: the sizes for
-which FATE 2 publishes 2.4 s per epoch on two hosts of 16 cores. ``python -m parties.benchmarks.tables ROWS COLUMNS`` is
-the child process that reads and prepares a file, and prints its peak memory.
+which FATE 2 publishes 2.4 s per epoch on two hosts of 16 cores.
 """
 
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,7 +21,7 @@ from vfl.data.tables.arrow import pa, pa_csv
 from vfl.data.tables.preparation import TablePreparation
 from vfl.random import generator
 from vfl.runtime import start_runtime
-from vfl.studies.benchmarks.memory import peak_bytes
+from vfl.studies.benchmarks.memory import in_fresh_process, peak_bytes
 from vfl.studies.benchmarks.paired import Options, Requirement, Result, interleave, ratios
 from vfl.tasks import Classification
 from vfl.vertical.batches import batch_rows
@@ -123,9 +119,7 @@ def _epoch(options: Options, batch_size: int) -> Result:
 
 def _memory() -> Result:
     """Read and prepare a file in a process of its own; the bytes of its numbers, as float32, are the yardstick."""
-    command = [sys.executable, "-m", "parties.benchmarks.tables", str(FILE_ROWS), str(FILE_COLUMNS)]
-    child = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    measured = json.loads(child.stdout)
+    measured = in_fresh_process(read_and_prepare, FILE_ROWS, FILE_COLUMNS)
     used = measured["peak_bytes"] - measured["imported_bytes"]
     prepared = 4 * FILE_ROWS * FILE_COLUMNS
     return Result(
@@ -150,7 +144,7 @@ def write_numbers(path: Path, rows: int, columns: int) -> None:
             out.write_batch(pa.record_batch([pa.array(range(start, start + count)), *values], ["id", *names]))
 
 
-def _read_and_prepare(rows: int, columns: int) -> dict[str, float]:
+def read_and_prepare(rows: int, columns: int) -> dict[str, float]:
     """Read a file of random numbers as an owner does, prepare it, and return the peak before and after."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "numbers.csv"
@@ -171,7 +165,3 @@ def _read_and_prepare(rows: int, columns: int) -> dict[str, float]:
         assert len(prepared.train) + len(prepared.test) == rows
         seconds = time.perf_counter() - started_s
     return {"imported_bytes": imported_bytes, "peak_bytes": peak_bytes(), "seconds": seconds}
-
-
-if __name__ == "__main__":
-    json.dump(_read_and_prepare(*map(int, sys.argv[1:])), sys.stdout)

@@ -14,7 +14,7 @@ from vfl.config import ConfigError
 from vfl.results import ACCURACY, CLOCK
 from vfl.studies.comparison import told_of
 from vfl.studies.page import spread
-from vfl.studies.runs import StudyResult, results_csv
+from vfl.studies.runs import StudyResult, results_table
 from vfl.studies.study import horizontal_studies, make_runs
 
 ROOT = Path(__file__).parents[2]
@@ -78,16 +78,15 @@ def test_the_page_tells_which_orderings_hold_and_what_time_is_saved():
 
 
 def test_the_table_of_rows_has_one_line_per_round_and_run():
-    lines = results_csv(
-        [result("dms", seed, [0.25, 0.5]) for seed in (0, 1)],
-        {ACCURACY: itemgetter(ACCURACY)},
-    ).splitlines()
-    assert lines[0].startswith("study,method,seed,round,accuracy/test")
-    assert [line.split(",")[1:5] for line in lines[1:]] == [
-        [*("dms", "0", "0", "0.25")],
-        [*("dms", "0", "1", "0.5")],
-        [*("dms", "1", "0", "0.25")],
-        [*("dms", "1", "1", "0.5")],
+    headings, *rows = results_table(
+        [result("dms", seed, [0.25, 0.5]) for seed in (0, 1)], {ACCURACY: itemgetter(ACCURACY)}
+    )
+    assert headings == ["study", "method", "seed", "round", "accuracy/test"]
+    assert rows == [
+        [*("case1", "dms", 0, 0, 0.25)],
+        [*("case1", "dms", 0, 1, 0.5)],
+        [*("case1", "dms", 1, 0, 0.25)],
+        [*("case1", "dms", 1, 1, 0.5)],
     ]
 
 

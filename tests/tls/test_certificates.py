@@ -17,10 +17,10 @@ from parties.remote.tls.certificates import (
     Owner,
     alternative_names,
     fingerprint,
-    identity,
     issued_by,
     make_request,
     new_key,
+    peer,
 )
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", fullmatch=True).filter(lambda name: name != SERVER)
@@ -53,7 +53,7 @@ def test_an_owner_is_known_by_its_name(credentials):
         assert end.version() == "TLSv1.3"
         der = end.getpeercert(binary_form=True)
         assert der is not None
-        assert identity(ssl.DER_cert_to_PEM_cert(der).encode()) == "party_1"
+        assert peer(ssl.DER_cert_to_PEM_cert(der).encode()).name == "party_1"
 
 
 def client_of(name, **how):
@@ -105,7 +105,7 @@ def test_path_validation_accepts(name, host, authority):
 def test_a_name_travels_through_request_and_certificate(authority, name, days):
     key = new_key()
     made = authority.sign_request(make_request(Owner(name), key), Owner(name), days)
-    assert identity(made.public_bytes(Encoding.PEM)) == name
+    assert peer(made.public_bytes(Encoding.PEM)).name == name
     assert alternative_names(made) == {name}
     assert issued_by(made, authority.certificate)
     assert fingerprint(made.public_key()) == fingerprint(key.public_key())

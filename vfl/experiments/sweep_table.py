@@ -1,13 +1,11 @@
 """``sweep.csv``: one line per run with what it reached and cost; ``times.csv`` has what no two trainings share."""
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vfl.atomic import write_atomically
+from vfl.atomic import write_csv
 from vfl.costs import savings
 from vfl.experiments.sweep_plan import SweepRun
 from vfl.metrics import reached
@@ -45,8 +43,8 @@ def write_tables(
         settings = [_cell(run.settings[key]) if key in run.settings else "" for key in keys]
         outcome = [_cell(result.get(name, "")) for name in RESULTS]
         rows.append([run.folder, *settings, status, *outcome, failures.get(run.folder, "")])
-    write_atomically(folder / TABLE, _csv(rows))
-    write_atomically(folder / TIMES, _csv(times))
+    write_csv(folder / TABLE, rows)
+    write_csv(folder / TIMES, times)
 
 
 def score(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,12 +61,6 @@ def shares(summary: Mapping[str, Any]) -> dict[str, float]:
         "savings_compute": savings(summary["train_macs"], summary["unpruned_train_macs"]),
         "savings_communication": savings(sent, dense),
     }
-
-
-def _csv(rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
 
 
 def _cell(value: Any) -> Any:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
-from vfl.atomic import write_atomically
+from vfl.atomic import write_atomically, write_csv
 from vfl.config import ConfigError
 from vfl.results import ACCURACY, CLOCK
 from vfl.run_folder import Row
 from vfl.studies.differences import paired
-from vfl.studies.runs import StudyResult, StudyRun, load_results, results_csv
+from vfl.studies.runs import StudyResult, StudyRun, load_results, results_table
 
 Values = dict[str, dict[int, float]]
 """A number by method and seed; larger is better."""
@@ -97,6 +97,6 @@ def write_page(
     about = f"```\n{note.read_text(encoding='utf-8').strip()}\n```\n\n" if note.exists() else ""
     about += f"{len(results)} of {len(runs)} runs are finished.\n\n" if len(results) < len(runs) else ""
     page = f"# {title}\n\n{about}" + "\n".join(filter(None, sections(results)))
-    write_atomically(folder / "results.csv", results_csv(results, columns))
+    write_csv(folder / "results.csv", results_table(results, columns))
     write_atomically(folder / "README.md", page)
     return len(results)

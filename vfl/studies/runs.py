@@ -1,7 +1,5 @@
 """One training of a study, and what it left."""
 
-import csv
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,14 +45,13 @@ def load_result(run: StudyRun, runs_dir: Path) -> StudyResult:
     return StudyResult(*read_result(runs_dir / run.folder), run.study, run.method, run.seed)
 
 
-def results_csv(results: Sequence[StudyResult], columns: Mapping[str, Callable[[Row], object]]) -> str:
-    """Return one line per run and evaluated round: which run, then the columns."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["study", "method", "seed", "round", *columns])
-    for result in results:
-        run = [result.study, result.method, result.seed]
-        writer.writerows(
-            [*run, int(row["round"]), *(cell(row) for cell in columns.values())] for row in result.evaluated
-        )
-    return text.getvalue()
+def results_table(results: Sequence[StudyResult], columns: Mapping[str, Callable[[Row], object]]) -> list[list[object]]:
+    """Return headings, then a row per run and evaluated round: which run, then the columns."""
+    rows = ((result, row) for result in results for row in result.evaluated)
+    return [
+        ["study", "method", "seed", "round", *columns],
+        *(
+            [result.study, result.method, result.seed, int(row["round"]), *(cell(row) for cell in columns.values())]
+            for result, row in rows
+        ),
+    ]

@@ -154,11 +154,6 @@ def peer(certificate_pem: bytes) -> Peer:
     return Peer(common_name(certificate.subject), serial(certificate), fingerprint(certificate.public_key()))
 
 
-def identity(certificate_pem: bytes) -> str:
-    """Return the owner's name in a certificate. Raises ValueError as ``peer``."""
-    return peer(certificate_pem).name
-
-
 def serial(certificate: x509.Certificate) -> str:
     """Return a certificate's serial number, hexadecimal."""
     return f"{certificate.serial_number:x}"

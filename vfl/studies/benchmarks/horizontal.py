@@ -1,13 +1,9 @@
 """A round of horizontal learning against a bare loop written by hand: throughput, and memory against clients.
 
-Random data of MNIST's shape. ``python -m vfl.studies.benchmarks.horizontal CLIENTS OPTIONS`` is the child process of
-the memory comparison.
+Random data of MNIST's shape.
 """
 
-import json
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -25,7 +21,7 @@ from vfl.horizontal.build import assemble
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.random import generator, seeded
 from vfl.runtime import start_runtime
-from vfl.studies.benchmarks.memory import peak_bytes
+from vfl.studies.benchmarks.memory import in_fresh_process, peak_bytes
 from vfl.studies.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
 
 WARM_UP = 1
@@ -156,12 +152,7 @@ def _memory(options: Options) -> Result:
     raw: Raw = {}
     imported: Raw = {}
     for clients in MEMORY_CLIENTS:
-        child = subprocess.run(
-            [sys.executable, "-m", "vfl.studies.benchmarks.horizontal", str(clients), json.dumps(asdict(options))],
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        sizes = json.loads(child.stdout)
+        sizes = in_fresh_process(measure_memory, clients, options)
         raw[f"{clients} clients"] = [sizes["peak_bytes"]]
         imported[f"{clients} clients"] = [sizes["imported_bytes"]]
     few, many = raw
@@ -177,7 +168,7 @@ def _memory(options: Options) -> Result:
     )
 
 
-def _measure_memory(clients: int, options: Options) -> dict[str, int]:
+def measure_memory(clients: int, options: Options) -> dict[str, int]:
     """Run rounds with so many clients and return the peak before and after."""
     imported_bytes = peak_bytes()
     samples = MEMORY.clients * MEMORY.samples
@@ -187,8 +178,3 @@ def _measure_memory(clients: int, options: Options) -> dict[str, int]:
     for round_index in range(MEMORY_ROUNDS):
         ours.train_round(round_index)
     return {"imported_bytes": imported_bytes, "peak_bytes": peak_bytes()}
-
-
-if __name__ == "__main__":
-    clients, options = sys.argv[1:]
-    json.dump(_measure_memory(int(clients), Options(**json.loads(options))), sys.stdout)
