@@ -176,19 +176,16 @@ class TrainingLoop:
 
     def summary(self) -> dict[str, Any]:
         """Return rounds done, last evaluation, seconds and the algorithm's totals."""
+        tested = {tag.removesuffix("/test"): value for tag, value in self.last_metrics.items() if tag.endswith("/test")}
         return {
             "rounds": self.next_round,
             "test_accuracy": self.last_metrics.get("accuracy/test"),
             "test_loss": self.last_metrics.get("loss/test"),
             "metric": self.metric,
-            "test_metrics": self._test_metrics(),
+            "test_metrics": {name: value for name, value in tested.items() if name != "loss"},
             "wall_time_s": self.wall_time_s,
             **self.algorithm.summary(),
         }
-
-    def _test_metrics(self) -> Metrics:
-        tested = {tag.removesuffix("/test"): value for tag, value in self.last_metrics.items() if tag.endswith("/test")}
-        return {name: value for name, value in tested.items() if name != "loss"}
 
     def save(self) -> None:
         """Commit a checkpoint of the rounds done so far."""

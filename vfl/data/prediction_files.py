@@ -37,7 +37,9 @@ SAMPLES, SAMPLE_LABELS, SAMPLE_IDS = "samples", "sample_labels", "sample_ids"
 def write_prediction_files(folder: Path, parties: Sequence[str], samples: NewSamples) -> list[Path]:
     """Write everybody's file (0600); earlier ones are replaced. Raises OSError as the system does."""
     writers: dict[str, Callable[[Path], object]] = {
-        party_file(name): partial(_write_features, samples=part, party=name)
+        party_file(name): partial(
+            write_tensors, tensors=sample_tensors(part), metadata={"holds": SAMPLES, "party": name}, mode=PRIVATE
+        )
         for name, part in zip(parties, samples.parts, strict=True)
     }
     writers[LABELS_FILE] = partial(_write_labels, samples=samples.whole)
@@ -81,10 +83,6 @@ def load_sample_labels(path: Path, classes: int) -> tuple[Tensor, Tensor | None]
 def unknown_labels(samples: int) -> Tensor:
     """Return what stands for the labels [N] of samples without any; only their number is ever looked at."""
     return torch.zeros(samples, dtype=torch.int64)
-
-
-def _write_features(path: Path, samples: Samples, party: str) -> object:
-    return write_tensors(path, sample_tensors(samples), {"holds": SAMPLES, "party": party}, mode=PRIVATE)
 
 
 def _write_labels(path: Path, samples: Samples) -> object:

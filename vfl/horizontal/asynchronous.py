@@ -155,19 +155,9 @@ def _flight(saved: Mapping[str, Any], device: torch.device) -> Flight:
 
 
 def _result_state(result: LocalResult) -> State:
-    return {
-        "client": result.client,
-        "delta_P": result.delta_P,
-        "statistics_Q": result.statistics_Q,
-        "learning_rate": result.learning_rate,
-        "steps": result.steps,
-        "samples": result.samples,
-        "loss": result.loss,
-    }
+    return {name: value for name, value in vars(result).items() if value is not None}
 
 
 def _result(saved: Mapping[str, Any], device: torch.device) -> LocalResult:
-    values: dict[str, Any] = dict(saved)
-    for name in ("delta_P", "statistics_Q", "loss"):
-        values[name] = values[name].to(device)
+    values = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in saved.items()}
     return LocalResult(**values)

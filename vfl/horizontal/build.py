@@ -16,7 +16,7 @@ from vfl.data.source import open_source, prepare_whole
 from vfl.digest import weights_digest
 from vfl.horizontal.algorithm import FederatedAlgorithm, Federation
 from vfl.horizontal.asynchronous import AsynchronousTrainer
-from vfl.horizontal.client_states import ClientStates, InMemory, OnDisk
+from vfl.horizontal.client_states import InMemory, OnDisk
 from vfl.horizontal.devices import Devices
 from vfl.horizontal.engines.choice import build_engine
 from vfl.horizontal.evaluation import Evaluator
@@ -46,7 +46,8 @@ def build_horizontal(
     that is not there or does not fit.
     """
     data = load_data(config)
-    partition = split_samples(data, config)
+    horizontal = config.horizontal
+    partition = partition_samples(horizontal.partition, data.train, data.owners, horizontal.clients, config.seed)
     trainer = assemble(config, data, partition, runtime, run_dir, on_client, workers)
     assert data.train.labels is not None
     return trainer, ShowSplit(partition, data.train.labels, data.classes, run_dir / "split.png", console)
@@ -55,12 +56,6 @@ def build_horizontal(
 def load_data(config: ExperimentConfig) -> Dataset:
     """Load the samples as a model reads them: images standardised per channel by the training samples."""
     return prepare_whole(open_source(config))
-
-
-def split_samples(data: Dataset, config: ExperimentConfig) -> SamplePartition:
-    """Divide the training samples over the clients, as ``horizontal.partition`` says."""
-    horizontal = config.horizontal
-    return partition_samples(horizontal.partition, data.train, data.owners, horizontal.clients, config.seed)
 
 
 def assemble(
@@ -89,9 +84,9 @@ def assemble(
     algorithm = build_algorithm(config, samples_N, model)
     engine = build_engine(config, model, features, labels, runtime, on_client, workers)
     rows = [rows.to(runtime.device) for rows in partition.rows]
-    fleet = Fleet(
-        config, algorithm, model, engine, rows, partition.names, build_states(config, run_dir), macs_per_sample
-    )
+    on_disk = config.horizontal.client_state == "disk"
+    states = OnDisk(run_dir / "client_states", config.checkpoint.keep) if on_disk else InMemory()
+    fleet = Fleet(config, algorithm, model, engine, rows, partition.names, states, macs_per_sample)
     devices = Devices(
         config.horizontal,
         samples_N,
@@ -129,13 +124,6 @@ def build_algorithm(
     training, horizontal = config.training, config.horizontal
     known = Federation(horizontal, training.optimizer, training.batch_size, config.seed, samples_N, model)
     return (kind or ALGORITHMS.load(horizontal.algorithm))(horizontal.own, known)
-
-
-def build_states(config: ExperimentConfig, run_dir: Path) -> ClientStates:
-    """Build the place where client state is kept."""
-    if config.horizontal.client_state == "disk":
-        return OnDisk(run_dir / "client_states", config.checkpoint.keep)
-    return InMemory()
 
 
 def _data_digest(data: Dataset, partition: SamplePartition) -> str:

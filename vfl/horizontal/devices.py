@@ -9,7 +9,7 @@ Shapes: N clients.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -82,47 +82,38 @@ class RoundPlan:
         )
 
 
+@dataclass(eq=False)
 class Devices:
     """All clients' devices.
-
-    Args:
-        config: the ``horizontal`` settings.
-        samples_N: sample counts n_i.
-        batch_size: rows per step.
-        seed: of the experiment.
-        transfer_bytes: bytes down and up per client and round, for the transfer times.
-        full_batch: a client's work is one gradient over all its samples, which takes the time of one pass.
-        extra_passes: passes over all samples beside the steps.
 
     Raises ConfigError for a client without samples, and where no client does enough steps to be chosen.
     """
 
-    def __init__(
-        self,
-        config: HorizontalConfig,
-        samples_N: Sequence[int],
-        batch_size: int,
-        seed: int,
-        transfer_bytes: tuple[int, int],
-        *,
-        full_batch: bool = False,
-        extra_passes: int = 0,
-    ) -> None:
-        for client, samples in enumerate(samples_N):
+    config: HorizontalConfig
+    samples_N: Sequence[int]
+    """Sample counts n_i."""
+    batch_size: int
+    """Rows per step."""
+    seed: int
+    """Of the experiment."""
+    transfer_bytes: tuple[int, int]
+    """Bytes down and up per client and round, for the transfer times."""
+    full_batch: bool = field(default=False, kw_only=True)
+    """A client's work is one gradient over all its samples, which takes the time of one pass."""
+    extra_passes: int = field(default=0, kw_only=True)
+    """Passes over all samples beside the steps."""
+
+    def __post_init__(self) -> None:
+        for client, samples in enumerate(self.samples_N):
             if samples == 0:
                 raise ConfigError(
                     f"horizontal.partition: {client_name(client)} has no samples; lower horizontal.clients "
                     "or raise horizontal.partition.min_samples"
                 )
-        self.config = config
-        self.samples_N = samples_N
-        self.seed = seed
-        self.full_batch = full_batch
-        pass_N = torch.tensor([steps_per_epoch(count, batch_size) for count in samples_N])
-        self.steps_per_epoch_N = torch.ones_like(pass_N) if full_batch else pass_N
-        self.overhead_N = pass_N - 1 if full_batch else pass_N * extra_passes
+        pass_N = torch.tensor([steps_per_epoch(count, self.batch_size) for count in self.samples_N])
+        self.steps_per_epoch_N = torch.ones_like(pass_N) if self.full_batch else pass_N
+        self.overhead_N = pass_N - 1 if self.full_batch else pass_N * self.extra_passes
         """Steps that would take as long as what a client does beside its steps, int64 [N]."""
-        self.transfer_bytes = transfer_bytes
         self._check_that_somebody_works()
 
     def plan(self, round_index: int) -> RoundPlan:

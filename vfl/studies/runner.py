@@ -75,11 +75,17 @@ def train_missing(
             failures[run.folder] = event
         view.show(run, event, summary)
 
-    series = [_in_series(run, forks.get(run.folder), frozenset(needed.get(run.folder, ()))) for run in left]
+    series = [
+        SeriesRun(
+            run.folder,
+            run.config,
+            ("seed",),
+            forks[run.folder].parent if run.folder in forks else None,
+            study_run=run,
+            fork=forks.get(run.folder),
+            kept=frozenset(needed.get(run.folder, ())),
+        )
+        for run in left
+    ]
     with view:
         return SeriesEnd(executor.train(series, runs_dir, on_event), failures)
-
-
-def _in_series(run: StudyRun, fork: Fork | None, kept: frozenset[int]) -> SeriesRun:
-    after = fork.parent if fork else None
-    return SeriesRun(run.folder, run.config, ("seed",), after, study_run=run, fork=fork, kept=kept)

@@ -90,7 +90,9 @@ def draw_split(partition: SamplePartition, counts: Tensor, classes: Sequence[str
             text.set_parse_math(False)
     else:
         norm = BoundaryNorm([index - 0.5 for index in range(len(classes) + 1)], len(classes))
-        figure.colorbar(ScalarMappable(norm, colors), ax=axes, label="Class", ticks=_ticks(len(classes)))
+        figure.colorbar(
+            ScalarMappable(norm, colors), ax=axes, label="Class", ticks=range(0, len(classes), -(-len(classes) // 10))
+        )
     FigureCanvasAgg(figure).print_png(path)
 
 
@@ -150,8 +152,3 @@ def _colors(classes: int) -> Colormap:
     if classes <= COUNTED_CLASSES:
         return mpl.colormaps["tab10"]
     return ListedColormap(mpl.colormaps["turbo"](torch.linspace(0, 1, classes).numpy()))
-
-
-def _ticks(classes: int) -> list[int]:
-    """Return about ten class indices to name beside the colour bar."""
-    return list(range(0, classes, -(-classes // 10)))

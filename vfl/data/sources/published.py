@@ -26,6 +26,8 @@ class Published(NamedTuple):
     """What a user has to know of one set."""
 
     title: str
+    name: str
+    """Of its class in torchvision."""
     megabytes: int
     """Size of the download."""
     places: tuple[str, ...]
@@ -33,11 +35,11 @@ class Published(NamedTuple):
 
 
 PUBLISHED = {
-    "mnist": Published("MNIST", 12, ("MNIST/raw",)),
-    "fashion_mnist": Published("Fashion-MNIST", 31, ("FashionMNIST/raw",)),
-    "cifar10": Published("CIFAR-10", 170, ("cifar-10-python.tar.gz", "cifar-10-batches-py")),
-    "cifar100": Published("CIFAR-100", 169, ("cifar-100-python.tar.gz", "cifar-100-python")),
-    "svhn": Published("SVHN", 246, ("train_32x32.mat", "test_32x32.mat")),
+    "mnist": Published("MNIST", "MNIST", 12, ("MNIST/raw",)),
+    "fashion_mnist": Published("Fashion-MNIST", "FashionMNIST", 31, ("FashionMNIST/raw",)),
+    "cifar10": Published("CIFAR-10", "CIFAR10", 170, ("cifar-10-python.tar.gz", "cifar-10-batches-py")),
+    "cifar100": Published("CIFAR-100", "CIFAR100", 169, ("cifar-100-python.tar.gz", "cifar-100-python")),
+    "svhn": Published("SVHN", "SVHN", 246, ("train_32x32.mat", "test_32x32.mat")),
 }
 """By `data.dataset.kind`."""
 
@@ -51,16 +53,18 @@ def load_published(kind: str, root: Path | None, image_size: int | None) -> Pool
     MNIST and Fashion-MNIST have one channel and 28 pixels a side, the others three and 32.
     Raises ValueError when it is neither there nor to be had.
     """
-    title, megabytes, places = PUBLISHED[kind]
+    title, name, megabytes, places = PUBLISHED[kind]
     root = root or DEFAULT_ROOT
     first = root / places[0]
     absent = [folder for folder in (first, *first.parents) if not folder.exists()]
     try:
-        if not any(_holds_files(root / place) for place in places):
+        # torchvision leaves an empty folder where a download fails
+        if not any(place.is_file() or any(place.glob("*")) for place in map(root.joinpath, places)):
             warnings.warn(f"downloading {title} ({megabytes} MB) to '{root}'", stacklevel=3)
         with _quiet(), _network_timeout(DOWNLOAD_TIMEOUT_S):
-            train, test = _open(kind, root, training=True), _open(kind, root, training=False)
-        return Pools(_pool(train, image_size), _pool(test, image_size), _class_names(kind, train))
+            train, test = _open(name, root, training=True), _open(name, root, training=False)
+        classes = DIGITS if kind in ("mnist", "svhn") else tuple(train.classes)
+        return Pools(_pool(train, image_size), _pool(test, image_size), classes)
     except _UNREADABLE as error:
         for folder in absent:  # torchvision makes them before it downloads
             with contextlib.suppress(OSError):  # one that holds something stays
@@ -77,27 +81,13 @@ _UNREADABLE = (OSError, http.client.HTTPException, RuntimeError, AssertionError,
 form it does not check."""
 
 
-def _holds_files(place: Path) -> bool:
-    return place.is_file() or any(place.glob("*"))  # torchvision leaves an empty folder where a download fails
-
-
-def _open(kind: str, root: Path, *, training: bool) -> Any:
+def _open(name: str, root: Path, *, training: bool) -> Any:
     """Return one split as torchvision's object, which looks on the disk before it downloads."""
     from torchvision import datasets  # over a second to import: only those who use it wait
 
-    if kind == "svhn":  # one file per split
+    if name == "SVHN":  # one file per split
         return datasets.SVHN(root, split="train" if training else "test", download=True)
-    sets = {
-        "mnist": datasets.MNIST,
-        "fashion_mnist": datasets.FashionMNIST,
-        "cifar10": datasets.CIFAR10,
-        "cifar100": datasets.CIFAR100,
-    }
-    return sets[kind](root, train=training, download=training)  # a download brings both splits
-
-
-def _class_names(kind: str, split: Any) -> tuple[str, ...]:
-    return DIGITS if kind in ("mnist", "svhn") else tuple(split.classes)
+    return getattr(datasets, name)(root, train=training, download=training)  # a download brings both splits
 
 
 def _pool(split: Any, image_size: int | None) -> Pool:

@@ -3,6 +3,8 @@
 Shapes: K devices.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -14,25 +16,24 @@ DEEPEST_FADE = 1e-12
 """Smallest factor of a gain, so that no device is silent: one in 10^12 draws would be below it."""
 
 
+@dataclass(eq=False)
 class Network:
-    """K devices at fixed places, with processors of fixed speed.
+    """K devices at fixed places, with processors of fixed speed."""
 
-    Args:
-        settings: the ``horizontal.wireless`` section.
-        devices: K.
-        batch_size: samples per local step.
-        update_bits: S.
-        seed: of the experiment.
-    """
+    settings: WirelessConfig
+    devices: int
+    """K"""
+    batch_size: int
+    """Samples per local step."""
+    update_bits: float
+    """S"""
+    seed: int
+    """Of the experiment."""
 
-    def __init__(self, settings: WirelessConfig, devices: int, batch_size: int, update_bits: float, seed: int) -> None:
-        self.settings = settings
-        self.batch_size = batch_size
-        self.update_bits = update_bits
-        self.seed = seed
-        draw = generator(seed, "wireless_cell")
-        self.distance_m_K = _uniform(settings.distance_min_m, settings.distance_max_m, devices, draw)
-        self.cpu_hz_K = _uniform(settings.cpu_min_hz, settings.cpu_max_hz, devices, draw)
+    def __post_init__(self) -> None:
+        draw, cell = generator(self.seed, "wireless_cell"), self.settings
+        self.distance_m_K = _uniform(cell.distance_min_m, cell.distance_max_m, self.devices, draw)
+        self.cpu_hz_K = _uniform(cell.cpu_min_hz, cell.cpu_max_hz, self.devices, draw)
 
     def cell(self, round_index: int, steps_K: Indices) -> Cell:
         """Return a round's problem, given what each device would compute."""

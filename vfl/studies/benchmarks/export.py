@@ -5,10 +5,10 @@ import os
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -59,7 +59,12 @@ def benchmark_export(options: Options) -> list[Result]:
             case = f"alpha {alpha:g}, {'exact widths' if round_to is None else f'round_to {round_to}'}"
             for batch in BATCHES:
                 raw = interleave(
-                    {name: _Run(session, images[:batch]) for name, session in sides.items()}, options.pairs, WARM_UP
+                    {
+                        name: partial(session.run, [OUTPUT], {INPUT: images[:batch].numpy()})
+                        for name, session in sides.items()
+                    },
+                    options.pairs,
+                    WARM_UP,
                 )
                 time_over_macs = median(ratios(raw, ("pruned", "dense"))) / details["mac_ratio"]
                 results.append(
@@ -83,14 +88,3 @@ def on_cores(count: int) -> Generator[None]:
         yield
     finally:
         os.sched_setaffinity(0, allowed)
-
-
-class _Run:
-    """One pass of a batch through a session."""
-
-    def __init__(self, session: Any, images: torch.Tensor) -> None:
-        self.session = session
-        self.images = images.numpy()
-
-    def __call__(self) -> None:
-        self.session.run([OUTPUT], {INPUT: self.images})

@@ -6,14 +6,12 @@ import numpy as np
 
 from vfl.horizontal.wireless.bandwidth import allocate, split_evenly
 from vfl.horizontal.wireless.cell import Cell
-from vfl.horizontal.wireless.channel import snr_hz
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.linear_program import linear_program
-from vfl.horizontal.wireless.settings import WirelessConfig
 from vfl.studies.benchmarks.paired import Options, Requirement, Result, interleave
+from vfl.studies.flare.gap import paper_cell
 
 WARM_UP = 3
-BATCH_SIZE = 40
 BANDS_MS = {40: None, 1000: 50.0}
 """Largest median of the optimal bands, by devices."""
 GREEDY_MS = 100.0
@@ -62,11 +60,4 @@ def _selection(gamma: float, deadline_s: float, pairs: int) -> Result:
 
 def _cell(devices: int, deadline_s: float) -> Cell:
     """Return a cell of the paper's kind with a fixed seed; the update shrinks as the devices grow over 40."""
-    rng = np.random.default_rng(0)
-    settings = WirelessConfig()
-    steps_K = np.maximum(1, np.ceil(rng.exponential(3, devices))).astype(np.int64)
-    cpu_hz_K = rng.uniform(settings.cpu_min_hz, settings.cpu_max_hz, devices)
-    distance_m_K = rng.uniform(settings.distance_min_m, settings.distance_max_m, devices)
-    compute_s_K = steps_K * settings.cycles_per_sample * BATCH_SIZE / cpu_hz_K
-    bits = 1e7 * min(1.0, 40 / devices)
-    return Cell(steps_K, compute_s_K, snr_hz(settings, distance_m_K), bits, settings.bandwidth_hz, deadline_s)
+    return paper_cell(np.random.default_rng(0), devices, deadline_s, 1e7 * min(1.0, 40 / devices))

@@ -1,7 +1,7 @@
 """How far the selections are from the best set of devices, over random cells that can be tried out in full."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from vfl.reports.markdown import table
 
 MOST_DEVICES = 10
 BATCH_SIZE = 40
-QUANTILES = (0.5, 0.75, 0.9, 0.99, 1.0)
+QUANTILES = {0.5: "median", 0.75: "75%", 0.9: "90%", 0.99: "99%", 1.0: "worst"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,19 +46,18 @@ def measure_gaps(cases: int, gammas: Sequence[float], seed: int = 0) -> list[Gap
 
 def random_cell(rng: np.random.Generator) -> Cell:
     """Return a cell of 1 to 10 devices of the paper's kind, with a deadline of 0.2 to 3 s."""
+    cell = paper_cell(rng, int(rng.integers(1, MOST_DEVICES + 1)))
+    return replace(cell, deadline_s=float(rng.uniform(0.2, 3)))
+
+
+def paper_cell(rng: np.random.Generator, devices: int, deadline_s: float = 1.0, update_bits: float = 1e7) -> Cell:
+    """Return a cell of so many devices of the paper's kind."""
     settings = WirelessConfig()
-    devices = int(rng.integers(1, MOST_DEVICES + 1))
     steps_K = np.maximum(1, np.ceil(rng.exponential(3, devices))).astype(np.int64)
     cpu_hz_K = rng.uniform(settings.cpu_min_hz, settings.cpu_max_hz, devices)
     distance_m_K = rng.uniform(settings.distance_min_m, settings.distance_max_m, devices)
-    return Cell(
-        steps_K,
-        steps_K * settings.cycles_per_sample * BATCH_SIZE / cpu_hz_K,
-        snr_hz(settings, distance_m_K),
-        update_bits=1e7,
-        bandwidth_hz=settings.bandwidth_hz,
-        deadline_s=float(rng.uniform(0.2, 3)),
-    )
+    compute_s_K = steps_K * settings.cycles_per_sample * BATCH_SIZE / cpu_hz_K
+    return Cell(steps_K, compute_s_K, snr_hz(settings, distance_m_K), update_bits, settings.bandwidth_hz, deadline_s)
 
 
 def gap_table(gaps: Sequence[Gap]) -> list[str]:
@@ -68,11 +67,7 @@ def gap_table(gaps: Sequence[Gap]) -> list[str]:
         values = [f"{np.quantile(gap.excess, quantile):.1%}" for quantile in QUANTILES]
         optimal = f"{np.mean(gap.excess < 1e-9):.0%}"
         rows.append([gap.selection, f"{gap.gamma:g}", f"{len(gap.excess)}", *values, optimal])
-    return table(("selection", "gamma", "cases", *map(_heading, QUANTILES), "optimal"), rows)
-
-
-def _heading(quantile: float) -> str:
-    return {0.5: "median", 1.0: "worst"}.get(quantile, f"{quantile:.0%}")
+    return table(("selection", "gamma", "cases", *QUANTILES.values(), "optimal"), rows)
 
 
 def _objective(cell: Cell, schedule: Schedule, gamma: float) -> float:

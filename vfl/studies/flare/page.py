@@ -114,7 +114,8 @@ def _figure_8(results: Sequence[StudyResult], folder: Path) -> str:
     panels: list[Panel] = []
     tables: list[str] = []
     for split, split_name in SPLITS.items():
-        own = {each: _of_both(results, policy_study("mnist", split, each)) for each in FIG_8_DEADLINES_S}
+        both = [each for each in results if each.method in ("SPF", "SP")]
+        own = {s: last_accuracies(of_study(both, policy_study("mnist", split, s))) for s in FIG_8_DEADLINES_S}
         by_deadline = {each: values for each, values in own.items() if len(values) == 2}
         if by_deadline:
             title = f"{split_name}, accuracy at the end"
@@ -137,10 +138,6 @@ def _against_deadline(by_deadline: dict[float, Values]) -> dict[str, list[Curve]
         name: [(list(by_deadline), [100 * by_deadline[each][name][seed] for each in by_deadline]) for seed in seeds]
         for name in ("SPF", "SP")
     }
-
-
-def _of_both(results: Sequence[StudyResult], study: str) -> Values:
-    return last_accuracies([each for each in of_study(results, study) if each.method in ("SPF", "SP")])
 
 
 def _last(result: StudyResult) -> Sequence[dict[str, float]]:

@@ -30,7 +30,7 @@ POLICIES: Mapping[str, dict[str, Any]] = {
 MATCHED = "FedAvg_x2.6"
 """FedAvg at the server rate at which its steps are as long as MaS's: the mean of tau_bar over that of tau_i, for 10
 devices with exponential speeds of mean 3."""
-STRATEGIES: Mapping[str, dict[str, Any]] = {
+STRATEGIES: dict[str, dict[str, Any]] = {
     "FedAvg": {"horizontal.flare.tau_bar": "none"},
     **{name: {"horizontal.flare.tau_bar": name.lower()} for name in ("MaS", "MeS", "FMaS", "FMeS")},
     MATCHED: {"horizontal.flare.tau_bar": "none", "horizontal.server_learning_rate": 2.6},
