@@ -197,8 +197,8 @@ class FeatureParty:
         set_learning_rate(self.optimizer, self.config.training.optimizer, message.round_index)
         batch_size = self.config.training.batch_size
         batches = batch_rows(self.config.seed, message.round_index, self.steps, len(self.train), batch_size)
-        present = self.protocol.start_round(message, assigned.head_digest, batches)
-        self.batches = [rows_B[present_B] for rows_B, present_B in zip(batches, present, strict=True)]
+        shares = self.protocol.start_round(message, assigned.head_digest, batches)
+        self.batches = [share.rows_of(rows_B) for rows_B, share in zip(batches, shares, strict=True)]
         if any(len(self.train.held_rows(rows_n)) < len(rows_n) for rows_n in self.batches):
             raise MessageError(f"{self.name} has no row for samples that the server wants; match the tables again")
         self.due = deque(orders_of(self.steps, self.config.training.staleness))
@@ -242,7 +242,7 @@ class FeatureParty:
             gradient_nD = self.protocol.gradient(embedding_nD.detach())
             self.optimizer.zero_grad()
             # embedding_nD.backward(gradient_nD), bit for bit; its first call imports sympy, which takes 0.8 s.
-            (embedding_nD * gradient_nD).sum().backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
+            embedding_nD.flatten().dot(gradient_nD.flatten()).backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
             for name, weight in weights.items():
                 self.model.get_parameter(name).grad = weight.grad
             self.team.add_gradients(self.model, samples)

@@ -33,7 +33,7 @@ from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import Batch, ServerProtocol
 from vfl.vertical.link import PartyLink
 from vfl.vertical.orders import Order, orders_of
-from vfl.vertical.presence import Presence, spread
+from vfl.vertical.presence import Presence, Share
 from vfl.vertical.prices import build_forecast, scheduled_alphas
 from vfl.vertical.reports import RoundWork, check_report
 from vfl.vertical.subsets import AND, subsets_of
@@ -109,8 +109,8 @@ class HeadServer:
         self.presence = presence
         self.rows: list[Tensor] = []
         """Of each exchange of the present round, [B]."""
-        self.present: list[Tensor] = []
-        """Who takes part in each exchange of the present round, bool [B, K]."""
+        self.shares: list[list[Share]] = []
+        """The parties' parts in each exchange of the present round."""
         self.test_present_MK = test_present_MK
         self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
@@ -158,7 +158,7 @@ class HeadServer:
         rows_B, device = self.rows[exchange], self.trainer.runtime.device
         frames, sent = zip(*self._replies(), strict=True)
         embeddings = [embedding_BD.to(device) for embedding_BD in sent]
-        batch = Batch(rows_B, self.train_labels_N[rows_B.to(device)], frames, embeddings, self.present[exchange])
+        batch = Batch(rows_B, self.train_labels_N[rows_B.to(device)], frames, embeddings, self.shares[exchange])
         updates, losses = self.protocol.begin(self.trainer, batch)
         self._order(round_index, self.orders[exchange + after], updates)
         steps_left = self.config.training.local_iterations - len(losses)
@@ -179,9 +179,7 @@ class HeadServer:
             return [_done] * len(self.links)
         if order.kind is Kind.END_ROUND:
             return [partial(self._report, link) for link in self.links]
-        rows_B, by_party = self.rows[order.exchange], self.present[order.exchange].unbind(1)
-        parties = zip(self.links, self.receivers, by_party, strict=True)
-        return [partial(self._receive, link, receiver, rows_B, present_B) for link, receiver, present_B in parties]
+        return [partial(self._receive, order.exchange, place) for place in range(len(self.links))]
 
     def _replies(self) -> list[Any]:
         """Return what is taken of the replies to the oldest order."""
@@ -240,18 +238,19 @@ class HeadServer:
         Those of other parties, and of samples that a party has no row for, are missing.
         """
         message = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop, model=model).part(),))
-        present = self.test_present(start, stop)
+        shares = self.test_shares(start, stop)
         replies = {
-            link.name: self._send(link, message, partial(self._decode, link, present[link.name])) for link in links
+            link.name: self._send(link, message, partial(self._decode, link, shares[link.name])) for link in links
         }
         embeddings = {receiver.sender: self.missing(stop - start, receiver.width) for receiver in self.receivers}
         return embeddings | {name: reply() for name, reply in replies.items()}
 
-    def test_present(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Return by party which of the test samples ``start`` to ``stop`` it has a row for, bool [B]."""
-        whole_BK = torch.ones(stop - start, len(self.links), dtype=torch.bool)
-        present_BK = whole_BK if self.test_present_MK is None else self.test_present_MK[start:stop]
-        return {link.name: present_B for link, present_B in zip(self.links, present_BK.unbind(1), strict=True)}
+    def test_shares(self, start: int, stop: int) -> dict[str, Share]:
+        """Return by party in which of the test samples ``start`` to ``stop`` it takes part: those it has a row for."""
+        if self.test_present_MK is None:
+            return {link.name: Share.of_all(stop - start) for link in self.links}
+        by_party = zip(self.links, self.test_present_MK[start:stop].unbind(1), strict=True)
+        return {link.name: Share.of(present_B) for link, present_B in by_party}
 
     def missing(self, samples: int, width: int) -> Tensor:
         """Return [B, D] in the place of embeddings that are missing."""
@@ -259,10 +258,8 @@ class HeadServer:
 
     def mean_embeddings(self, links: Sequence[PartyLink]) -> dict[str, Tensor]:
         """Ask parties for the mean [D] of their embeddings of all training samples; return them by name."""
-        one_1 = torch.ones(1, dtype=torch.bool)
-        replies = {
-            link.name: self._send(link, Message(Kind.MEAN), partial(self._decode, link, one_1)) for link in links
-        }
+        one = Share.of_all(1)
+        replies = {link.name: self._send(link, Message(Kind.MEAN), partial(self._decode, link, one)) for link in links}
         return {name: reply()[0] for name, reply in replies.items()}
 
     def outputs(self, embeddings: Mapping[str, Tensor]) -> Tensor:
@@ -377,8 +374,8 @@ class HeadServer:
         self.losses = []
         self.trainer.start_round(round_index)
         self.rows = self.batches(round_index)
-        self.present = self.presence.of_round(round_index, self.rows)
-        parts, head_digest = self.protocol.start_round(self.trainer, self.present)
+        self.shares = self.presence.of_round(round_index, self.rows)
+        parts, head_digest = self.protocol.start_round(self.trainer, self.shares)
         self.ratios = self.recorded.get(round_index) or self.assign(round_index, self.clock.history)
         self.unmet = tell_unmet(self.ratios, self.unmet)
         told = self.tested if self.config.evaluation.tell_parties else None
@@ -424,7 +421,7 @@ class HeadServer:
     def _work(self, name: str) -> RoundWork:
         """Return what a party had to compute in the round."""
         place = [link.name for link in self.links].index(name)
-        samples = [int(present_BK[:, place].sum()) for present_BK in self.present]
+        samples = [shares[place].count for shares in self.shares]
         embedded_first = sum(samples[: self.config.training.staleness + 1])
         return RoundWork(sum(samples), embedded_first, self.config.training.local_iterations)
 
@@ -438,26 +435,25 @@ class HeadServer:
         # Corollary 1: the convergence bound grows with both sums over rounds and parties.
         return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
 
-    def _receive(
-        self, link: PartyLink, receiver: EmbeddingReceiver, rows_B: Tensor, present_B: Tensor, reply: Message
-    ) -> tuple[Buffer, Tensor]:
-        """Return an embedding's frame, to be forwarded as it came, and what it holds, as [B, D]."""
-        if link.absent:
-            present_B[:] = False
-        frame = reply.only(PartKind.EMBEDDING)
-        if bool(present_B.any()) != bool(len(frame)):
-            raise MessageError(f"a frame of {len(frame)} bytes came for {int(present_B.sum())} samples")
-        return frame, receiver.receive_present(frame, rows_B, present_B, self.trainer.missing)
+    def _receive(self, exchange: int, place: int, reply: Message) -> tuple[Buffer, Tensor]:
+        """Return the frame of an embedding, to be forwarded as it came, and what it holds, as [B, D]."""
+        rows_B, shares = self.rows[exchange], self.shares[exchange]
+        if self.links[place].absent:
+            shares[place] = Share.of(torch.zeros_like(shares[place].present_B))
+        frame, share = reply.only(PartKind.EMBEDDING), shares[place]
+        if bool(share.count) != bool(len(frame)):
+            raise MessageError(f"a frame of {len(frame)} bytes came for {share.count} samples")
+        return frame, self.receivers[place].receive_share(frame, rows_B, share, self.trainer.missing)
 
-    def _decode(self, link: PartyLink, present_B: Tensor, reply: Message) -> Tensor:
+    def _decode(self, link: PartyLink, share: Share, reply: Message) -> Tensor:
         """Return embeddings [B, D] that were not compressed, with what is missing."""
         receiver = next(receiver for receiver in self.receivers if receiver.sender == link.name)
-        frame, rows = reply.only(PartKind.EMBEDDING), int(present_B.sum())
-        if link.absent or not rows:
-            return self.missing(len(present_B), receiver.width)
+        frame = reply.only(PartKind.EMBEDDING)
+        if link.absent or not share.count:
+            return self.missing(len(share.present_B), receiver.width)
         what = f"{receiver.sender}'s embedding"
-        embedding_nD = decode_finite(frame, (rows, receiver.width), self.config.wire.values, what)
-        return spread(embedding_nD, present_B, self.trainer.missing)
+        embedding_nD = decode_finite(frame, (share.count, receiver.width), self.config.wire.values, what)
+        return share.spread(embedding_nD, self.trainer.missing)
 
     def _send(self, link: PartyLink, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
         """Send a message; what is returned waits for what ``take`` makes of the reply. Book what has travelled."""
@@ -484,7 +480,7 @@ class HeadServer:
         exchange = order.brings if down else order.exchange
         assert exchange is not None, "frames come down with an update"
         forwarded = down and self.config.training.labels == "shared"
-        samples_K = map(int, self.present[exchange].sum(dim=0))
+        samples_K = [share.count for share in self.shares[exchange]]
         yield from dense_frames(self.receivers, samples_K, name, forwarded=forwarded)
 
 

@@ -87,9 +87,9 @@ def predict(server: HeadServer, away: Collection[str] = (), instead: Mapping[str
     predictions: list[Tensor] = []
     for start, stop in server.test_batches():
         embeddings = server.test_embeddings(start, stop, asked)
-        present = server.test_present(start, stop)
+        shares = server.test_shares(start, stop)
         for name, value_D in (instead or {}).items():
-            here_B = present[name] & (name not in away)
+            here_B = shares[name].present_B & (name not in away)
             embeddings[name] = torch.where(here_B[:, None], embeddings[name], value_D)
         predictions.append(server.trainer.task.predictions(server.outputs(embeddings)).cpu())
     return torch.cat(predictions)
@@ -97,8 +97,8 @@ def predict(server: HeadServer, away: Collection[str] = (), instead: Mapping[str
 
 def embeddings_instead(server: HeadServer, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
     """Return what ``predict`` puts in the place of missing embeddings, [D] by party; nothing for placeholders."""
-    complete = server.test_present(0, len(server.test_labels_N))
-    lacking = [link for link in server.links if link.name in away or not bool(complete[link.name].all())]
+    shares = server.test_shares(0, len(server.test_labels_N))
+    lacking = [link for link in server.links if link.name in away or not shares[link.name].whole]
     if when_absent == "mean":
         return server.mean_embeddings(lacking)
     return zero_embeddings(server, [link.name for link in lacking]) if when_absent == "zeros" else {}

@@ -44,8 +44,8 @@ class _Rule(ABC):
     def step(self) -> None:
         """Take a step with every parameter that has a gradient."""
         for group in self.param_groups:
-            gradients = {each: each.grad for each in group["params"] if each.grad is not None}
-            self._move([*gradients], [*gradients.values()], group["lr"])
+            moved = [each for each in group["params"] if each.grad is not None]
+            self._move(moved, [each.grad for each in moved], group["lr"])
 
     @abstractmethod
     def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None: ...
@@ -78,14 +78,7 @@ class Adam(_Rule):
     """``torch.optim.Adam``, or AdamW where the configuration says so."""
 
     def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None:
-        for parameter in moved:
-            if parameter not in self.state:
-                self.state[parameter] = {
-                    "step": self.step_count(parameter, torch.tensor(0.0)),
-                    "exp_avg": torch.zeros_like(parameter),
-                    "exp_avg_sq": torch.zeros_like(parameter),
-                }
-        states = [self.state[parameter] for parameter in moved]
+        states = [self.state.get(parameter) or self._begin(parameter) for parameter in moved]
         adam(
             moved,
             gradients,
@@ -104,6 +97,15 @@ class Adam(_Rule):
             eps=1e-8,
             maximize=False,
         )
+
+    def _begin(self, parameter: Tensor) -> dict[str, Any]:
+        """Return what is kept of a parameter that takes its first step."""
+        self.state[parameter] = {
+            "step": self.step_count(parameter, torch.tensor(0.0)),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+        return self.state[parameter]
 
     def step_count(self, parameter: Tensor, value: Tensor) -> Tensor:
         """Return a count of steps where the kernels want it: at the parameter if they are fused."""

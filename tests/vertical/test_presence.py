@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from models.mlp import MLP
 from parties.feature_party import FeatureParty
@@ -21,7 +21,7 @@ from vfl.data.sources.images import ImageGrid
 from vfl.optim import build_optimizer
 from vfl.runtime import start_runtime
 from vfl.vertical.batches import batch_rows
-from vfl.vertical.presence import Presence, pack, rows_of, spread, unpack
+from vfl.vertical.presence import Presence, Share, pack, unpack
 from vfl.vertical.subsets import lost_without, subsets_of
 from vfl.wire.codec import dense_frame_size
 from vfl.wire.messages import MessageError
@@ -36,33 +36,46 @@ def test_of_the_parties_with_a_row_one_stays(seed: int, dropout: float, parties:
     presence = Presence(held_NK if gaps else None, parties, dropout, seed)
     held_NK = held_NK if gaps else torch.ones_like(held_NK)
     batches = batch_rows(seed, 1, 3, 60, 20)
-    drawn = presence.of_round(1, batches)
-    for rows_B, present_BK in zip(batches, drawn, strict=True):
-        assert not (present_BK & ~held_NK[rows_B]).any()
-        assert torch.equal(present_BK.any(1), held_NK[rows_B].any(1))
+    drawn = drawn_by(presence, 1, batches)
+    for rows_B, there_BK in zip(batches, drawn, strict=True):
+        assert not (there_BK & ~held_NK[rows_B]).any()
+        assert torch.equal(there_BK.any(1), held_NK[rows_B].any(1))
         if dropout == 0:
-            assert torch.equal(present_BK, held_NK[rows_B])
-    assert all(map(torch.equal, presence.of_round(1, batches), drawn))
+            assert torch.equal(there_BK, held_NK[rows_B])
+    assert all(map(torch.equal, drawn_by(presence, 1, batches), drawn))
     if dropout and parties > 1:
-        assert not all(map(torch.equal, presence.of_round(2, batches), drawn))
+        assert not all(map(torch.equal, drawn_by(presence, 2, batches), drawn))
+
+
+def drawn_by(presence: Presence, round_index: int, batches: list[Tensor]) -> list[Tensor]:
+    return [stacked(shares) for shares in presence.of_round(round_index, batches)]
+
+
+def stacked(shares: list[Share]) -> Tensor:
+    assert all(share.count == int(share.present_B.sum()) for share in shares)
+    return torch.stack([share.present_B for share in shares], dim=1)
 
 
 def test_a_party_is_left_out_as_often_as_was_asked():
     rows_B = torch.arange(40_000)
-    (present_BK,) = Presence(None, 2, 0.3, 0).of_round(0, [rows_B])
+    (there_BK,) = drawn_by(Presence(None, 2, 0.3, 0), 0, [rows_B])
     left_out = 0.3 - 0.3**2 / 2  # where both would be, one of them stays
-    torch.testing.assert_close((~present_BK).float().mean(0), torch.full((2,), left_out), atol=0.01, rtol=0)
+    torch.testing.assert_close((~there_BK).float().mean(0), torch.full((2,), left_out), atol=0.01, rtol=0)
 
 
 def test_who_takes_part_travels_as_bits():
     present = [torch.tensor([True, False, True]), torch.tensor([False] * 7)]
     batches = [torch.arange(3), torch.arange(7)]
-    assert len(pack(present)) == 2
-    assert all(map(torch.equal, unpack(pack(present), batches), present))
+    shares = [Share.of(present_B) for present_B in present]
+    bits = pack(shares)
+    assert len(bits) == 2
+    read = unpack(bits, batches)
+    assert [share.count for share in read] == [2, 0]
+    assert all(map(torch.equal, [share.present_B for share in read], present))
     with pytest.raises(MessageError, match="presence of 8 samples came, the round has 10"):
         unpack(b"\0", batches)
     rows_nD = torch.randn(2, 4)
-    assert torch.equal(rows_of(spread(rows_nD, present[0], float("nan")), present[0]), rows_nD)
+    assert torch.equal(shares[0].rows_of(shares[0].spread(rows_nD, float("nan"))), rows_nD)
 
 
 @pytest.fixture
@@ -185,7 +198,7 @@ def test_training_with_missing_rows_equals_the_joint_masked_model_with_placehold
         server.train_round(round_index)
         removed = [party.pruner.state_dict()["history"][0]["removed"] for party in parties if round_index == 3]
         for exchange, rows_B in enumerate(server.batches(round_index)):
-            joint.step(rows_B, server.present[exchange], removed if exchange == 0 else [], labels)
+            joint.step(rows_B, stacked(server.shares[exchange]), removed if exchange == 0 else [], labels)
     assert {0, 1} < joint.sizes
     expected = joint.head.state_dict() | {"placeholder": joint.placeholder}
     for name, value in server.trainer.head.state_dict().items():
@@ -227,8 +240,8 @@ def test_what_is_missing_costs_no_bytes_and_no_macs(build_gaps, labels: str):
     frames = [[], [], [], []]  # of each party's embeddings, dense
     for round_index in range(2):
         server.train_round(round_index)
-        for present_BK in server.present:
-            counts = present_BK.sum(0).tolist()
+        for shares in server.shares:
+            counts = [share.count for share in shares]
             rows = [before + new for before, new in zip(rows, counts, strict=True)]
             for k, count in enumerate(counts):
                 frames[k].append(dense_frame_size((count, 8)) if count else 0)

@@ -72,7 +72,7 @@ def _removed(embedding_BD: Tensor, beta: float) -> int:
         raise ValueError(f"lightweighting.beta is {beta}: give a share of entries in [0, 1)")
     if embedding_BD.dtype not in _MAGNITUDE_BITS:
         raise ValueError(f"cannot sparsify {embedding_BD.dtype}: convert the embedding to float32 first")
-    return math.floor(exact(beta) * embedding_BD.numel())
+    return math.floor(exact(beta) * embedding_BD.numel()) if beta else 0
 
 
 def _largest(embedding_BD: Tensor, removed: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from vfl.checkpoint import State
 from vfl.components import COMPRESSORS
 from vfl.lightweighting.sparsify import ErrorFeedback
-from vfl.vertical.presence import rows_of, spread
+from vfl.vertical.presence import Share
 from vfl.wire.codec import BLOCK, CodecError, ValueType, decode_view, encode
 from vfl.wire.config import WireConfig
 from vfl.wire.messages import Buffer
@@ -68,14 +68,14 @@ class EmbeddingReceiver:
         received_BD = self.decode(frame, len(rows_B))
         return received_BD if self.feedback is None else self.feedback.apply(rows_B, received_BD)
 
-    def receive_present(self, frame: Buffer, rows_B: Tensor, present_B: Tensor, missing: float) -> Tensor:
-        """Return the embeddings [B, D] of a batch, of which the frame has those of ``present_B``, the rest ``missing``.
+    def receive_share(self, frame: Buffer, rows_B: Tensor, share: Share, missing: float) -> Tensor:
+        """Return the embeddings [B, D] of a batch, of which the frame has the sender's share, the rest ``missing``.
 
         An empty frame has none: the sender takes no part in the batch, or was lost. Raises as ``receive``.
         """
         if not len(frame):
             return torch.full((len(rows_B), self.width), missing)
-        return spread(self.receive(frame, rows_of(rows_B, present_B)), present_B, missing)
+        return share.spread(self.receive(frame, share.rows_of(rows_B)), missing)
 
     def decode(self, frame: Buffer, samples: int) -> Tensor:
         """Return what a frame holds, [samples, D], checked as by ``receive``; no estimate is used or moved."""
@@ -190,5 +190,5 @@ def check_finite(tensor: Tensor, what: str) -> Tensor:
 
 def _all_finite(tensor: Tensor) -> bool:
     # In blocks, so that it takes no memory to speak of; numpy takes a tenth of torch's time.
-    values = tensor.flatten().numpy()
+    values = tensor.numpy().reshape(-1)
     return all(np.isfinite(values[start : start + BLOCK]).all() for start in range(0, len(values), BLOCK))

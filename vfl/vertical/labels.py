@@ -22,7 +22,7 @@ from vfl.checkpoint import State
 from vfl.digest import weights_digest
 from vfl.vertical.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.vertical.head import HeadTrainer
-from vfl.vertical.presence import Presence, pack, rows_of, spread, unpack
+from vfl.vertical.presence import Presence, Share, pack, unpack
 from vfl.wire.messages import Buffer, Message, Part, PartKind
 
 HeadSync = Literal["replay", "broadcast"]
@@ -35,17 +35,18 @@ class Batch(NamedTuple):
     labels_B: Tensor
     frames: Sequence[Buffer]
     embeddings: Sequence[Tensor]
-    present_BK: Tensor
-    """Who takes part in which sample, bool."""
+    shares: Sequence[Share]
 
 
 class ServerProtocol(Protocol):
     """The server's side of a label protocol."""
 
-    def start_round(self, trainer: HeadTrainer, present: Sequence[Tensor]) -> tuple[list[tuple[Part, ...]], str | None]:
+    def start_round(
+        self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]
+    ) -> tuple[list[tuple[Part, ...]], str | None]:
         """Return what each party needs at the start of a round, and the digest of theta_0 where that is part of it.
 
-        ``present``: who takes part in each exchange, bool [B, K].
+        ``shares``: the parties' parts in each exchange.
         """
         ...
 
@@ -65,10 +66,10 @@ class ServerProtocol(Protocol):
 class PartyProtocol(Protocol):
     """A party's side of a label protocol, within one exchange: receive, E times gradient, finish."""
 
-    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Tensor]:
+    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
         """Take what the server sent at the start of a round; ``head_digest`` is that of theta_0 within.
 
-        Return in which samples of each of the round's batches of rows [B] the party takes part, bool [B].
+        Return the party's part in each of the round's batches of rows [B].
         """
         ...
 
@@ -103,11 +104,13 @@ class ShareEmbeddings:
     def __init__(self, head_sync: HeadSync) -> None:
         self.head_sync = head_sync
 
-    def start_round(self, trainer: HeadTrainer, present: Sequence[Tensor]) -> tuple[list[tuple[Part, ...]], str | None]:
+    def start_round(
+        self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]
+    ) -> tuple[list[tuple[Part, ...]], str | None]:
         """Return theta_0 with its digest where parties replay from here; who takes part they know by themselves."""
         replays = self.head_sync == "replay"
         parts = trainer.parts() if replays else ()
-        return [parts] * present[0].shape[1], weights_digest(trainer.head.state_dict()) if replays else None
+        return [parts] * len(shares[0]), weights_digest(trainer.head.state_dict()) if replays else None
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Return the others' frames for each party, with the theta_0 of this exchange when it is broadcast."""
@@ -130,12 +133,13 @@ class ReturnGradients:
         self.senders = senders
         """One for each party."""
 
-    def start_round(self, trainer: HeadTrainer, present: Sequence[Tensor]) -> tuple[list[tuple[Part, ...]], str | None]:
+    def start_round(
+        self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]
+    ) -> tuple[list[tuple[Part, ...]], str | None]:
         """Return in which samples each party takes part, where it is not all: it knows no other's gaps. No theta_0."""
-        if all(bool(present_BK.all()) for present_BK in present):
-            return [()] * present[0].shape[1], None
-        by_party = zip(*(present_BK.unbind(1) for present_BK in present), strict=True)
-        return [(Part(PartKind.PRESENCE, pack(own)),) for own in by_party], None
+        if all(share.whole for exchange in shares for share in exchange):
+            return [()] * len(shares[0]), None
+        return [(Part(PartKind.PRESENCE, pack(own)),) for own in zip(*shares, strict=True)], None
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
         """Take the head's first step; its backward pass gives the gradients as well."""
@@ -143,10 +147,10 @@ class ReturnGradients:
         loss = trainer.step(representation_BP, batch.labels_B)
         assert representation_BP.grad is not None
         widths = [embedding.shape[1] for embedding in batch.embeddings]
-        gradients = torch.split((representation_BP.grad * gradient_scale(len(batch.rows_B))).cpu(), widths, dim=1)
+        gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(len(batch.rows_B))
         sent = [
-            sender.send(rows_of(gradient_BD, present_B), rows_of(batch.rows_B, present_B))
-            for sender, gradient_BD, present_B in zip(self.senders, gradients, batch.present_BK.unbind(1), strict=True)
+            sender.send(share.rows_of(gradient_BD) * scale, share.rows_of(batch.rows_B))
+            for sender, gradient_BD, share in zip(self.senders, gradients, batch.shares, strict=True)
         ]
         return [(Part(PartKind.GRADIENT, frame),) for frame in sent], [loss]
 
@@ -196,36 +200,36 @@ class HeadReplica:
         self.presence = presence
         self._drift = 0.0
         self._batches: Sequence[Tensor] = []
-        self._present: list[Tensor] = []  # of each batch, [B, K]
-        self._own_B = torch.empty(0, dtype=torch.bool)  # of the present exchange, where this party takes part
+        self._shares: list[list[Share]] = []  # the parties' parts in each batch
+        self._own = Share.of_all(0)  # this party's part in the present exchange
         self._sent_nD = torch.empty(0)
         self._embeddings: list[Tensor] = []
         self._labels_B = labels_N[:0]
         self._gradients_are_here = False  # of the first replayed step
 
-    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Tensor]:
+    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
         """Take over theta_0 and note how far the replica had drifted from it."""
-        self._batches, self._present = batches, self.presence.of_round(message.round_index, batches)
+        self._batches, self._shares = batches, self.presence.of_round(message.round_index, batches)
         self.trainer.start_round(message.round_index)
         if self.head_sync == "replay":
             self._drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
             if head_digest != weights_digest(self.trainer.head.state_dict()):
                 raise ValueError("the head that arrived is not the one that the server sent (digests differ)")
-        return [present_BK[:, self.position] for present_BK in self._present]
+        return [shares[self.position] for shares in self._shares]
 
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
         """Decode the others' embeddings and, when it is broadcast, take over theta_0."""
         frames = message.payloads(PartKind.EMBEDDING)
         if len(frames) != len(self.others):
             raise ValueError(f"{len(frames)} embeddings of other parties came instead of {len(self.others)}")
-        rows_B, columns = self._batches[exchange], [*self._present[exchange].unbind(1)]
-        self._own_B = columns.pop(self.position)
+        rows_B, shares = self._batches[exchange], [*self._shares[exchange]]
+        self._own = shares.pop(self.position)
         missing, device = self.trainer.missing, self.trainer.runtime.device
         embeddings = [
-            other.receive_present(frame, rows_B, present_B, missing)
-            for other, frame, present_B in zip(self.others, frames, columns, strict=True)
+            other.receive_share(frame, rows_B, share, missing)
+            for other, frame, share in zip(self.others, frames, shares, strict=True)
         ]
-        embeddings.insert(self.position, spread(sent_nD, self._own_B, missing))
+        embeddings.insert(self.position, self._own.spread(sent_nD, missing))
         self._sent_nD = sent_nD.to(device)
         self._embeddings = [embedding.to(device) for embedding in embeddings]
         self._labels_B = self.labels_N[rows_B.to(device)]
@@ -239,14 +243,14 @@ class HeadReplica:
         the head gives this gradient and those of the first step to replay.
         """
         representation = [*self._embeddings]
-        representation[self.position] = spread(embedding_nD, self._own_B, self.trainer.missing)
+        representation[self.position] = self._own.spread(embedding_nD, self.trainer.missing)
         same = torch.equal(embedding_nD, self._sent_nD) and not self._gradients_are_here
         with_head = same and self.head_sync == "replay"
         self._gradients_are_here |= with_head
         gradient_BD = self.trainer.embedding_gradient(
             representation, self.position, self._labels_B, with_head=with_head
         )
-        return rows_of(gradient_BD, self._own_B)
+        return self._own.rows_of(gradient_BD)
 
     def finish(self, iterations: int) -> None:
         """Replay the server's steps on Phi_0."""
@@ -291,11 +295,11 @@ class ReceivedGradient:
         self._batches: Sequence[Tensor] = []
         self._gradient_nD = torch.empty(0)
 
-    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Tensor]:
+    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
         """Take what the server says of the party's own part; without a word it is all samples."""
         self._batches = batches
         told = message.payloads(PartKind.PRESENCE)
-        return unpack(told[0], batches) if told else [torch.ones(len(rows_B)).bool() for rows_B in batches]
+        return unpack(told[0], batches) if told else [Share.of_all(len(rows_B)) for rows_B in batches]
 
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
         """Decode the gradient of the party's embedding."""
@@ -305,7 +309,7 @@ class ReceivedGradient:
         if len(sent_nD):
             shape = len(sent_nD), sent_nD.shape[1]
             gradient_nD = decompressed(self.compressor, frames[0], shape, "the gradient")
-            self._gradient_nD = gradient_nD.to(self.device) / gradient_scale(len(self._batches[exchange]))
+            self._gradient_nD = gradient_nD.to(self.device).div_(gradient_scale(len(self._batches[exchange])))
 
     def gradient(self, embedding_nD: Tensor) -> Tensor:
         """Return the same gradient for each local iteration."""

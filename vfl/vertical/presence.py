@@ -13,6 +13,7 @@ Shapes: N samples, B batch, K parties, D embedding width, n the rows of a batch 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +21,42 @@ from torch import Tensor
 
 from vfl.random import generator
 from vfl.wire.messages import Buffer, MessageError
+
+
+class Share(NamedTuple):
+    """A party's part in a batch."""
+
+    present_B: Tensor
+    """In which samples it takes part, bool."""
+    count: int
+    """n."""
+    whole: bool
+    """Whether these are all samples of the batch."""
+
+    @classmethod
+    def of(cls, present_B: Tensor) -> "Share":
+        """Return the part in some samples."""
+        count = int(present_B.sum())
+        return cls(present_B, count, count == len(present_B))
+
+    @classmethod
+    def of_all(cls, samples: int) -> "Share":
+        """Return the part in all samples of a batch."""
+        return cls(torch.ones(samples, dtype=torch.bool), samples, whole=True)
+
+    def rows_of(self, tensor_BD: Tensor) -> Tensor:
+        """Return the party's rows, [n, D]."""
+        if self.whole:
+            return tensor_BD
+        return tensor_BD[self.present_B.to(tensor_BD.device)]
+
+    def spread(self, rows_nD: Tensor, missing: float) -> Tensor:
+        """Return [B, D] with a party's rows where it takes part, and ``missing`` in all entries where it does not."""
+        if self.whole:
+            return rows_nD
+        spread_BD = rows_nD.new_full((len(self.present_B), rows_nD.shape[1]), missing)
+        spread_BD[self.present_B.to(rows_nD.device)] = rows_nD
+        return spread_BD
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +75,15 @@ class Presence:
         """Whether no embedding is ever missing."""
         return self.held_NK is None and self.dropout == 0
 
-    def of_round(self, round_index: int, batches: Sequence[Tensor]) -> list[Tensor]:
-        """Return who takes part in each of a round's batches of rows [B]: bool [B, K].
+    def of_round(self, round_index: int, batches: Sequence[Tensor]) -> list[list[Share]]:
+        """Return each party's part in each of a round's batches of rows [B].
 
         Of the parties that have a row for a sample at least one stays, the one with the highest draw.
         """
+        if self.whole:
+            return [[Share.of_all(len(rows_B))] * self.parties for rows_B in batches]
         stream = generator(self.seed, "party_dropout", round_index)
-        return [self._of_batch(rows_B, stream) for rows_B in batches]
+        return [[Share.of(own_B) for own_B in self._of_batch(rows_B, stream).unbind(1)] for rows_B in batches]
 
     def _of_batch(self, rows_B: Tensor, stream: torch.Generator) -> Tensor:
         held_BK = torch.ones(len(rows_B), self.parties, dtype=torch.bool)
@@ -57,29 +96,15 @@ class Presence:
         return held_BK & ((drawn_BK >= self.dropout) | highest_BK)
 
 
-def spread(rows_nD: Tensor, present_B: Tensor, missing: float) -> Tensor:
-    """Return [B, D] with a party's embeddings where it takes part, and ``missing`` in all entries where it does not."""
-    if len(rows_nD) == len(present_B):
-        return rows_nD
-    spread_BD = rows_nD.new_full((len(present_B), rows_nD.shape[1]), missing)
-    spread_BD[present_B.to(rows_nD.device)] = rows_nD
-    return spread_BD
+def pack(shares: Sequence[Share]) -> bytes:
+    """Return one party's part in a round's batches as bits."""
+    return np.packbits(torch.cat([share.present_B for share in shares]).numpy()).tobytes()
 
 
-def rows_of(tensor_BD: Tensor, present_B: Tensor) -> Tensor:
-    """Return [n, D], what ``spread`` was made of."""
-    return tensor_BD if bool(present_B.all()) else tensor_BD[present_B.to(tensor_BD.device)]
-
-
-def pack(present: Sequence[Tensor]) -> bytes:
-    """Return one party's part in a round's batches, bool [B] each, as bits."""
-    return np.packbits(torch.cat(list(present)).numpy()).tobytes()
-
-
-def unpack(bits: Buffer, batches: Sequence[Tensor]) -> list[Tensor]:
+def unpack(bits: Buffer, batches: Sequence[Tensor]) -> list[Share]:
     """Read what ``pack`` wrote. Raises MessageError for bits of another number of samples."""
     sizes = [len(rows_B) for rows_B in batches]
     if len(bits) != -(-sum(sizes) // 8):
         raise MessageError(f"presence of {8 * len(bits)} samples came, the round has {sum(sizes)}")
     flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=sum(sizes)).astype(bool)
-    return list(torch.split(torch.as_tensor(flags), sizes))
+    return [Share.of(present_B) for present_B in torch.split(torch.as_tensor(flags), sizes)]

@@ -172,7 +172,7 @@ def decode_view(
         patterns = _read_bitmap(body, info)
     else:
         patterns = _read_gaps(body, info, k)
-    return torch.as_tensor(patterns).view(_STORAGE[info.values].numbers).reshape(info.shape).float()
+    return torch.from_numpy(patterns).view(_STORAGE[info.values].numbers).reshape(info.shape).float()
 
 
 def frame_info(frame: bytes | bytearray | memoryview) -> FrameInfo:
@@ -289,7 +289,7 @@ def _read_dense(body: _Bytes, info: FrameInfo) -> _Patterns:
     if len(body) != _values_size(entries, info.values):
         raise CodecError(f"dense frame of shape {info.shape} has a body of {len(body)} bytes")
     sent = _unpack_values(body, entries, info.values)
-    patterns = np.require(sent, sent.dtype.newbyteorder("="), "W")
+    patterns = sent.astype(sent.dtype.newbyteorder("="), copy=not sent.flags.writeable)
     if _count_nonzero(patterns) != info.nonzeros:
         raise CodecError(f"dense frame does not hold the {info.nonzeros} non-zero values it declares")
     return patterns
