@@ -5,6 +5,7 @@ Shapes: B batch, N samples, D embedding width, C classes.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch's own signatures are partly untyped.
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,7 @@ from parties.head_server import HeadServer
 from parties.trained import load_trained, parties_of
 from vfl.config import ConfigError
 from vfl.data.prediction_files import unknown_labels
-from vfl.data.source import NewSamples, open_source
-from vfl.data.split import split_data
+from vfl.data.source import NewSamples, Source, open_source
 from vfl.errors import PeerLost
 from vfl.metrics import shown, title
 from vfl.registry import nearest
@@ -134,12 +134,14 @@ def predict_in_process(
     """
     server = load_trained(run_dir)
     check_absent(absent, [link.name for link in server.links], when_absent)
-    split = split_data(server.config)
+    source = open_source(server.config)
+    with warnings.catch_warnings(action="ignore"):  # said when the parties were built
+        split = source.split()
     classes, ids_N, labels_N = split.labels.classes, split.labels.test.ids, split.labels.test.values
     if tables:
-        return _predict_tables(server, tables, absent, when_absent, classes)
+        return _predict_tables(server, source, tables, absent, when_absent, classes)
     if data is not None:
-        samples = open_source(server.config).read_samples(data, split.parties[0].train, len(classes))
+        samples = source.read_samples(data, split.parties[0].train, len(classes))
         use_samples(server, samples)
         ids_N, labels_N = samples.whole.ids, samples.whole.labels
     probabilities_NC = predict(server, absent, embeddings_instead(server, absent, when_absent))
@@ -153,6 +155,7 @@ def predict_in_process(
 
 def _predict_tables(
     server: HeadServer,
+    source: Source,
     tables: Mapping[str, Path],
     absent: Collection[str],
     when_absent: WhenAbsent,
@@ -165,7 +168,7 @@ def _predict_tables(
             raise ConfigError(f"--table: unknown party {name!r}{nearest(name, names)}")
     away = [name for name in names if name not in tables or name in absent]
     check_absent(away, names, when_absent)
-    samples = open_source(server.config).read_tables({name: tables[name] for name in names if name not in away})
+    samples = source.read_tables({name: tables[name] for name in names if name not in away})
     if when_absent == "refuse":
         check_complete(samples)
     for party, part in zip(parties_of(server), samples.parts, strict=True):

@@ -85,7 +85,8 @@ DOCTOR = "find out in a few seconds which precision and memory layout trains an 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(__doc__)
-    commands = parser.add_subparsers(dest="benchmark", required=True, metavar="{" + ",".join(BENCHMARKS) + "}")
+    names = ",".join([*BENCHMARKS, "doctor"])
+    commands = parser.add_subparsers(dest="benchmark", required=True, metavar=f"{{{names}}}")
     for name, benchmark in BENCHMARKS.items():
         command = commands.add_parser(name, help=benchmark.help, description=benchmark.help)
         command.add_argument("--pairs", type=int, default=benchmark.pairs, help="measured pairs (%(default)s)")

@@ -188,6 +188,11 @@ def test_settings_that_are_ignored_are_warned_of_and_others_are_not(digits: Path
             "evaluation.sparsified=true",
         ],
     )
+    tables = {"bank": {"label": "left"}, "shop": {}}
+    data = {"dataset": {"kind": "tables"}, "tables": tables, "partition": {"rows": 1}}
+    assert parse_config({"name": "cut", "data": data}).warnings() == [
+        "data.partition: ignored, tables are not cut, their owners are the parties"
+    ]
     assert [line.split(":")[0] for line in ignored.warnings()] == [
         "lightweighting.alpha",
         "training.head_sync",

@@ -122,5 +122,6 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return the end of an error line that names the nearest known name; empty where none is near."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    begun = [each for each in known if name and each.startswith(name)]
+    close = begun or difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -15,7 +15,7 @@ def shipped_folder() -> Path:
 def find_config(given: Path, folder: Path = Path()) -> Path:
     """Return the YAML file that is meant: a path from ``folder`` on, a run's folder, or a shipped one's name.
 
-    Raises ConfigError, naming the nearest, for a name that is neither.
+    Raises ConfigError, naming the nearest, for a name that is none of them.
     """
     path = folder / given
     try:
@@ -34,5 +34,6 @@ def _found(path: Path, given: str) -> Path:
     if given in names:
         return shipped / f"{given}.yaml"
     if not path.exists():
-        raise ConfigError(f"{path}: neither a file nor a shipped experiment{nearest(given, names)}")
+        runs = [str(config.parent) for config in sorted(Path("runs").glob("*/config.yaml"))]
+        raise ConfigError(f"{path}: no file, no run and no shipped experiment{nearest(given, [*names, *runs])}")
     return path

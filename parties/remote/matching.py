@@ -90,9 +90,7 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
     _check(config)
     if name not in config.parties:
         raise ConfigError(f"--party: data.tables knows {', '.join(config.parties)}, not {name!r}")
-    path = config.data.tables[name].match
-    if path is None:
-        raise ConfigError(f"data.tables.{name}.match: is missing; name the file that the result is written to")
+    path = _result_of(config, name)
     tls = load_identity(name, config.network, "server", insecure=insecure)
     lists = Lists(config.network.tls)
     keys = own_keys(config.data, name)
@@ -130,8 +128,11 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
 def match_together(config: ExperimentConfig, run_dir: Path, console: Console) -> int:
     """Start a match's server and all owners, wait for their end, and return the server's exit code.
 
-    Each owner's process is told of its own table alone. Raises ValueError for a folder that cannot be used.
+    Each owner's process is told of its own table alone. Raises ValueError for a folder that cannot be used, and for an
+    owner whose result has no file.
     """
+    for name in config.parties:
+        _result_of(config, name)
     folder = run_dir / PROCESSES
     configs = {name: _of_owner(own, name) for name, own in networked(config, folder).items()}
     with private_files():
@@ -140,6 +141,14 @@ def match_together(config: ExperimentConfig, run_dir: Path, console: Console) ->
     serve = ["align", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
     owners = {name: ["align", *party_command(folder, name)[1:]] for name in config.parties}
     return Supervisor(serve, owners, folder, console).run()
+
+
+def _result_of(config: ExperimentConfig, name: str) -> Path:
+    """Return the file of an owner's result. Raises ConfigError where none is named."""
+    path = config.data.tables[name].match
+    if path is None:
+        raise ConfigError(f"data.tables.{name}.match: is missing; name the file that the result is written to")
+    return path
 
 
 def _of_owner(config: ExperimentConfig, name: str) -> ExperimentConfig:

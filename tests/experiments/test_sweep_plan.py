@@ -62,6 +62,7 @@ def test_every_listed_setting_meets_every_point_of_the_grid(write):
         ({"grid": {"seed": [1, 1]}}, "2 runs have the settings seed1"),
         ({"grid": {"seed": [1]}, "list": [{"seed": 2}]}, "seed stands in grid and in list"),
         ({"gird": {"seed": [1]}}, "gird: unknown key; did you mean 'grid'?"),
+        ({"set": {"seed": 1}}, "set: unknown key; did you mean 'settings'?"),
         ({"grid": {"seed": [1]}, "search": {"trials": 2}}, "search chooses the runs itself"),
         ({"grid": {"seed": 3}}, "grid.seed"),
         ({"search": {"alpha": {"low": 0.6, "high": 0.2}}}, "search.alpha: low 0.6 is above high 0.2"),

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from parties.remote.matching import match_together
 from parties.remote.supervisor import SERVER, make_keys, networked, write_configs
-from vfl.config import parse_config
+from vfl.config import ConfigError, parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.match import read_match
 
@@ -125,6 +127,14 @@ def test_a_left_join_trains_over_processes_to_the_bits_of_one(zygote, federate, 
     held = {name: read_match(tmp_path / "m" / f"{name}.match", name).rows for name in OWNERS}
     assert [min(rows) for rows in held.values()] == [0, -1, -1]  # the others have no row for some of the bank's
     assert outcome["summary"]["parties"]["shop"]["bytes_by_kind"]["downlink"]["presence"] > 0
+
+
+def test_a_result_without_a_file_is_refused_before_any_process_starts(tmp_path):
+    tables = {"bank": {"label": "left", "match": "bank.match"}, "shop": {}}
+    config = parse_config({"name": "m", "data": {"dataset": {"kind": "tables"}, "tables": tables}})
+    with pytest.raises(ConfigError, match=r"^data\.tables\.shop\.match: is missing"):
+        match_together(config, tmp_path / "run", Console())
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_match_does_without_pytorch():

@@ -141,7 +141,7 @@ def test_the_doctor_recommends_by_how_long_the_model_is_pruned():
         (["codec", "--pairs", "many"], "--pairs"),
         (["codec", "--width", "1"], "--width"),
         (["unheard-of"], "unheard-of"),
-        ([], "{vertical"),
+        ([], "scheduling,horizontal,doctor}"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(main, argv, named, capsys):

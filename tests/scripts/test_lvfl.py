@@ -57,8 +57,18 @@ def test_a_base_is_beside_its_file_or_shipped(tmp_path: Path):
 
 
 def test_a_name_that_is_neither_is_one_line_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"quickstrat: neither a file nor a shipped experiment; did you mean 'quick"):
+    with pytest.raises(ConfigError, match=r"quickstrat: no file, no run and no shipped .*; did you mean 'quick"):
         find_config(Path("quickstrat"))
+
+
+def test_a_run_that_is_not_there_is_one_line_with_those_that_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/mine-2").mkdir(parents=True)
+    Path("runs/mine-2/config.yaml").touch()
+    with pytest.raises(ConfigError, match=r"^zzz: no file, no run and .*; known: .*, runs/mine-2$"):
+        find_config(Path("zzz"))
+    with pytest.raises(ConfigError, match=r"; did you mean 'runs/mine-2'\?$"):
+        find_config(Path("runs/mine-3"))
 
 
 def test_shipped_configurations_are_those_of_the_checkout():

@@ -226,7 +226,7 @@ class ExperimentConfig(Section):
                 fields = "training.party_dropout, training.staleness, evaluation.subsets"
                 lines.append(f"{fields}: ignored, horizontal learning has no parties")
             return lines
-        lines = ignored_settings(self.lightweighting, "lightweighting")
+        lines = ignored_settings(self.data, "data") + ignored_settings(self.lightweighting, "lightweighting")
         alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.parties}
         for fall in sorted({fall for fall in alphas.values() if fall is not None}):
             who = ", ".join(party for party in alphas if alphas[party] == fall)

@@ -1,5 +1,6 @@
 """Settings of the data: ``data``."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,3 +62,11 @@ class DataConfig(Section):
     Training in one process loads the data set instead."""
     labels_file: Annotated[Path | None, OWN] = None
     """A party's copy of the training labels; only with training.labels shared, in a process of its own."""
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return why a setting has no effect beside the others, by its dotted name in this section."""
+        return (
+            {"partition": "tables are not cut, their owners are the parties"}
+            if self.dataset.kind in TABLE_KINDS
+            else {}
+        )
