@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from vfl.costs import CONTROL, EVALUATION, Direction, PartyCosts
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.wire.codec import dense_frame_size
-from vfl.wire.messages import MEASURING, Message, PartKind
+from vfl.wire.messages import ENVELOPE_BYTES, MEASURING, PART_BYTES, Message, PartKind
 
 
 def book(costs: PartyCosts, direction: Direction, message: Message, dense: Iterator[int]) -> None:
@@ -14,11 +14,8 @@ def book(costs: PartyCosts, direction: Direction, message: Message, dense: Itera
     for part in message.parts:
         kind = EVALUATION if measuring else part.kind.name.lower()
         framed = not measuring and part.kind in (PartKind.EMBEDDING, PartKind.GRADIENT)
-        costs.book_bytes(
-            direction, kind, part.size, part.size - len(part.payload) + next(dense) if framed else part.size
-        )
-    envelope = message.size - sum(part.size for part in message.parts)
-    costs.book_bytes(direction, EVALUATION if measuring else CONTROL, envelope, envelope)
+        costs.book_bytes(direction, kind, part.size, PART_BYTES + (next(dense) if framed else len(part.payload)))
+    costs.book_bytes(direction, EVALUATION if measuring else CONTROL, ENVELOPE_BYTES, ENVELOPE_BYTES)
 
 
 def dense_frames(

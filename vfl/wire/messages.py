@@ -27,6 +27,8 @@ Buffer = bytes | memoryview
 """Bytes as they came or will travel; what was received is looked at where it lies, never copied."""
 _ENVELOPE = struct.Struct("<BBIIH")
 _PART = struct.Struct("<BI")
+ENVELOPE_BYTES, PART_BYTES = _ENVELOPE.size, _PART.size
+"""Of a message without parts, and of a part without payload."""
 
 
 class MessageError(ValueError):
@@ -148,7 +150,7 @@ class Part:
     @property
     def size(self) -> int:
         """Bytes on the wire."""
-        return _PART.size + len(self.payload)
+        return PART_BYTES + len(self.payload)
 
 
 @dataclass(frozen=True, slots=True)

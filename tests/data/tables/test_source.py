@@ -153,15 +153,19 @@ def test_what_is_exported_of_the_preparation_prepares_the_same_rows(tmp_path):
 def test_a_bad_table_leaves_no_run_and_no_half_written_prediction(tmp_path, cell):
     config = experiment(tmp_path)
     run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
-    weather = tmp_path / "weather.csv"
-    weather.write_text(weather.read_text() + f"\nh99,{cell},1")
+    weather, bad = tmp_path / "weather.csv", tmp_path / "bad.csv"
+    good = weather.read_text()
+    for path in (weather, bad):
+        path.write_text(good + f"\nh99,{cell},1")
     with pytest.raises(TableError, match=r"weather.csv: column 'clock', row 32: "):
         run_experiment(config, tmp_path / "other", resume=False, console=Console(quiet=True))
     assert not (tmp_path / "other").exists()
-    paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties}
+    weather.write_text(good)
+    paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties} | {"weather": bad}
     before = sorted((tmp_path / "run").rglob("*"))
-    with pytest.raises(TableError, match="row 32"):
+    with pytest.warns(UserWarning, match="dropped") as told, pytest.raises(TableError, match=r"bad\.csv: .* row 32: "):
         predict_in_process(tmp_path / "run", None, [], "zeros", paths)
+    assert sum("dropped" in str(each.message) for each in told) == 1
     assert sorted((tmp_path / "run").rglob("*")) == before
 
 
