@@ -43,7 +43,9 @@ rate = st.floats(0, 1e-3)
 settings_of_three = st.fixed_dictionaries(
     {name: st.tuples(st.integers(1, 10**6), st.integers(0, 10**6)) for name in NAMES}
 )
-rates_of_three = st.fixed_dictionaries({name: st.builds(Rates, rate, rate, rate, rate) for name in NAMES})
+rates_of_three = st.fixed_dictionaries(
+    {name: st.builds(Rates, rate, rate, rate, rate, st.integers(0, 2)) for name in NAMES}
+)
 choices_of_three = st.fixed_dictionaries(
     {
         name: st.builds(

@@ -1,4 +1,5 @@
 import math
+from decimal import Decimal
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def slow_sparsify(matrix: Tensor, beta: float) -> Tensor:
     result = matrix.clone().flatten()
     entries: list[float] = matrix.flatten().tolist()
     left = list(range(len(entries)))
-    for _ in range(math.floor(beta * len(entries))):
+    for _ in range(math.floor(Decimal(repr(beta)) * len(entries))):  # beta as it is written
         smallest = left[0]
         for i in left:
             if abs(entries[i]) < abs(entries[smallest]) or (
