@@ -32,7 +32,7 @@ from parties.remote.transport.rpc import error_text, is_end, open_channel, open_
 from vfl.config import NetworkConfig
 from vfl.config.network import TlsConfig
 from vfl.errors import PeerLost
-from vfl.wire.envelope import Envelope, EnvelopeError, Hello, Restore, read_envelope
+from vfl.wire.envelope import Envelope, EnvelopeError, Hello, Restore, kind_of, read_envelope
 from vfl.wire.parcel import Parcel
 
 NAMES = tuple(f"party_{number}" for number in range(1, 64))
@@ -184,6 +184,25 @@ def test_without_an_audit_log_nobody_joins_but_is_lost_all_the_same(authority: A
             answer.result(LIMIT_S)
         assert noted == ["joined", "joined", "lost"]
         assert hub.joined() == {}
+
+
+def test_a_party_that_says_for_ever_that_it_leaves_is_answered_once(authority: Authority, tmp_path: Path):
+    """As by a server that predicts or matches: its answers would fill it where the party reads none."""
+
+    async def leave(address: str) -> list[str]:
+        channel = open_channel(address, made(authority, "party_1"))
+        call = open_stream(channel)
+        await call.write(hello().SerializeToString())
+        for _ in range(200):
+            await call.write(Envelope(version=2, run="r", leaving={}).SerializeToString())
+        await call.write(Envelope(version=2, run="r", saved={}).SerializeToString())  # not due: the stream ends
+        kinds = [kind_of(read_envelope(data)) async for data in call]
+        await channel.close()
+        return [kind for kind in kinds if kind != "heartbeat"]
+
+    with listening(authority, tmp_path) as (hub, network):
+        hub.on_leaving = lambda name: hub.say_goodbye((name,), exit_code=130, reason="left")
+        assert asyncio.run(leave(network.listen)) == ["welcome", "goodbye", "refusal"]
 
 
 def test_a_third_stream_and_a_stream_without_hello(authority: Authority, tmp_path: Path, monkeypatch):

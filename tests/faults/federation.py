@@ -88,7 +88,7 @@ class Federation:
     def start(self, name: str) -> None:
         """Start a process; one whose folder was lost has it again once it was told so."""
         kept = self.folder / f"{name}.kept"
-        if kept.exists() and self.ended[-1].name == name and self.ended[-1].code == 2:
+        if kept.exists() and self.ended[-1].name == name and "restore its folder" in self.ended[-1].text:
             shutil.rmtree(self.folder / name)
             kept.rename(self.folder / name)
         process = self.running[name] = Process(name)

@@ -173,7 +173,8 @@ class Dialer:
             channel = self.machine.open_channel(self.network.server, trusted, use_proxy=use_proxy)
             undo.push_async_callback(channel.close)
             call = self.machine.open_stream(channel)
-            return call, await asyncio.wait_for(say_hello(call, self.hello()), JOIN_LIMIT_S)
+            async with asyncio.timeout(JOIN_LIMIT_S):  # asyncio.wait_for of 3.11 may lose a cancellation
+                return call, await say_hello(call, self.hello())
         except TimeoutError:
             raise _NotNow(f"no answer within {JOIN_LIMIT_S:g} s") from None
         except EnvelopeError as error:

@@ -74,6 +74,7 @@ class PartyConnection:
         self._void = deque[tuple[int, int]]()
         """Session and sequence of orders that a new session has voided: their answers may still come."""
         self._lost: PeerLost | None = None
+        self._leaving = False
         self._lock = machine.condition()
 
     def start_session(self, session: int) -> None:
@@ -118,7 +119,9 @@ class PartyConnection:
             return
         check_run(envelope, self.run)
         if kind == "leaving":
-            self.on_leaving(self.name)
+            if not self._leaving:  # whatever answers it is sent once
+                self._leaving = True
+                self.on_leaving(self.name)
         elif kind in ANSWERS.values():
             self._answer(parcel, kind)
         else:

@@ -305,7 +305,8 @@ def _connection_limit(needed: int) -> int:
 async def _first(pipe: Pipe) -> Envelope:
     """Return a stream's first envelope. Raises JoinRefused for none, a late one and one that cannot be read."""
     try:
-        data = await asyncio.wait_for(pipe.read(), HELLO_LIMIT_S)
+        async with asyncio.timeout(HELLO_LIMIT_S):  # asyncio.wait_for of 3.11 may lose a cancellation
+            data = await pipe.read()
     except TimeoutError:
         raise JoinRefused(f"no hello within {HELLO_LIMIT_S:g} s") from None
     if is_end(data):
