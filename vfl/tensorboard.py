@@ -7,8 +7,9 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
@@ -47,37 +48,27 @@ REACHED = {"test accuracy": "accuracy/test"}
 """Stands first; where models are compared by another metric it gives way to that."""
 
 
+@dataclass(eq=False)
 class TensorBoard(Viewer):
     """Writes every metric under its tag, step = round, time = that of the run's clock if it has one.
 
-    Rounds that a resume repeats are purged.
-
-    Args:
-        run_dir: folder of the event files.
-        config: the resolved configuration, shown as text.
-        settings: all settings, by dotted key, for the page HParams.
-        varied: those that a sweep varies; they stand first.
-        front_page: what the page opens on.
-
-    Of a run that is compared with no other, every owner has curves in a colour of its own, and so events in a folder
-    of its own below ``parties``: TensorBoard colours folders. An only owner's are in the run's own.
+    Rounds that a resume repeats are purged. Of a run that is compared with no other, every owner has curves in a colour
+    of its own, and so events in a folder of its own below ``parties``: TensorBoard colours folders. An only owner's are
+    in the run's own.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        config: str = "",
-        settings: Mapping[str, object] | None = None,
-        varied: Iterable[str] = (),
-        front_page: FrontPage = REACHED,
-    ) -> None:
-        self.run_dir = run_dir
-        self.config = config
-        self.settings = settings or {}
-        self.varied = tuple(varied)
-        self.front_page = front_page
-        self.writer: SummaryWriter | None = None
-        self._owners: dict[str, SummaryWriter] = {}
+    run_dir: Path
+    """Folder of the event files."""
+    config: str = ""
+    """The resolved configuration, shown as text."""
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    """All settings, by dotted key, for the page HParams."""
+    varied: Collection[str] = ()
+    """Those that a sweep varies; they stand first."""
+    front_page: FrontPage = field(default_factory=lambda: REACHED)
+    """What the page opens on."""
+    writer: SummaryWriter | None = field(default=None, init=False)
+    _owners: dict[str, SummaryWriter] = field(default_factory=dict[str, SummaryWriter], init=False)
 
     def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Write the round; the first one of a session opens the event files and purges what it will write again."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -22,34 +23,32 @@ PLACE = np.dtype("<i4")
 """A place as it travels; -1 for none."""
 
 
+@dataclass(eq=False)
 class MatchingOwner:
-    """Answers one match, with a scalar and orders that are drawn for it and never leave memory.
+    """Answers one match, with a scalar and orders that are drawn for it and never leave memory."""
 
-    Args:
-        name: the owner's.
-        keys: what it brings.
-        join: inner or left.
-        path: of the result.
-        pool: where points are multiplied.
-        workers: so many parts of a message at once.
-    """
+    name: str
+    keys: OwnKeys
+    """What it brings."""
+    join: str
+    """inner or left"""
+    path: Path
+    """Of the result."""
+    pool: Executor
+    """Where points are multiplied."""
+    workers: int
+    """So many parts of a message at once."""
+    raised: int = field(default=0, init=False)
+    """Points of others, so far."""
 
-    def __init__(self, name: str, keys: OwnKeys, join: str, path: Path, pool: Executor, workers: int) -> None:
-        self.name = name
-        self.keys = keys
-        self.join = join
-        self.path = path
-        self.pool = pool
-        self.workers = workers
+    def __post_init__(self) -> None:
         self._scalar = new_scalar()
-        self._orders = [shuffled(len(each)) for each in keys.lists]
-        self._samples = _sample_order(keys)
+        self._orders = [shuffled(len(each)) for each in self.keys.lists]
+        self._samples = _sample_order(self.keys)
         self._places: list[Rows] = []
         """Parts of the result that have come."""
         self._masks: list[list[npt.NDArray[np.bool_]]] = []
         """At the label owner, of the same parts: for each other owner whether it has a row."""
-        self.raised = 0
-        """Points of others, so far."""
 
     def handle(self, request: Message) -> Message:
         """Answer a message. Raises MessageError for one that does not belong here, OSError where nothing is saved."""
