@@ -71,6 +71,13 @@ def test_the_version_is_that_of_the_project(lvfl: Command):
     assert f'version = "{lvfl("--version").split()[1]}"' in (ROOT / "pyproject.toml").read_text()
 
 
+def test_what_the_code_reads_beside_itself_is_installed(environment: Path):
+    (site_packages,) = environment.glob("lib/python*/site-packages")
+    beside = [path for room in ("vfl", "parties") for end in ("j2", "yaml") for path in (ROOT / room).rglob(f"*.{end}")]
+    assert len(beside) >= 3
+    assert [path for path in beside if not (site_packages / path.relative_to(ROOT)).exists()] == []
+
+
 def test_help_of_a_command_imports_neither_pytorch_nor_the_configuration(environment: Path):
     code = """
 import sys

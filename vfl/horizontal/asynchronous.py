@@ -159,5 +159,7 @@ def _result_state(result: LocalResult) -> State:
 
 
 def _result(saved: Mapping[str, Any], device: torch.device) -> LocalResult:
-    values = {name: each.to(device) if isinstance(each, Tensor) else each for name, each in saved.items()}
+    values: dict[str, Any] = {
+        name: each.to(device) if isinstance(each, Tensor) else each for name, each in saved.items()
+    }
     return LocalResult(**values)
