@@ -17,7 +17,7 @@ from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
 from vfl.tasks import Task, task_of
-from vfl.vertical.compressors import gradient_compressor
+from vfl.vertical.compressors import gradient_compressor, loses_nothing
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 from vfl.vertical.feature_models import build_feature_model, check_embedding
 from vfl.vertical.head import HeadTrainer
@@ -96,7 +96,7 @@ def build_party(
     with seeded(config.seed, "init", owner=name):
         model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features))
     check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)
-    sender = EmbeddingSender(build_receiver(name, len(data.train), config))
+    sender = EmbeddingSender(build_receiver(name, len(data.train), config), exact=loses_nothing(config.wire))
     protocol = build_party_protocol(name, labels, config, runtime)
     return FeatureParty(name, model, data, protocol, sender, config, runtime, team)
 

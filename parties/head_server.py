@@ -451,8 +451,7 @@ class HeadServer:
         frame = reply.only(PartKind.EMBEDDING)
         if link.absent or not share.count:
             return self.missing(len(share.present_B), receiver.width)
-        what = f"{receiver.sender}'s embedding"
-        embedding_nD = decode_finite(frame, (share.count, receiver.width), self.config.wire.values, what)
+        embedding_nD = decode_finite(frame, (share.count, receiver.width), self.config.wire.values, receiver.what)
         return share.spread(embedding_nD, self.trainer.missing)
 
     def _send(self, link: PartyLink, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:

@@ -18,7 +18,6 @@ OPTIMIZERS = {
     "decay": {"momentum": 0.5, "weight_decay": 0.1},
     "nesterov": {"momentum": 0.9, "nesterov": True},
 }
-NEAR = {"rtol": 1e-4, "atol": 1e-6}
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def test_steps_follow_the_gradient_the_shift_and_the_pull(trained, task, gradien
         ahead_P = slope_P + momentum * velocity_P if optimizer.get("nesterov") else velocity_P
         weights_P = weights_P - 0.1 * ahead_P
     (result,) = trained(asked, **optimizer)
-    assert_close(result.delta_P, weights_P - asked.start_P, **NEAR)
+    assert_close(result.delta_P, weights_P - asked.start_P, rtol=1e-4, atol=1e-6)
     assert (result.client, result.steps, result.samples, result.learning_rate) == (1, 3, 11, 0.1)
 
 
@@ -101,9 +100,9 @@ def test_reported_losses_and_norms_are_those_of_the_clients_own_loss(trained, ta
         losses.append(batch_loss(model.module(problem.features[rows]), problem.labels[rows]).detach())
         norms.append(own_P.square().sum())
         weights_P = weights_P - 0.1 * (own_P + shift_P + 2.0 * (weights_P - asked.start_P))
-    assert_close(result.squared_norms_S, torch.stack(norms), **NEAR)
-    assert_close(result.loss, torch.stack(losses).mean(), **NEAR)
-    assert_close(result.full_gradient_P, gradient(asked.start_P, asked.rows_N), **NEAR)
+    assert_close(result.squared_norms_S, torch.stack(norms), rtol=1e-4, atol=1e-6)
+    assert_close(result.loss, torch.stack(losses).mean(), rtol=1e-4, atol=1e-6)
+    assert_close(result.full_gradient_P, gradient(asked.start_P, asked.rows_N), rtol=1e-4, atol=1e-6)
 
 
 def test_what_was_not_asked_for_is_not_there(trained, task):
@@ -150,5 +149,5 @@ def test_running_statistics_are_those_of_the_clients_batches(problem_with_batch_
     built = engine.build(model, problem.features, problem.labels, settings, Runtime(torch.device("cpu")), problem.loss)
     (result,) = built.train([one])
     model.load(one.start_P, result.statistics_Q)
-    assert_close(norm.running_mean, 0.1 * hidden.mean(dim=0), **NEAR)
-    assert_close(norm.running_var, 0.9 + 0.1 * hidden.var(dim=0), **NEAR)
+    assert_close(norm.running_mean, 0.1 * hidden.mean(dim=0), rtol=1e-4, atol=1e-6)
+    assert_close(norm.running_var, 0.9 + 0.1 * hidden.var(dim=0), rtol=1e-4, atol=1e-6)

@@ -9,7 +9,7 @@ from torch import Tensor
 from vfl.components import COMPRESSORS
 from vfl.lightweighting.quantise import BLOCK, dequantise, quantise
 from vfl.lightweighting.sparsify import ErrorFeedback, random_top_k, sparsify
-from vfl.vertical.compressors import magnitude
+from vfl.vertical.compressors import loses_nothing, magnitude
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 from vfl.wire.codec import entropy_bound_bytes
 from vfl.wire.config import Bits, WireConfig
@@ -88,10 +88,25 @@ def test_error_feedback_sends_a_constant_whole(case: str):
     """The estimate, of which compressed differences are all that is sent, is the minimum of |h - c|^2 in the end."""
     wire, beta = SETTINGS[case]
     target_ND, rows = randn(8, 50), torch.arange(8)
-    sender = EmbeddingSender(EmbeddingReceiver("party_1", 50, build_compressor(wire), ErrorFeedback(8, 50)))
+    receiver = EmbeddingReceiver("party_1", 50, build_compressor(wire), ErrorFeedback(8, 50))
+    sender = EmbeddingSender(receiver, exact=loses_nothing(wire))
     error = [float((sender.send(target_ND, rows, beta)[1] - target_ND).norm()) for _ in range(150)]
     assert error[-1] < 1e-3 * error[0]
     assert float((sender.as_received(target_ND, beta) - target_ND).norm()) > 100 * error[-1]
+
+
+@given(st.sampled_from(COMPRESSORS.names()), st.sampled_from(["float32", "bfloat16"]), st.sampled_from([None, *WIDTHS]))
+@settings(max_examples=30)
+def test_a_sender_knows_its_embeddings_as_they_are_received(name: str, values: str, bits: Bits | None):
+    wire = WireConfig.model_validate({"compressor": name, "values": values, "bits": bits})
+    receiver, rows = EmbeddingReceiver("party_1", 30, build_compressor(wire)), torch.arange(20)
+    sender = EmbeddingSender(receiver, exact=loses_nothing(wire))
+    embedding_BD = randn(20, 30).masked_fill(randn(20, 30, seed=1) > 1.0, -0.0)
+    for beta in (0.0, 0.4):
+        frame, known_BD = sender.send(embedding_BD, rows, beta)
+        assert torch.equal(known_BD.view(torch.int32), receiver.receive(frame, rows).view(torch.int32))
+    with pytest.raises(ValueError, match="not finite"):
+        sender.send(embedding_BD / 0, rows, 0.0)
 
 
 @pytest.mark.parametrize("wire", [WireConfig(), WireConfig(bits=4, rounding="nearest")])

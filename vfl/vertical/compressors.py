@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vfl.components import COMPRESSORS
 from vfl.lightweighting.quantise import blocks_of, dequantise, quantise
 from vfl.lightweighting.sparsify import random_top_k, sparsify
 from vfl.random import stream_of
@@ -101,6 +102,11 @@ def magnitude(wire: WireConfig) -> Selecting:
 def randomised(wire: WireConfig) -> Selecting:
     """Return randomised top-k."""
     return Selecting(partial(random_top_k, share=wire.random_share), _form(wire))
+
+
+def loses_nothing(wire: WireConfig) -> bool:
+    """Return whether embeddings arrive as they were, but for what a ratio leaves out: float32 by our compressors."""
+    return wire.compressor in COMPRESSORS.built_in and wire.bits is None and wire.values == "float32"
 
 
 def gradient_compressor(wire: WireConfig) -> Selecting:

@@ -56,6 +56,7 @@ class EmbeddingReceiver:
 
     def __init__(self, sender: str, width: int, compressor: Compressor, feedback: ErrorFeedback | None = None) -> None:
         self.sender = sender
+        self.what = f"{sender}'s embedding"
         self.width = width
         self.compressor = compressor
         self.feedback = feedback
@@ -79,7 +80,7 @@ class EmbeddingReceiver:
 
     def decode(self, frame: Buffer, samples: int) -> Tensor:
         """Return what a frame holds, [samples, D], checked as by ``receive``; no estimate is used or moved."""
-        return decompressed(self.compressor, frame, (samples, self.width), f"{self.sender}'s embedding")
+        return decompressed(self.compressor, frame, (samples, self.width), self.what)
 
     def state_dict(self) -> State:
         """Return the estimates."""
@@ -139,16 +140,24 @@ class ResidualSender:
 
 
 class EmbeddingSender:
-    """Compresses a party's own embeddings, and knows what the receivers will make of them."""
+    """Compresses a party's own embeddings, and knows what the receivers will make of them.
 
-    def __init__(self, receiver: EmbeddingReceiver) -> None:
+    Args:
+        receiver: as the others have it.
+        exact: whether the compressor loses nothing but what beta leaves out.
+    """
+
+    def __init__(self, receiver: EmbeddingReceiver, *, exact: bool) -> None:
         self.receiver = receiver
+        self.exact = exact
 
     def send(self, embedding_BD: Tensor, rows_B: Tensor, beta: float) -> tuple[bytes, Tensor]:
         """Return the frame of the compressed embeddings, and the embeddings [B, D] as they will be received."""
         feedback = self.receiver.feedback
         difference_BD = embedding_BD if feedback is None else feedback.difference(rows_B, embedding_BD)
         frame = self.receiver.compressor.compress(difference_BD, beta)
+        if self.exact and beta == 0 and feedback is None:
+            return frame, check_finite(embedding_BD, self.receiver.what)
         return frame, self.receiver.receive(frame, rows_B)
 
     def as_received(self, embedding_BD: Tensor, beta: float) -> Tensor:

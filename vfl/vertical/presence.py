@@ -13,7 +13,6 @@ Shapes: N samples, B batch, K parties, D embedding width, n the rows of a batch 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +22,8 @@ from vfl.random import generator
 from vfl.wire.messages import Buffer, MessageError
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Share:
     """A party's part in a batch."""
 
     present_B: Tensor

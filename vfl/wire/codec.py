@@ -172,7 +172,7 @@ def decode_view(
         patterns = _read_bitmap(body, info)
     else:
         patterns = _read_gaps(body, info, k)
-    return torch.from_numpy(patterns).view(_STORAGE[info.values].numbers).reshape(info.shape).float()
+    return torch.as_tensor(patterns).view(_STORAGE[info.values].numbers).reshape(info.shape).float()
 
 
 def frame_info(frame: bytes | bytearray | memoryview) -> FrameInfo:
