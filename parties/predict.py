@@ -66,7 +66,7 @@ class Prediction:
 
 
 def check_absent(absent: Collection[str], names: Sequence[str], when_absent: WhenAbsent) -> None:
-    """Raise ConfigError for a party that there is not, PeerLost where nothing may stand for one that is absent."""
+    """Raise ConfigError for an unknown party, PeerLost for an absent party without a replacement."""
     for name in absent:
         if name not in names:
             raise ConfigError(f"--absent: no party is called {name!r}{nearest(name, names)}")

@@ -46,7 +46,7 @@ def load_run(run_dir: Path) -> Trained:
         raise ConfigError(f"{run_dir}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
     sections = checkpoints.load(rounds[-1])
     if SECTION in sections:
-        raise ConfigError(f"{run_dir}: holds one party's own model; only that is there, to export")
+        raise ConfigError(f"{run_dir}: holds one party's own model, which can only be exported")
     del sections["loop"]
     return Trained(config, rounds[-1], checkpoints.digest(rounds[-1]), sections)
 

@@ -1,9 +1,9 @@
 """Match the keys of several owners' tables in private: lvfl align CONFIG [--party NAME | --processes] [key=value ...].
 
-No owner and not the server sees a key that is not its own (docs/protocol.md says who learns what). The server listens
+Neither the owners nor the server see each other's keys (docs/protocol.md says who learns what). The server listens
 (without --party), each owner dials it (--party NAME, with its own table in data.tables). Each owner's result is the
-file that data.tables.NAME.match names, which training reads; data.join says which samples stay. Whoever is killed is
-started again with the same command: a match that is not finished begins again, a finished one is left as it is.
+file named by data.tables.NAME.match, which training reads; data.join says which samples stay. After a crash, start the
+same command again: an unfinished match begins again, a finished one stays.
 
 Exit codes: 0 done, 2 bad input or refused (one line on stderr), 3 somebody stayed away, 130 interrupted.
 """
@@ -22,7 +22,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = OneLineParser(__doc__)
     parser.add_experiment("data.join=left", "YAML file with data.tables and network")
     who = parser.add_mutually_exclusive_group()
-    who.add_argument("--party", metavar="NAME", help="the owner that this is; without, this is the server")
+    who.add_argument("--party", metavar="NAME", help="which owner this is (default: the server)")
     who.add_argument("--processes", action="store_true", help="the server and all owners, over TLS on this machine")
     parser.add_argument("--run-dir", type=Path, help="folder of logs (default: runs/NAME-align, runs/NAME-align-PARTY)")
     parser.add_argument("--insecure", action="store_true", help="plaintext; only on loopback")

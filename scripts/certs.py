@@ -50,15 +50,15 @@ def parse_arguments() -> argparse.Namespace:
     _add_overwrite(issue, "renew: replace key and certificate")
 
     request = add("request", "make a key, and a request to have it certified")
-    request.add_argument("folder", type=Path, metavar="FOLDER", help="the owner's own; a key that is there is kept")
+    request.add_argument("folder", type=Path, metavar="FOLDER", help="the owner's own; an existing key is kept")
     request.add_argument("name", metavar="NAME", help=WHO)
     _add_hosts(request)
-    _add_overwrite(request, "replace a key that is there")
+    _add_overwrite(request, "replace an existing key")
 
     sign = add("sign", "certify the key of a request")
     sign.add_argument("keys", type=Path, metavar="KEYS", help="folder of the authority")
     sign.add_argument("request", type=Path, metavar="REQUEST", help="the file that the owner sent")
-    sign.add_argument("name", metavar="NAME", help="whom it is from, as you know")
+    sign.add_argument("name", metavar="NAME", help="the owner that sent it")
     _add_hosts(sign)
     _add_days(sign, DAYS)
     _add_overwrite(sign, "renew: replace the certificate")
@@ -75,12 +75,12 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         case "ca":
             folders.make_authority(arguments.keys, arguments.name, arguments.days, overwrite=arguments.overwrite)
             _show(arguments.keys, console)
-            console.print(f"{arguments.keys / CA_KEY} admits anybody whom its reader likes: it stays on this machine")
+            console.print(f"whoever reads {arguments.keys / CA_KEY} can admit anybody: keep it on this machine")
         case "issue":
             owners = [Owner(name, tuple(arguments.hosts)) for name in arguments.names]
             for folder in folders.issue(arguments.keys, owners, arguments.days, overwrite=arguments.overwrite):
                 _show(folder, console)
-            console.print("next: give every owner its folder over a way that nobody else can read")
+            console.print("next: give every owner its folder over a channel that nobody else can read")
         case "request":
             owner = Owner(arguments.name, tuple(arguments.hosts))
             folders.request_certificate(arguments.folder, owner, overwrite=arguments.overwrite)

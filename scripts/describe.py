@@ -19,7 +19,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = OneLineParser(__doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV, gzipped CSV or Parquet")
     parser.add_argument("--label", metavar="COLUMN", help="what is to be predicted: no feature")
-    parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="where to; a file that is there is refused")
+    parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="output file; must not exist")
     return parser.parse_args()
 
 

@@ -2,8 +2,8 @@
 
 Run it on the party's machine with the arguments of lvfl party. It looks at the configuration, the data, the keys
 and the folder, then dials the server as the party would: it tells a closed port, a refused, expired or wrongly named
-certificate, another version and differing settings or data apart, and says how to mend each. It changes nothing, and
-the server lets nobody in for it: it may be run while a training goes on.
+certificate, another version and differing settings or data apart, and says how to mend each. It changes nothing and
+does not join, so it may be run during a training.
 
 Exit codes: 0 the party would be let in, 2 something is to be mended, 3 the server is not there (yet).
 """

@@ -25,10 +25,10 @@ def parse_arguments() -> argparse.Namespace:
         "--samples",
         type=Path,
         metavar="FILE",
-        help="to predict, in place of the test samples; of tables the owner's own new rows",
+        help="samples to predict instead of the test samples; for tables the owner's new rows",
     )
     parser.add_argument(
-        "--accept", action="store_true", help="agree to what the server will train where CONFIG says otherwise"
+        "--accept", action="store_true", help="agree to the server's terms where they differ from CONFIG"
     )
     return parser.parse_intermixed_args()
 

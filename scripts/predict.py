@@ -50,8 +50,8 @@ def parse_arguments() -> argparse.Namespace:
         "--when-absent",
         choices=("refuse", "placeholder", "zeros", "mean"),
         default="refuse",
-        help="what stands for the embeddings of a party that is absent, stays away or has no row: nothing; its learned "
-        "placeholder (zeros where none was learned); zeros; its mean embedding of the training (default: refuse)",
+        help="what replaces the embeddings of a party that is absent or has no row: nothing; its learned placeholder "
+        "(zeros if none was learned); zeros; its mean embedding of the training (default: refuse)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE.csv", help="where to (default: RUN/predictions.csv)")
     return parser.parse_args()

@@ -24,7 +24,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = OneLineParser(__doc__)
     parser.add_argument("--exchanges", type=int, default=2000, help="(%(default)s)")
     parser.add_argument("--megabytes", type=float, default=2.0, help="of one embedding or gradient (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every look at the processes")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample of the processes")
     return parser.parse_args()
 
 

@@ -33,7 +33,7 @@ def parse_arguments() -> argparse.Namespace:
         "--secret",
         type=Path,
         metavar="FILE",
-        help="32 bytes to draw by, made (0600) where not there",
+        help="32 bytes to draw by, created (0600) if missing",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
     return parser.parse_intermixed_args()

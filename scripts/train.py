@@ -24,7 +24,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue a run from its last checkpoint; rounds, patience and cadences may be others",
+        help="continue a run from its last checkpoint; rounds, patience and cadences may change",
     )
     parser.add_argument(
         "--processes", action="store_true", help="a process for the server and each party, over TLS on this machine"

@@ -88,7 +88,7 @@ def test_class_weights_balance_the_loss_by_the_training_samples():
             ("no", "yes", "never"),
             "needs training samples of class 'never'",
         ),
-        ({"evaluation": {"metric": "auc"}}, ("a", "b", "c"), "auc is none of this task's: accuracy, macro_f1"),
+        ({"evaluation": {"metric": "auc"}}, ("a", "b", "c"), "auc is not a metric of this task: accuracy, macro_f1"),
         ({"task": "regression"}, ("no", "yes"), "task: regression needs labels that are values"),
     ],
 )

@@ -167,7 +167,7 @@ def _out_of_memory(error: BaseException) -> bool:
 def _say(line: str) -> None:
     """Print a line on stderr, unless the worker that speaks for all has just said it.
 
-    torchrun ends all workers when one has ended: whoever is not ended soon is alone in knowing.
+    torchrun ends all workers when one has ended. A worker still alive after SPEAKER_S must tell the error itself.
     """
     if not speaks():
         try:

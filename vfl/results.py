@@ -39,7 +39,7 @@ class RunResult:
 
     @property
     def unmet(self) -> dict[str, int]:
-        """Return, by party, the rounds in which it could not keep what a controller was to reach."""
+        """Return, by party, the rounds in which it could not meet the controller's goal."""
         tags = [tag.split("/") for row in self.rows for tag in row if tag.startswith("reason/")]
         return Counter(party for _, party, reason in tags if reason == "bound")
 

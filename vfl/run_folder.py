@@ -45,8 +45,8 @@ def find_run_dir(config: ExperimentConfig, source: Path, given: Path | None, *, 
 def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
     """Check, before anything is loaded or written, that a run may begin or go on in the folder.
 
-    Raises ConfigError for a folder that is in use, for checkpoints of which nothing says what they are of, and for a
-    resume with another configuration (names the changed keys).
+    Raises ConfigError for a folder that is in use, for checkpoints without a ``config.yaml``, and for a resume with
+    another configuration (names the changed keys).
     """
     saved = run_dir / "config.yaml"
     if not saved.exists():
@@ -160,7 +160,7 @@ def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Return a finished run's ``summary.json``. Raises ConfigError, one line, for what no training writes."""
+    """Return a finished run's ``summary.json``. Raises ConfigError, one line, for a malformed one."""
     return _read_json(run_dir / "summary.json", ("uplink_bytes", "train_macs"))
 
 

@@ -15,7 +15,7 @@ def shipped_folder() -> Path:
 def find_config(given: Path, folder: Path = Path()) -> Path:
     """Return the YAML file that is meant: a path from ``folder`` on, a run's folder, or a shipped one's name.
 
-    Raises ConfigError, naming the nearest, for a name that is none of them.
+    Raises ConfigError, naming the nearest, for an unknown name.
     """
     path = folder / given
     try:

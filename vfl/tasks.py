@@ -131,7 +131,7 @@ def task_of(config: ExperimentConfig, classes: tuple[str, ...], train_labels_N: 
             chosen or ("auc" if of_table and len(classes) == 2 else "accuracy"),
         )
     if chosen is not None and chosen not in task.metric_names:
-        raise ValueError(f"evaluation.metric: {chosen} is none of this task's: {', '.join(task.metric_names)}")
+        raise ValueError(f"evaluation.metric: {chosen} is not a metric of this task: {', '.join(task.metric_names)}")
     return task
 
 

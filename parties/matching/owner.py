@@ -117,7 +117,7 @@ class MatchingOwner:
             raise MessageError(f"{len(masks)} masks came where {len(others)} of {len(places)} samples are due")
         order = self._orders[0] if self.keys.known_as is None else self._samples
         if len(places) and (places.min() < -1 or places.max() >= len(order)):
-            raise MessageError(f"a place came that is none of {len(order)}")
+            raise MessageError(f"a place outside the {len(order)} entries of the list came")
         self._places.append(np.append(self.keys.rows[order], -1)[places])
         self._masks.append([np.frombuffer(mask, np.uint8).astype(bool) for mask in masks])
         if came + len(places) == part.samples:

@@ -156,7 +156,7 @@ def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path,
     expected = run_onnx(run_dir / "export" / "party_2.onnx", raw)
     assert torch.equal(run_onnx(own / "export" / "party_2.onnx", raw), expected)
     assert card["models"]["party_2"]["preparation"].keys() == {"mean", "std"}
-    with pytest.raises(ConfigError, match="holds one party's own model; only that is there, to export"):
+    with pytest.raises(ConfigError, match="holds one party's own model, which can only be exported"):
         load_trained(own)
     with pytest.raises(ConfigError, match="holds no run"):
         export_run(tmp_path / "nothing", tmp_path / "out")

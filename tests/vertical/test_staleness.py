@@ -179,7 +179,7 @@ def test_every_exchange_is_embedded_once_and_updated_once_s_exchanges_later(step
 
 
 def test_a_round_must_have_more_exchanges_than_parties_are_ahead(build):
-    text = "training.staleness: 2 needs rounds of more exchanges than that, they have 2; lower it or raise"
+    text = "training.staleness: 2 needs longer rounds than 2 exchanges; lower it or raise"
     with pytest.raises(ValueError, match=text):
         build(training={"staleness": 2, "batch_size": 24})
     for refused in (3, True, "one"):

@@ -51,11 +51,11 @@ class TrainingConfig(Section):
     """labels shared only. replay: the head travels once per round and parties replay the server's steps;
     broadcast: it travels at every exchange."""
     staleness: Annotated[Literal[0, 1, 2], BeforeValidator(strict_int), SHARED] = 0
-    """Exchanges of a round by which parties are ahead: they embed while an update travels, and what they embed lacks so
-    many of the latest updates. 0 waits for each one."""
+    """Exchanges by which parties run ahead: they embed while an update travels, so an embedding lacks that many of the
+    latest updates. 0 waits for each update."""
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
-    """Probability with which a sample is trained without a party, by a seeded draw for each of both; at least one party
-    stays. A learned placeholder stands for what is missing, so that the model can predict without a party."""
+    """Probability that a sample is trained without a party, a seeded draw for each sample and party; at least one party
+    stays. A learned placeholder replaces the missing embedding, so that the model can predict without a party."""
     optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
     patience: Annotated[Positive | None, OWN] = None
     """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
@@ -71,20 +71,20 @@ class EvaluationConfig(Section):
     """Rounds between evaluations; the last round is always evaluated."""
     batch_size: Annotated[Positive, OWN] = 512
     batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
-    """With which statistics BatchNorm normalises when a party's model is evaluated, predicted with or exported.
-    estimated: those of a fixed, seeded sample of the party's training rows, under the weights as they are; running:
+    """BatchNorm's statistics when a party's model is evaluated, predicted with or exported.
+    estimated: those of a fixed, seeded sample of the party's training rows, under the current weights; running:
     the training's own, which lag behind and are wrong right after a pruning; both: estimated, and for comparison
     ``accuracy/test_running`` and ``loss/test_running`` at every evaluation. Vertical learning only."""
     statistics_samples: Annotated[Positive, Field(ge=2), SHARED] = STATISTICS_SAMPLES
     """Rows of that sample (all, where fewer are there), as one batch."""
     subsets: Annotated[bool, OWN] = False
-    """Test every set of parties as if the others were away: all sets of up to six parties, above that those that lack
+    """Test every set of parties as if the others were absent: all sets of up to six parties, above that those that lack
     one party, and single ones. Vertical learning only."""
     sparsified: Annotated[bool, SHARED] = False
     """Evaluate what would be transmitted (beta applied) instead of dense embeddings."""
     metric: Annotated[MetricName | None, OWN] = None
-    """By which patience, sweeps, searches and reports compare models; null: accuracy, of two-class tables auc, of a
-    regression rmse."""
+    """Metric by which patience, sweeps, searches and reports compare models; null: accuracy, for two-class tables auc,
+    for regression rmse."""
     tell_parties: Annotated[bool, OWN] = False
     """Tell the parties the metric on the test samples, at the next round's beginning and at the end: a few bytes."""
     threshold: Annotated[Probability, OWN] = 0.5
@@ -189,7 +189,7 @@ class ExperimentConfig(Section):
         if self.network.on_party_loss == "drop" and self.lightweighting.error_feedback:
             raise ValueError(
                 "network.on_party_loss: drop needs lightweighting.error_feedback=false: the others' estimates of a "
-                "party that returns would not be its own; use wait"
+                "party that returns would differ from its own; use wait"
             )
         samples = self.data.train_samples
         if samples is not None and self.training.batch_size > samples:
@@ -273,4 +273,4 @@ class ExperimentConfig(Section):
         unused = sorted(start for start in rounds if start >= self.training.rounds)
         if not unused:
             return []
-        return [f"{field}: nothing of round {unused[0]} or later is used, training.rounds is {self.training.rounds}"]
+        return [f"{field}: entries from round {unused[0]} on are unused, training.rounds is {self.training.rounds}"]

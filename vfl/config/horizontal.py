@@ -180,7 +180,8 @@ class HorizontalConfig(Section, extra="allow"):
     server_learning_rate: AboveZero = 1.0
     """eta_g"""
     weights: Literal["reporting", "all", "equal"] = "reporting"
-    """Of averages that leave them open: n_i over the reporting clients, n_i over all (absent ones keep w), equal."""
+    """Weights of averages, unless fixed by the algorithm: n_i over the reporting clients, n_i over all (absent ones
+    keep w), equal."""
     buffers: Literal["average", "local", "drop"] = "average"
     """BatchNorm's running statistics. average: as the weights, by n_i; local: every client keeps its own; drop: nobody
     does. Without averaging the evaluation normalises by the test batch."""

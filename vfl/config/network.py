@@ -58,18 +58,18 @@ class NetworkConfig(Section):
     heartbeat_s: Annotated[Number, Field(ge=0.01, le=DAY_S)] = 5.0
     """Seconds between heartbeats; the server's value holds for all."""
     silence_s: Annotated[Number, Field(gt=0, le=DAY_S)] = 30.0
-    """A peer from which nothing came for so long counts as lost (frozen or cut off), however busy it may be: a
-    busy one sends heartbeats. Longer than 1 MiB, a piece of a message, takes on the slowest link."""
+    """A peer that sends nothing for this long counts as lost (frozen or cut off); a busy one still sends heartbeats.
+    Must exceed the time of 1 MiB, a piece of a message, on the slowest link."""
     reply_limit_s: Seconds = 3600.0
-    """A party whose heartbeats come but whose answer to one request takes longer counts as lost."""
+    """A party that sends heartbeats but takes longer to answer a request counts as lost."""
     wait_s: Seconds = 600.0
     """How long the server waits for a party and a party for the server before it gives up (exit code 3)."""
     on_party_loss: Literal["wait", "drop", "abort"] = "wait"
     """wait: until the party is back (wait_s), then go on from the last round that all have; drop: go on without it
     until it is back, its placeholders in its place (zeros, where none are learned); abort: end with exit code 3."""
     max_offences: Annotated[int, BeforeValidator(strict_int), Field(ge=0)] = 3
-    """How often a party that sent what it must not, or refused to go on, may come back; the next time the training
-    ends (wait), or goes on without it to its end (drop)."""
+    """How often a party may come back after it broke the protocol or refused to continue; after that the training
+    ends (wait), or continues without it (drop)."""
     max_message_mb: Positive = 64
     """Largest message to send and to accept, in MiB."""
 
@@ -80,5 +80,5 @@ class NetworkConfig(Section):
                 f"silence_s: {self.silence_s:g} is less than four heartbeats of {self.heartbeat_s:g} s; raise it"
             )
         if self.use_proxy and (self.tls.deny or self.tls.allow):
-            raise ValueError("use_proxy: a server behind a proxy is not looked at first; leave tls.deny and allow out")
+            raise ValueError("use_proxy: lists cannot be checked through a proxy; leave tls.deny and allow out")
         return self

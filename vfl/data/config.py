@@ -58,10 +58,10 @@ class DataConfig(Section):
     """With kind tables: share of the training samples, drawn by the seed, that is not trained on but evaluated in place
     of the test samples: for patience, sweeps and searches, which must not see the test."""
     file: Annotated[Path | None, OWN] = None
-    """What a process of its own holds, as ``lvfl split-data`` wrote it: a party's features, the server's labels.
+    """For separate processes: this process's file from ``lvfl split-data``, a party's features or the server's labels.
     Training in one process loads the data set instead."""
     labels_file: Annotated[Path | None, OWN] = None
-    """A party's copy of the training labels; only with training.labels shared, in a process of its own."""
+    """For separate processes with training.labels shared: a party's copy of the training labels."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return why a setting has no effect beside the others, by its dotted name in this section."""

@@ -36,10 +36,10 @@ class LightweightingConfig(Section):
     """What each party is spared: a number, {round: value}, or {party: either}."""
 
     alpha: Annotated[RatioSchedule, OWN] = 0.0
-    """Removed share of the filters of every prunable layer, relative to the original width. With a controller that
-    measures the least that it chooses."""
+    """Removed share of the filters of every prunable layer, relative to the original width. For a
+    controller: the smallest alpha that it may choose."""
     beta: Annotated[RatioSchedule, OWN] = 0.0
-    """Share of the embedding's entries that is not sent. With a controller that measures the least that it chooses."""
+    """Share of the embedding's entries that is not sent. For a controller: the smallest beta that it may choose."""
     controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
     """Who chooses the ratios. fixed: alpha and beta as they stand; deadline: the least with which every party keeps
     seconds_per_exchange; budget: the least that spends no more than budget; or a controller of an installed package
@@ -49,11 +49,11 @@ class LightweightingConfig(Section):
     lightweighting."""
     budget: Annotated[BudgetConfig, OWN] = BudgetConfig()
     alpha_max: Annotated[RatioSchedule, OWN] = 0.7
-    """Most that a controller chooses, as alpha; {5: 0.6} prunes from round 5 on."""
+    """Largest alpha that a controller chooses; {5: 0.6} prunes from round 5 on."""
     beta_max: Annotated[RatioSchedule, OWN] = 0.9
-    """Most that a controller chooses, as beta."""
+    """Largest beta that a controller chooses."""
     alpha_weight: Annotated[AboveZero, OWN] = 1.0
-    """How much an alpha weighs against a beta, where either would do."""
+    """Weight of alpha against beta, where either would do."""
     options: Annotated[dict[str, Any], OWN] = Field(default={})
     """Settings of a controller of another package, which checks them."""
     error_feedback: Annotated[bool, SHARED] = False

@@ -164,7 +164,7 @@ def _party_table(run: ReportedRun, variant: Variant) -> TableData:
     ]
     caption = "Ratios, parameters and MACs (of one sample's forward pass) at the end; bytes and seconds of all rounds."
     for name, rounds in run.unmet.items():
-        caption += f" {name} could not keep what the controller was to reach in {rounds} of {len(run.rows)} rounds."
+        caption += f" {name} could not meet the controller's goal in {rounds} of {len(run.rows)} rounds."
     headings = ("party", "α", "β", "parameters", "MACs", "sent up", "sent down", "time")
     return TableData(title, caption, headings, rows)
 

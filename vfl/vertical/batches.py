@@ -20,7 +20,7 @@ def steps_in_round(training: TrainingConfig, samples: int) -> int:
     steps = training.steps_per_round if training.steps_per_round is not None else samples // training.batch_size
     if training.staleness >= steps:
         raise ValueError(
-            f"training.staleness: {training.staleness} needs rounds of more exchanges than that, they have {steps}; "
+            f"training.staleness: {training.staleness} needs longer rounds than {steps} exchanges; "
             "lower it or raise training.steps_per_round"
         )
     return steps

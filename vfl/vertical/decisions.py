@@ -28,8 +28,8 @@ def tell_unmet(ratios: Mapping[str, Ratios], told: Sequence[str]) -> list[str]:
     unmet = [party for party, each in ratios.items() if each.reason == "bound" and party not in told]
     if unmet:
         warnings.warn(
-            f"lightweighting: {', '.join(unmet)} cannot keep what the controller is to reach, within alpha_max and "
-            "beta_max; the goal is missed, by as little as they allow",
+            f"lightweighting: {', '.join(unmet)} cannot meet the controller's goal within alpha_max and beta_max; "
+            "it is missed by as little as they allow",
             stacklevel=2,
         )
     return [*told, *unmet]

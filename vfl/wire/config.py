@@ -31,11 +31,11 @@ class WireConfig(Section):
     but some large ones in the place of small ones (Zheng et al., 2023); or a compressor of an installed package
     (docs/extending.md)."""
     bits: Annotated[Bits | None, SHARED] = None
-    """Of an embedding's value in training: whole numbers times a scale per 2048 entries; null: as values."""
+    """Bits of an embedding's value in training: whole numbers times a scale per 2048 entries; null: as wire.values."""
     rounding: Annotated[Literal["stochastic", "nearest"], SHARED] = "stochastic"
-    """To so many bits, embeddings and gradients. stochastic: exact in the mean (QSGD); nearest: of less error."""
+    """Rounding of embeddings and gradients to bits. stochastic: exact in the mean (QSGD); nearest: smaller error."""
     random_share: Annotated[Probability, SHARED] = 0.1
-    """Of the entries that random_top_k sends: how many are not among the largest, in the mean."""
+    """Mean share of the entries sent by random_top_k that are not among the largest."""
     gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
     options: Annotated[dict[str, Any], SHARED] = Field(default={})
     """Settings of a compressor of another package, which checks them."""

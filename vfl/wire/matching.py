@@ -31,7 +31,7 @@ class Brought(Control):
         if self.tested is not None and self.tested > (self.samples or 0):
             raise ValueError("tested: above samples")
         if any(place >= len(self.lists) for place in (self.known_as or {}).values()):
-            raise ValueError("known_as: names a list beyond those that there are")
+            raise ValueError("known_as: names an unknown list")
         return self
 
 

@@ -218,7 +218,7 @@ class Hub:
             if present is not None and not present.lost and present.hello.instance != hello.instance:
                 raise JoinRefused(
                     f"{hello.party} is already here; stop the other process of that name "
-                    f"(one that died without a word is let go after {self.network.silence_s:g} s)",
+                    f"(a crashed one is released after {self.network.silence_s:g} s)",
                     again=True,
                 )
             connection.stream.send(self._welcome(hello.party))  # before any order

@@ -1,7 +1,7 @@
 """Who is kept out although an authority signed it (by serial number), and who alone may come (by fingerprint).
 
 Text files, one entry a line, ``#`` begins a comment; blanks within an entry do not count. ``lvfl certs show``
-prints both kinds. A file that is changed is read again; one that cannot be read then leaves what it said before.
+prints both kinds. A changed file is read again; if that fails, its previous content stays valid.
 """
 
 import re
@@ -28,7 +28,7 @@ class _ListFile:
             if (state := self._stat()) != self._state:
                 self._state, self._entries = state, self._read()
         except ConfigError as error:
-            warnings.warn(f"{error}; what it said before still holds", stacklevel=2)
+            warnings.warn(f"{error}; its previous content stays valid", stacklevel=2)
         return wanted in self._entries
 
     def _stat(self) -> tuple[int, int, int]:
@@ -46,7 +46,9 @@ class _ListFile:
         entries = {number: "".join(line.split("#")[0].split()) for number, line in enumerate(lines, 1)}
         for number, each in entries.items():
             if each and not self.entry.fullmatch(each):
-                raise ConfigError(f"{self.field}: {self.path}, line {number}: {each[:80]!r} is none; see certs.py show")
+                raise ConfigError(
+                    f"{self.field}: {self.path}, line {number}: {each[:80]!r} is malformed; see lvfl certs show"
+                )
         return {each.lstrip("0") if self.entry is _SERIAL else each for each in entries.values()}
 
 

@@ -36,7 +36,7 @@ def last_word(error: Exception) -> str:
     """Return what a peer is told of an error: all of what peers did, but of this process's own files nothing."""
     if isinstance(error, MessageError | PeerLost | TooLargeError):
         return plain(str(error))
-    return "something of its own is wrong; what it is, its own log says"
+    return "something of its own is wrong; see its own log"
 
 
 def _is_loopback(address: str) -> bool:
