@@ -109,7 +109,7 @@ def _card(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def _blocks(config: ExperimentConfig, party: FeatureParty) -> list[int] | None:
-    """Return rows and columns of blocks that an image is cut into; None for what is no image."""
+    """Return rows and columns of blocks that an image is cut into; None for other features."""
     grid = config.data.partition
     return [grid.rows, grid.columns] if party.preparation.features.kind == "images" else None
 

@@ -47,7 +47,7 @@ OWNER = "server"
 PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
 """What a party is now, by its last report."""
 SHOWN = (*PRESENT, "omega", "psi", "head_drift")
-"""What of a party's report is a metric as it is."""
+"""The entries of a party's report that are metrics unchanged."""
 
 
 class HeadServer:
@@ -120,7 +120,7 @@ class HeadServer:
         self.losses: list[Tensor] = []
         """Of the present round, at the start of each exchange."""
         self.tested: Metrics | None = None
-        """Test of the parties' models as they are; None where they have changed since."""
+        """Test of the parties' current models; None if they have changed since."""
         self.subsets: dict[str, Metrics] = {}
         """What each set of parties reached in the last test, by their names."""
 
@@ -455,7 +455,7 @@ class HeadServer:
         return share.spread(embedding_nD, self.trainer.missing)
 
     def _send(self, link: PartyLink, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
-        """Send a message; what is returned waits for what ``take`` makes of the reply. Book what has travelled."""
+        """Send a message and book it; return a function that waits for the reply and returns ``take`` of it."""
 
         def checked(reply: Message) -> T:
             check_reply(request, reply)

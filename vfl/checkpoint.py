@@ -41,7 +41,7 @@ _TENSOR = "$tensor"
 _COMPLEX = "$complex"
 
 
-class CorruptCheckpoint(ValueError):  # noqa: N818 - says what is there, not what went wrong
+class CorruptCheckpoint(ValueError):  # noqa: N818 - names the object, not the error
     """A committed checkpoint whose files are not what was saved; the message names file and damage."""
 
 
@@ -71,7 +71,7 @@ class CheckpointStore:
 
         Sections (one per owner) are asked for and written one at a time. Older rounds beyond `keep`, of those in
         `among` where it is given, are removed after the commit; later ones stay. Raises CheckpointWriteError when the
-        disk is full, TypeError for what a State cannot hold, ValueError for a section that cannot name a file; each
+        disk is full, TypeError for a value unfit for a State, ValueError for a section that cannot name a file; each
         leaves all as it was.
         """
         assert round_index >= 0, round_index
@@ -224,7 +224,7 @@ def _read_section(folder: Path, name: str) -> State:
 def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """The JSON tree of `value`; its tensors are put into `tensors` under their paths.
 
-    Raises TypeError, naming the path, for what would not come back equal.
+    Raises TypeError, naming the path, for a value that would not come back equal.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value

@@ -71,7 +71,7 @@ def add_executor_options(parser: argparse.ArgumentParser) -> None:
 
 
 class ShowConsole(Console):
-    """A console for text as it is (no markup, one line stays one line); training goes on when its reader goes."""
+    """A console for plain text (no markup, no wrapping); training continues if its reader closes."""
 
     def __init__(self, **options: Any) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):

@@ -15,7 +15,7 @@ Metrics = dict[str, float]
 
 
 def finite(value: float, what: str) -> float:
-    """Return a loss or metric as it is. Raises Diverged, naming ``what`` it is, where it is not finite."""
+    """Return a loss or metric unchanged. Raises Diverged, naming it (``what``), if it is not finite."""
     if not math.isfinite(value):
         raise Diverged(what)
     return value

@@ -1,4 +1,4 @@
-"""Random streams keyed by what they are for, so that adding one draw never shifts another.
+"""Random streams keyed by purpose, so that adding one draw never shifts another.
 
 Every source of randomness has a purpose ("train_subset", "batches", "pruning", ...), and where it needs one a round
 and an owner (a party or client). A party on another machine derives the same stream from the same four values; a

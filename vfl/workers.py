@@ -111,7 +111,7 @@ class Workers(Alone):
         self._digest = digest
 
     def add_up(self, values: Tensor, state: Sequence[int]) -> Tensor:
-        """Return the sum of all workers' ``values`` (float32 [M]), of which all but one are zero in every place.
+        """Return the sum of all workers' ``values`` (float32 [M]), where at every place all but one are zero.
 
         The bits are added as integers, so that the sum is that one's bits, -0.0 included. ``state`` is what the
         workers must agree in besides. Raises PeerLost, and ValueError where they do not agree.
@@ -153,7 +153,7 @@ class Workers(Alone):
 def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, int], None]) -> Alone:
     """Join the other workers where torchrun has started this process, else be alone.
 
-    ``check`` raises ConfigError, before anything is waited for, for an experiment that so many cannot share.
+    ``check`` raises ConfigError, before any waiting, for an experiment that this number of workers cannot share.
     """
     if not under_torchrun():
         return Alone()

@@ -141,7 +141,7 @@ def read_places(payload: Buffer) -> Rows:
 
 
 def _sample_order(keys: OwnKeys) -> Rows:
-    """Return the label owner's samples in an order that nobody can guess, those of the test at the end."""
+    """Return the label owner's samples in an unpredictable order, those of the test at the end."""
     order = shuffled(len(keys.rows))
     return order if keys.tested is None else order[np.argsort(keys.tested[order], kind="stable")]
 

@@ -65,7 +65,7 @@ class Terms(Section):
 
     @classmethod
     def read(cls, received: str) -> Self:
-        """Read what the server sent. Raises EnvelopeError for what are no terms."""
+        """Read what the server sent. Raises EnvelopeError for malformed terms."""
         try:
             return cls.model_validate(json.loads(received))
         except (ValueError, RecursionError, OverflowError) as error:

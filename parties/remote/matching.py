@@ -59,7 +59,7 @@ class MatchingWorker(Worker[MatchingOwner]):
 def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, console: Console) -> Outcome:
     """Listen, and match the keys of the owners that dial in; one that is lost is waited for, and it begins again.
 
-    Raises ValueError for what cannot be used, PeerLost where an owner stays away.
+    Raises ValueError for unusable settings, PeerLost where an owner stays away.
     """
     _check(config)
     tls = load_identity(SERVER, config.network, "listen", insecure=insecure)
@@ -85,7 +85,7 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
 def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: bool, console: Console) -> Goodbye:
     """Take part in a match until it is over; return the server's last word. The result is in the table's ``match``.
 
-    Raises ValueError for what cannot be used or the server refuses, PeerLost where it stays away.
+    Raises ValueError for unusable data or settings or a refusal, PeerLost where the server stays away.
     """
     _check(config)
     if name not in config.parties:

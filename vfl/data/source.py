@@ -73,7 +73,7 @@ class Preparation:
 
 
 class AsItIs(Preparation):
-    """Nothing is fitted: models read the samples as they are."""
+    """Nothing is fitted: models read the samples unchanged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +132,13 @@ class Source:
         check_finite(samples)
 
     def held_by(self, party: str) -> PartyData:
-        """Return what the party's own process holds. Raises ValueError, one line, for what cannot be used."""
+        """Return what the party's own process holds. Raises ValueError, one line, for an unusable file."""
         if self.data.file is None:
             raise ValueError("data.file: is missing; name the party's file, as lvfl split-data writes it")
         return load_party_data(self.data.file, party, self.check, self.tensors)
 
     def held_labels(self) -> LabelData:
-        """Return what the server's own process holds. Raises ValueError, one line, for what cannot be used."""
+        """Return what the server's own process holds. Raises ValueError, one line, for an unusable file."""
         if self.data.file is None:
             raise ValueError("data.file: is missing; name the server's labels, as lvfl split-data writes them")
         return load_label_data(self.data.file)

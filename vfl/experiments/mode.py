@@ -47,7 +47,7 @@ class Mode:
     table: Callable[[Mapping[str, Any]], Table]
     """Shows the summary of a finished run."""
     check_workers: Callable[[ExperimentConfig, int], None]
-    """Raises ConfigError for an experiment that so many processes under torchrun cannot share."""
+    """Raises ConfigError for an experiment that this number of processes under torchrun cannot share."""
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
     """How a round's line tells the metrics that it adds to loss and accuracy: a format by tag."""
     predict: Callable[[Path, Path | None], NDArray[np.float32]] | None = None

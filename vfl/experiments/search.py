@@ -1,4 +1,4 @@
-"""The search for the cheapest alpha and beta that lose at most so many points, by Optuna's TPE sampler.
+"""The search for the cheapest alpha and beta that lose at most a given number of points, by Optuna's TPE sampler.
 
 Cost is the share of the multiply-accumulates and of the bytes that is left, weighted. Trials are asked for in batches
 of as many as run at once and told in their order, so that a search that was killed asks for the same ones again: their

@@ -54,7 +54,7 @@ def join_points(
 
 
 def order_digest(rows: Mapping[str, Rows]) -> str:
-    """Return a sha256 of an order, which tells nothing of it: of all rows and 32 random bytes."""
+    """Return a sha256 of all rows and 32 random bytes: it identifies an order and reveals nothing about it."""
     sha256 = hashlib.sha256(secrets.token_bytes(32))
     for owner in sorted(rows):
         sha256.update(rows[owner].tobytes())

@@ -40,7 +40,7 @@ def run_study(
     console: ShowConsole,
     forks: Mapping[str, Fork] | None = None,
 ) -> int:
-    """Train what is missing, a line for every run that ends, and write the page of what is finished.
+    """Train the missing runs, with a line for every run that ends, and write the page of the finished ones.
 
     Raises ConfigError where nothing is finished, and for runs that have failed but not diverged.
     """

@@ -1,4 +1,4 @@
-"""Batch statistics of a model's weights as they are, estimated on a sample.
+"""Batch statistics of a model's current weights, estimated on a sample.
 
 BatchNorm's running statistics follow the weights late: ten exchanges refresh 65 % of them, and a pruning makes them
 wrong at once. The exact statistics of a sample under the present weights take one forward pass (precise BatchNorm: Wu &

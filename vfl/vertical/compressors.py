@@ -52,7 +52,7 @@ class Levels:
     """Values of few bits: a block's distance between levels as float32, little endian, block by block, and then a frame
     of whole numbers.
 
-    The stream of the rounding is that of the values themselves: whoever compresses the same draws the same, a resumed
+    The stream of the rounding is that of the values themselves: equal values give equal draws, a resumed
     run for instance, and nobody keeps a state.
     """
 

@@ -1,6 +1,6 @@
-"""Which model of a party is looked at, and what looking costs; no bit of training moves.
+"""The finished model of a party, and the cost of evaluating it; no bit of training changes.
 
-The *finished* model is what is evaluated, predicted with and exported: the weights as they are, normalising with
+Evaluation, prediction and export use the *finished* model: the current weights, normalising with
 statistics estimated on a fixed sample of the party's own training rows. The training's running statistics stay what
 they are, and the digest of the training's weights with them.
 """
@@ -24,7 +24,7 @@ from vfl.wire.control import EvaluatedModel
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """A model as it is looked at."""
+    """A model as it is evaluated."""
 
     model: nn.Module
     statistics: Statistics

@@ -30,7 +30,7 @@ SAME = 1e-5
 def build_feature_model(kind: str, spec: ModelSpec) -> nn.Module:
     """Return a freshly initialized feature model of the given kind: [B, ...] -> [B, D].
 
-    Raises ValueError for an unknown kind, one that makes no module, and as the model for what it cannot be built from.
+    Raises ValueError for an unknown kind, one that makes no module, and unsuitable features or settings.
     """
     model = FEATURE_MODELS.make(kind, spec)
     if not isinstance(model, nn.Module):

@@ -199,7 +199,7 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(data: Buffer) -> Message:
-    """Read a message, whose payloads are views of ``data``. Raises MessageError for what ``pack`` does not write."""
+    """Read a message, whose payloads are views of ``data``. Raises MessageError for any other bytes than ``pack``'s."""
     data = memoryview(data)
     if len(data) < _ENVELOPE.size:
         raise MessageError(f"{len(data)} bytes are no message")

@@ -94,7 +94,7 @@ class Assembler:
     def add(self, piece: bytes) -> Parcel | None:
         """Take the next gRPC message; return the parcel that is complete with it.
 
-        Raises EnvelopeError for what is none, and for content above the limit.
+        Raises EnvelopeError for a malformed envelope, and for content above the limit.
         """
         if self._tag:
             return self._go_on(memoryview(piece), PIECE_BYTES)

@@ -1,4 +1,4 @@
-"""The party's end: dials the server, again whenever the stream ends, and hands its orders to the party's thread."""
+"""The party's end: dials the server, redials when the stream ends, and passes its orders to the party's thread."""
 
 import asyncio
 import random
@@ -143,7 +143,7 @@ class Dialer:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _dial(self, *, patient: bool) -> _Attempt:
-        """Serve one stream to its end. Raises ValueError for what dialling again would not mend.
+        """Serve one stream to its end. Raises ValueError where dialling again would not help.
 
         ``patient``: one that may be let in later dials again.
         """
@@ -237,7 +237,7 @@ class Dialer:
 
 
 def _timing(first: Envelope) -> NetworkConfig:
-    """Return the server's heartbeat_s and silence_s. Raises ValueError for what no server may be set to."""
+    """Return the server's heartbeat_s and silence_s. Raises ValueError for values that no server may have."""
     welcome = first.welcome
     try:
         return NetworkConfig(heartbeat_s=welcome.heartbeat_s, silence_s=welcome.silence_s)

@@ -1,4 +1,4 @@
-"""A party's processes under torchrun: the first one dials and passes orders on, the others do the same as it does."""
+"""A party's processes under torchrun: the first one dials and passes orders on to the others."""
 
 import signal
 import struct

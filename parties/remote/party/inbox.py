@@ -1,4 +1,4 @@
-"""What the server has ordered and the party has not begun: never more than the protocol can have under way."""
+"""Orders that the party has not begun yet: never more than the protocol allows under way."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class Inbox:
 
 
 def _voids(order: Order, earlier: Order) -> bool:
-    """Whether nobody waits any more for an earlier order: another stream begins, or another session."""
+    """Whether earlier orders are void: another stream begins, or another session."""
     kind = kind_of(order.parcel.envelope)
     begins_session = kind == "restore" and order.parcel.envelope.sequence == 1
     return kind == "welcome" or (begins_session and kind_of(earlier.parcel.envelope) != "welcome")

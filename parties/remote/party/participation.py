@@ -1,4 +1,4 @@
-"""A party's thread: it carries out what the dialler's brings, until the server says goodbye."""
+"""A party's thread: carries out the server's orders until the goodbye."""
 
 from collections.abc import Callable
 from pathlib import Path

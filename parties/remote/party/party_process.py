@@ -108,13 +108,13 @@ def run_party(
 
 
 def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Path | None, workers: Workers) -> None:
-    """Do what the party's first process passes on. Raises ValueError for what cannot be used, PeerLost without it."""
+    """Carry out the first process's orders. Raises ValueError for unusable data, PeerLost without that process."""
     check_party(config, name)
     follow(workers, restorer(config, name, load_holding(config, name, samples), workers), run_dir)
 
 
 def check_party(config: ExperimentConfig, name: str) -> None:
-    """Raise ConfigError for an experiment in which there is no such party."""
+    """Raise ConfigError for a party that the experiment does not know."""
     check_mode(config)
     if name not in config.parties:
         raise ConfigError(f"--party: data.partition knows {', '.join(config.parties)}, not {name!r}")
@@ -123,7 +123,7 @@ def check_party(config: ExperimentConfig, name: str) -> None:
 def restorer(
     config: ExperimentConfig, name: str, holding: Holding, workers: Alone
 ) -> Callable[[State | None], FeatureParty]:
-    """Return what makes the party as of a saved state, or as it is before the first round."""
+    """Return what makes the party from a saved state, or as built."""
     runtime, team = start_runtime(config), team_of(workers)
     must_hold(workers, f"{config.fixed()} {holding.digests}")
 

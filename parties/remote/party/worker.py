@@ -16,13 +16,13 @@ SECTION = "party"
 class PartyWorker(Worker[FeatureParty]):
     """Carries out the orders of a training.
 
-    Nor does an order make the party lose what it has on disk. A session's branch are the rounds up to the one that it
+    No order makes the party lose its checkpoints. A session's branch are the rounds up to the one that it
     goes on from, and those that it trains to their ends and saves: of these alone the oldest are removed. A session
     that begins at round 0 finds at most one round of another, the newest, which may not count yet.
 
     Args:
         run: id of the run.
-        restore: makes the party as of a saved state, or as it is before the first round.
+        restore: makes the party from a saved state, or as built.
         store: the party's own checkpoints.
         on_answer: called with every request of the training and its reply.
     """

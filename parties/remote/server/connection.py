@@ -110,7 +110,7 @@ class PartyConnection:
         return future
 
     def receive(self, parcel: Parcel) -> None:
-        """Take what the party sent. Raises EnvelopeError for what does not answer the oldest open order."""
+        """Take what the party sent. Raises EnvelopeError for anything but the answer to the oldest open order."""
         envelope = parcel.envelope
         kind = kind_of(envelope)
         if kind == "refusal":  # of whatever run

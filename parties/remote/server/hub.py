@@ -110,12 +110,12 @@ class Hub:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop listening and free the port; whoever is still connected finds the connection ended."""
+        """Stop listening and free the port; open connections end."""
         self._in_loop(self._server.stop(0))
         self._stop_thread()
 
     def joined(self) -> dict[str, PartyConnection]:
-        """Return the parties that are connected now, but for those that are being thrown out."""
+        """Return the parties that are connected now, except those being expelled."""
         with self._changed:
             return {name: connection for name, connection in self._connections.items() if not connection.lost}
 
@@ -141,7 +141,7 @@ class Hub:
             self._changed.wait_for(lambda: not self._connections.keys() & set(names), FAREWELL_S)
 
     def say_goodbye(self, names: tuple[str, ...], *, exit_code: int, reason: str) -> None:
-        """Tell parties that it is over for them, and go on; from any thread."""
+        """Send parties the goodbye without waiting for them; from any thread."""
         for name, connection in self.joined().items():
             if name in names:
                 goodbye = Goodbye(exit_code=exit_code, reason=reason)

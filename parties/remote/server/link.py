@@ -56,7 +56,7 @@ class RemoteLink:
         return lambda: self._taken(answer, refer)
 
     def load(self, state: State) -> Callable[[], None]:
-        """Have the party go back to the state of a reference. Raises ValueError for a state that is none."""
+        """Have the party go back to the state of a reference. Raises ValueError for a malformed state."""
         if not state.keys() >= reference(0, "").keys():
             raise ValueError(
                 f"--resume: the saved run trained {self.name} in the server's process; resume with lvfl train alone"
@@ -79,7 +79,7 @@ class RemoteLink:
         return lambda: self._taken(answer, lambda parcel: None)
 
     def _taken(self, answer: "Future[Parcel]", take: Callable[[Parcel], T]) -> T:
-        """Wait for an answer and take it. Whatever goes wrong with it is the party's doing: it is lost by that."""
+        """Wait for an answer and take it. If that fails, the party is to blame and lost."""
         parcel = self.connection.machine.result(answer)
         try:
             return take(parcel)

@@ -50,7 +50,7 @@ MEANS = "mean_embeddings"
 
 
 class AbsentLink:
-    """The place of a party that is not there. Nothing is asked of it."""
+    """Stands in for an absent party. Nothing is asked of it."""
 
     absent = True
     under_way_s = None
@@ -113,9 +113,9 @@ class PredictionServer:
         }
 
     def serve(self, hub: Hub, console: Console) -> Prediction:
-        """Predict as soon as all parties are here, or without those that stay away, and say goodbye to them.
+        """Predict as soon as all parties are here, or without absent ones, and say goodbye to them.
 
-        A party that is lost meanwhile is waited for again. Raises PeerLost where nothing may stand for one.
+        A party that is lost meanwhile is waited for again. Raises PeerLost for an absent party without a replacement.
         """
         network = self.config.network
         names = tuple(self.expected)
@@ -193,7 +193,7 @@ class MeanEmbeddings:
         return {name: self.known[name] for name in names}
 
     def keep(self, server: HeadServer) -> None:
-        """Ask the parties that are here for what is not known yet."""
+        """Ask the present parties for the mean embeddings that are not stored yet."""
         new = [link for link in server.links if not link.absent and link.name not in self.known]
         if new:
             self.known |= server.mean_embeddings(new)
@@ -213,7 +213,7 @@ def serve_predictions(
     """Listen, and predict the test samples, or those whose ids or keys ``data`` has, with the parties that dial in.
 
     ``config`` is the server's, ``run_dir`` its folder. Parties in ``absent`` are not waited for, others for
-    ``network.wait_s``. Raises ValueError for what cannot be used, PeerLost where nothing may stand for a party.
+    ``network.wait_s``. Raises ValueError for unusable data or settings, PeerLost for an absent one without replacement.
     """
     trained = load_run(run_dir)
     check_run(run_dir, config, resume=True)

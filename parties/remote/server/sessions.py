@@ -1,4 +1,4 @@
-"""What the server does with all parties at once and that has no checkpoints: begun again whenever one is lost."""
+"""Work with all parties that has no checkpoints: it begins again whenever a party is lost."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,7 +25,7 @@ def in_sessions(
     work: Callable[[dict[str, PartyConnection], int], T],
     end: Callable[[T], str],
 ) -> T:
-    """Return what some work comes to with the parties that are here, and say goodbye to them.
+    """Return the result of some work with the connected parties, and say goodbye to them.
 
     Args:
         hub: lets them in.

@@ -1,4 +1,4 @@
-"""network.on_party_loss = drop: what answers for a party while it is away, so that the others train on.
+"""network.on_party_loss = drop: answers for an absent party, so that the others train on.
 
 It takes part in no sample until it is back (``vfl/vertical/presence.py``): every frame is empty, nothing travels and
 nothing is booked. Its own model stays as it last saved it. When it is back, it goes on from there at the next round.

@@ -149,7 +149,7 @@ class Peer:
 
 
 def peer(certificate_pem: bytes) -> Peer:
-    """Return whom a certificate names. Raises ValueError for what is no certificate or has no single name."""
+    """Return whom a certificate names. Raises ValueError for a malformed certificate or one without a single name."""
     certificate = x509.load_pem_x509_certificate(certificate_pem)
     return Peer(common_name(certificate.subject), serial(certificate), fingerprint(certificate.public_key()))
 

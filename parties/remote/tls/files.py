@@ -2,7 +2,7 @@
 
 KEYS/                 (0700)
     ca.pem            the authority's certificate: public
-    ca-key.pem        (0600) its key: whoever has it can let anybody in
+    ca-key.pem        (0600) its key: its holder can admit anybody
     OWNER/            (0700) what one owner needs, OWNER being server or a party's name
         ca.pem
         certificate.pem
@@ -92,7 +92,7 @@ def check_period(field_name: str, path: Path, certificate: x509.Certificate) -> 
 
 
 def load_authority(keys: Path) -> Authority:
-    """Read the authority of a KEYS folder. Raises ValueError, one line, for what is not there or does not fit."""
+    """Read the authority of a KEYS folder. Raises ValueError, one line, for missing or mismatched files."""
     path, key_path = keys / CA, keys / CA_KEY
     certificate = _certificates("KEYS", path, _read("KEYS", path))[0]
     key = load_key("KEYS", key_path)
@@ -137,7 +137,7 @@ def _read(field_name: str, path: Path) -> bytes:
 
 
 def _read_private(field_name: str, path: Path) -> bytes:
-    """Read a file that nobody but its user may read."""
+    """Read a file that only its user may read."""
     content = _read(field_name, path)
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:

@@ -99,7 +99,7 @@ def sign_request(keys: Path, path: Path, owner: Owner, days: int, *, overwrite: 
 
 
 def describe(path: Path) -> list[str]:
-    """Return what a PEM file or an owner's folder holds, in lines. Raises ValueError for what is not in order."""
+    """Return what a PEM file or an owner's folder holds, in lines. Raises ValueError for an unusable one."""
     if path.is_dir():
         return _describe_folder(path)
     if is_request("PATH", path):

@@ -1,4 +1,4 @@
-"""Who is kept out although an authority signed it (by serial number), and who alone may come (by fingerprint).
+"""Deny lists (serial numbers of signed certificates) and allow lists (fingerprints of keys).
 
 Text files, one entry a line, ``#`` begins a comment; blanks within an entry do not count. ``lvfl certs show``
 prints both kinds. A changed file is read again; if that fails, its previous content stays valid.

@@ -43,7 +43,7 @@ class SamplePartition:
 def partition_samples(
     settings: SamplePartitionConfig, train: Samples, owners: Owners | None, clients: int, seed: int
 ) -> SamplePartition:
-    """Divide the training samples. Raises ValueError, naming the field, for what cannot be had."""
+    """Divide the training samples. Raises ValueError, naming the field, for an impossible partition."""
     if settings.kind == "natural":
         if owners is None:
             raise ValueError(

@@ -137,7 +137,7 @@ def grid_partition(samples: Samples, rows: int, columns: int) -> list[Samples]:
     A part has the same ids in the same order, features [N, C, H / rows, W / columns] and no labels. It shares no
     memory with its source or the other parts, so that a party holds only what is its own.
 
-    Raises ValueError for what is no image, or when the grid does not divide it.
+    Raises ValueError for anything but images, or when the grid does not divide them.
     """
     if samples.features.dim() != 4:
         raise ValueError("data.partition: text cannot be cut into blocks; use a data.dataset.kind with images")

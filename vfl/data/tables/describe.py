@@ -20,7 +20,7 @@ from vfl.data.tables.columns import ColumnKind, as_text
 MOST_VALUES = 10_000
 """Different values that are counted; a column of text with more has no use as a category."""
 MOSTLY = 0.95
-"""Share of numbers from which a column is one of numbers; what is none in it is then an error."""
+"""Share of numbers from which a column counts as numbers; other cells in it are then errors."""
 FEW_ROWS = 20
 """Of fewer rows nothing is guessed but types: they are too few to tell a key."""
 

@@ -35,7 +35,7 @@ class OwnKeys:
 
 
 def own_keys(data: DataConfig, owner: str) -> OwnKeys:
-    """Return what an owner brings to a match of all of ``data.tables``. Raises ValueError for what cannot be used."""
+    """Return what an owner brings to a match of all of ``data.tables``. Raises ValueError for unusable tables."""
     config, path = table_of(data.tables, owner)
     others = [other for other in data.tables if other != owner and config.label is not None]
     table = read_table(path, {}, keys_of(config, data.tables))
@@ -59,5 +59,5 @@ def _tested(keys: Column, file: Path | None, columns: tuple[str, ...]) -> npt.ND
 
 
 def shuffled(count: int) -> Rows:
-    """Return 0 to ``count`` - 1 in an order that nobody can guess, from the system's random numbers."""
+    """Return 0 to ``count`` - 1 in an unpredictable order, from the system's random numbers."""
     return np.frombuffer(os.urandom(8 * count), np.uint64).argsort(kind="stable").astype(np.int64)
