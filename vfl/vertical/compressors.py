@@ -52,8 +52,7 @@ class Levels:
     """Values of few bits: a block's distance between levels as float32, little endian, block by block, and then a frame
     of whole numbers.
 
-    The stream of the rounding is that of the values themselves: equal values give equal draws, a resumed
-    run for instance, and nobody keeps a state.
+    The values themselves seed the rounding: equal values give equal draws, also after a resume, without any state.
     """
 
     def __init__(self, bits: Bits, *, stochastic: bool) -> None:
