@@ -1,7 +1,7 @@
 """What the control parts of messages say: one frozen type for each, checked completely when it is read.
 
 Known keys only, every value of its type and within its range, finite, of bounded size and depth. What a value may be in
-this round of this experiment is checked by who asked for it (``parties/expected.py``).
+this round of this experiment is checked by the side that asked (``vfl/vertical/reports.py``).
 """
 
 import re
