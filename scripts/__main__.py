@@ -1,6 +1,6 @@
 """Vertical federated learning that is cheap for weak parties: lvfl COMMAND [ARGUMENT ...].
 
-COMMAND --help explains a command. CONFIG and SWEEP are YAML files, or names of shipped ones, as quickstart.
+COMMAND --help explains a command. CONFIG and SWEEP are YAML files, or names of shipped ones, such as quickstart.
 """
 
 import argparse

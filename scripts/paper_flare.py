@@ -22,7 +22,7 @@ from vfl.studies.flare.studies import DEADLINES_S, Scale, make_runs
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = study_parser(__doc__)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, for all runs")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings to override in all runs")
     parser.add_argument("--data", default="mnist", choices=list(DEADLINES_S), help="(default: %(default)s)")
     parser.add_argument(
         "--figures", default="3,4,5,6,8", help="whose runs to train (default: %(default)s; those of the data set)"

@@ -19,7 +19,7 @@ from vfl.studies.study import horizontal_studies, make_runs
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = study_parser(__doc__)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ, for all runs")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings to override in all runs")
     parser.add_argument("--studies", default=",".join(horizontal_studies()), help="of %(default)s (default: all)")
     parser.add_argument("--methods", default="", help="of the studies, as fedavg,dms (default: all)")
     parser.add_argument("--rounds", type=int, help="train so many rounds instead of the configurations'")

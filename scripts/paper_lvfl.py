@@ -25,10 +25,10 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = study_parser(__doc__)
     parser.add_argument(
-        "settings", nargs="*", metavar="CONFIG | key=value", help="YAML file (default: the paper's), and what differs"
+        "settings", nargs="*", metavar="CONFIG | key=value", help="YAML file (default: the paper's), then overrides"
     )
     parser.add_argument("--figures", default="2,3a,3b", help="of 2,3a,3b (default: all)")
-    parser.add_argument("--rounds", type=int, help="train so many rounds, and move all schedules in proportion")
+    parser.add_argument("--rounds", type=int, help="number of rounds; moves all schedules in proportion")
     return parser.parse_intermixed_args()
 
 

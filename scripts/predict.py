@@ -1,16 +1,16 @@
 """Predict with a trained split model: lvfl predict RUN [--data FILE] [--absent PARTY --when-absent W].
 
-Writes a CSV with a line per sample: its id, its label where known, the predicted class, all probabilities. Whose model
-answers where:
+Writes a CSV with a line per sample: its id, its label where known, the predicted class, all probabilities. Who
+predicts:
 
-  RUN                    all models are rebuilt in this process from RUN's last checkpoint
-  RUN --processes        the server's and every party's process answer that lvfl train --processes has started
-  RUN --serve CONFIG     this is the server (CONFIG is what lvfl server had); every owner starts lvfl party
+  RUN                    this process, with all models rebuilt from RUN's last checkpoint
+  RUN --processes        processes on this machine, for a RUN of lvfl train --processes
+  RUN --serve CONFIG     this server (CONFIG as for lvfl server) with the parties; every owner starts lvfl party
 
 FILE is an .npz with images uint8 [N, C, H, W] of the training images' shape and, where known, labels and ids. With
---serve it has ids and labels alone, and the parties have the features (vfl/data/prediction_files.py).
+--serve it has only ids and labels, and the parties have the features (vfl/data/prediction_files.py).
 
-Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party is absent and nothing may stand for it, 130 interrupted.
+Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party is absent without replacement, 130 interrupted.
 """
 
 import argparse

@@ -4,8 +4,8 @@
   DIR/labels.safetensors          ids and labels: the server's data.file
   DIR/shared_labels.safetensors   ids and labels of training: the parties' data.labels_file, with training.labels=shared
 
-Ids and order of the samples are drawn by a secret, so that they tell no owner anything of the labels: a random one that
-nobody keeps, or that of --secret FILE. Give every owner its own file, and the secret to none.
+Ids and order of the samples are drawn by a secret, so that they reveal nothing about the labels: a random one that is
+not stored, or that of --secret FILE. Give every owner its own file, and the secret to none.
 
 Exit codes: 0 done, 2 bad input (one line on stderr).
 """

@@ -15,17 +15,19 @@ from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, add_executor_op
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(__doc__)
-    parser.add_argument("sweep", type=Path, metavar="SWEEP", help="YAML file, or a shipped one, as sweep_quickstart")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings of all runs that differ")
+    parser.add_argument(
+        "sweep", type=Path, metavar="SWEEP", help="YAML file or shipped sweep, such as sweep_quickstart"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings to override in all runs")
     add_executor_options(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: runs/NAME)")
     parser.add_argument(
-        "--keep-checkpoints", action="store_true", help="of finished runs as well, for lvfl predict and lvfl export"
+        "--keep-checkpoints", action="store_true", help="keep those of finished runs, for lvfl predict and lvfl export"
     )
     parser.add_argument(
         "--shard", default="1/1", metavar="I/N", help="train the I-th of N parts: for several hosts that share DIR"
     )
-    parser.add_argument("--dry-run", action="store_true", help="train nothing; tell the runs, and the minutes left")
+    parser.add_argument("--dry-run", action="store_true", help="train nothing; list the runs and the minutes left")
     return parser.parse_intermixed_args()
 
 

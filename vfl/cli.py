@@ -37,16 +37,16 @@ class OneLineParser(argparse.ArgumentParser):
         self.register("type", Path, _path)
 
     def add_experiment(
-        self, example: str, of: str = "YAML file of the experiment, or a shipped one, as quickstart"
+        self, example: str, of: str = "YAML file of the experiment, or a shipped one, such as quickstart"
     ) -> None:
         """Take a configuration and the settings that differ from it."""
         self.add_argument("config", type=Path, help=of)
-        self.add_argument("overrides", nargs="*", metavar="key=value", help=f"settings that differ, as {example}")
+        self.add_argument("overrides", nargs="*", metavar="key=value", help=f"settings to override, such as {example}")
 
     def add_party(self) -> None:
         """Take what says which party this is, and where its folder is."""
         self.add_experiment("threads=2", "YAML file of the party, with data.file and network")
-        self.add_argument("--party", required=True, metavar="NAME", help="who this is, as party_1")
+        self.add_argument("--party", required=True, metavar="NAME", help="name of this party, such as party_1")
         self.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
         self.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
 
