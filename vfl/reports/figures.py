@@ -57,7 +57,7 @@ def draw(subject: Subject) -> list[Drawing]:
 
 def _subsets(subject: Subject) -> list[Drawing]:
     variants = tested_variants(subject)
-    heading = f"{_score(subject)} that is lost without a party"
+    heading = f"{_score(subject)} lost without a party"
     if not variants:
         return []
     figure, axes = _figure("Party that is away", f"Lost {axis(subject.metric)}")
