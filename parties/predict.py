@@ -182,7 +182,7 @@ def _predict_tables(
 
 
 def check_complete(samples: NewSamples) -> None:
-    """Raise PeerLost where an owner has no row for some samples and nothing may stand for it."""
+    """Raise PeerLost where an owner has no row for some samples and no replacement."""
     for name, held_N in samples.present.items():
         if not bool(held_N.all()):
             first = " ".join(samples.keys[1 + int(held_N.int().argmin())])

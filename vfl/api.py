@@ -1,4 +1,4 @@
-"""Training from Python; ``import vfl`` offers all that is here (docs/python.md)."""
+"""Training from Python, offered by ``import vfl`` (docs/python.md)."""
 
 import tempfile
 import warnings
@@ -81,7 +81,7 @@ def train(
 
     Args:
         config: a YAML file, or the name of a shipped experiment, as "quickstart".
-        overrides: settings that differ, by dotted key.
+        overrides: settings that override the file's, by dotted key.
         run_dir: folder of the run; by default the next free one below ``runs``.
         resume: go on from the last checkpoint in ``run_dir``.
         callbacks: called after each round.

@@ -39,7 +39,7 @@ class OneLineParser(argparse.ArgumentParser):
     def add_experiment(
         self, example: str, of: str = "YAML file of the experiment, or a shipped one, such as quickstart"
     ) -> None:
-        """Take a configuration and the settings that differ from it."""
+        """Take a configuration and the settings that override it."""
         self.add_argument("config", type=Path, help=of)
         self.add_argument("overrides", nargs="*", metavar="key=value", help=f"settings to override, such as {example}")
 

@@ -1,4 +1,4 @@
-"""What an experiment can choose by name: our own components, a line each, and those of installed packages."""
+"""The registries of components that an experiment chooses by name: a line for each built-in one."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

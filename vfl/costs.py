@@ -1,4 +1,4 @@
-"""The cost ledger: bytes, multiply-accumulates and seconds of every party, beside what they would have been.
+"""The cost ledger: bytes, multiply-accumulates and seconds of every party, beside those without lightweighting.
 
 Bytes are those of the messages that were really serialized. They are booked per party, direction and kind:
 ``embedding``, ``gradient``, ``head``, ``control`` (envelopes and settings) and ``evaluation``. Traffic of the

@@ -1,4 +1,4 @@
-"""What a machine and its link are like on a virtual clock: of clients that hold samples, and of parties."""
+"""Machines and links on a virtual clock, of horizontal clients and of parties."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""The errors that a user meets in one line: what was given, what was lost, where training went astray."""
+"""Errors shown to the user in one line: bad input, lost peers, diverged training."""
 
 
 class ConfigError(ValueError):
@@ -9,7 +9,7 @@ class ConfigError(ValueError):
 
 
 class Diverged(ValueError):  # noqa: N818 - says what happened
-    """Training has left the finite numbers. ``what`` names the loss or metric that tells so."""
+    """Training produced infinity or NaN. ``what`` names the loss or metric."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is not finite: lower training.optimizer.learning_rate")
@@ -20,7 +20,7 @@ class PeerLost(RuntimeError):  # noqa: N818 - says what happened
 
 
 class PeerMisbehaved(PeerLost):
-    """A party sent what it must not, or refused to go on. It is lost, as if it had died."""
+    """A party broke the protocol or refused to continue. It is lost, as if it had died."""
 
     def __init__(self, party: str, what: str) -> None:
         super().__init__(f"{party} is lost: {what}")

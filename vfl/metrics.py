@@ -39,7 +39,7 @@ def axis(metric: str) -> str:
 
 
 def reached(summary: Mapping[str, Any]) -> tuple[str, Mapping[str, float]]:
-    """Return a run's metric and all its test metrics; summaries from before there were others have accuracy."""
+    """Return a run's metric and all its test metrics; older summaries have only accuracy."""
     return summary.get("metric", "accuracy"), summary.get("test_metrics", {"accuracy": summary.get("test_accuracy")})
 
 

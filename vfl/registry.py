@@ -1,4 +1,4 @@
-"""What a configuration may choose by name: our own components, and those of packages that a user has installed.
+"""Components that a configuration chooses by name: built-in ones, and those of installed packages.
 
 A package offers its own by entry point, in the group of the registry:
 

@@ -26,7 +26,7 @@ Row = dict[str, float]
 
 
 def choose_run_dir(name: str, runs: Path, *, resume: bool) -> Path:
-    """Return the folder of a run whose user named none: the newest ``name`` to resume, else the first free one."""
+    """Return the default folder of a run: the newest ``name`` to resume, else the first free one."""
     used = [runs / name]
     while (runs / f"{name}-{len(used) + 1}").exists():
         used.append(runs / f"{name}-{len(used) + 1}")

@@ -13,7 +13,7 @@ def shipped_folder() -> Path:
 
 
 def find_config(given: Path, folder: Path = Path()) -> Path:
-    """Return the YAML file that is meant: a path from ``folder`` on, a run's folder, or a shipped one's name.
+    """Return the YAML file of a path relative to ``folder``, a run's folder, or a shipped experiment's name.
 
     Raises ConfigError, naming the nearest, for an unknown name.
     """

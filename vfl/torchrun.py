@@ -1,4 +1,4 @@
-"""What torchrun says, in the environment, to the processes that it starts."""
+"""What torchrun tells its processes in the environment."""
 
 import os
 

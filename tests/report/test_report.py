@@ -82,7 +82,7 @@ def test_what_is_drawn_of_a_sweep(sweep: Path, tmp_path: Path):
     drawn = {"methods", "accuracy_alpha", "accuracy_beta", "bytes", "macs", "grid", "omega", "psi"}
     assert {name.removesuffix(".png") for name in names if name.endswith(".png")} == drawn
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "Not finished, and so not in here: alpha0.9-seed0." in text
+    assert "Unfinished and left out: alpha0.9-seed0." in text
     assert "On the front (circled), cheapest first:" in text
 
 

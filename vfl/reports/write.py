@@ -74,7 +74,7 @@ def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableDa
     lines += [f"**{each}**\n" for each in [advice(subject)] if each]
     lines += [about(subject), ""]
     if subject.missing:
-        lines += [f"Not finished, and so not in here: {names(subject.missing)}.", ""]
+        lines += [f"Unfinished and left out: {names(subject.missing)}.", ""]
     for drawing in drawings:
         lines += [f"![{drawing.title}]({drawing.name}.png)", "", f"{drawing.title}. {drawing.caption}".strip(), ""]
     return "\n".join([*lines, *(table.markdown() for table in all_tables)])

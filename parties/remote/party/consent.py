@@ -1,7 +1,7 @@
-"""What a party's owner agrees to, and what the server orders beyond that.
+"""The terms that a party's owner agrees to, and a check of every order against them.
 
-The server's terms count as agreed where they keep within the bounds of ``network.consent``; what has no bound there
-must be as the owner's own file says, or the terms as a whole be accepted once, by their fingerprint.
+The server's terms must be within the bounds of ``network.consent``; a term without a bound must equal the owner's own
+file, unless the owner accepts the terms as a whole once, by their fingerprint.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the owner of a party sees: a line per round, TensorBoard's page of its own part, and what it gave away so far.
+"""What a party's owner sees: a line per round, TensorBoard's page of the party, and what it gave away so far.
 
 Beside its checkpoints a party's folder then has ``metrics.jsonl`` and TensorBoard events: the server's tags of this
 party, and under ``given`` the totals since round 0.
