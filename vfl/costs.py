@@ -1,8 +1,9 @@
 """The cost ledger: bytes, multiply-accumulates and seconds of every party, beside those without lightweighting.
 
-Bytes are those of the messages that were really serialized. They are booked per party, direction and kind:
-``embedding``, ``gradient``, ``head``, ``control`` (envelopes and settings) and ``evaluation``. Traffic of the
-evaluation is measurement, not training: it is booked, and reported apart from the training's.
+Bytes are those of the packed messages; a link within the process hands over the same encoded tensors without the
+envelope. They are booked per party, direction and kind: ``embedding``, ``gradient``, ``head``, ``control`` (envelopes
+and settings) and ``evaluation``. Traffic of the evaluation is measurement, not training: it is booked, and reported
+apart from the training's.
 """
 
 from collections.abc import Mapping
