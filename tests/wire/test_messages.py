@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vfl.wire.messages import (
+    ENVELOPE_BYTES,
     MAX_PARTS,
     MAX_SETTINGS_BYTES,
     PARTS,
@@ -34,7 +35,9 @@ any_message = messages()
 
 @given(any_message)
 def test_unpack_inverts_pack(message: Message):
-    assert unpack(pack(message)) == message
+    packed = pack(message)
+    assert unpack(packed) == message
+    assert len(packed) == message.size == ENVELOPE_BYTES + sum(part.size for part in message.parts)
 
 
 @settings(max_examples=2000)

@@ -10,20 +10,17 @@ from vfl.config.horizontal import HorizontalConfig
 from vfl.costs import Direction, PartyCosts
 from vfl.horizontal.flat import FlatModel
 from vfl.wire.codec import dense_frame_size
-from vfl.wire.messages import Kind, Message, Part, PartKind, control, pack
-
-_ENVELOPE = len(pack(Message(Kind.START_ROUND)))
-_PART = Part(PartKind.HEAD, b"").size
+from vfl.wire.messages import ENVELOPE_BYTES, PART_BYTES, control
 
 
 def frame_bytes(entries: int) -> int:
     """Return the bytes of a dense float32 vector as a part of a message."""
-    return _PART + dense_frame_size((entries,))
+    return PART_BYTES + dense_frame_size((entries,))
 
 
 def settings_bytes(settings: Mapping[str, float]) -> int:
     """Return the bytes of a message's envelope with these settings or numbers in it."""
-    return _ENVELOPE + control(settings).size
+    return ENVELOPE_BYTES + control(settings).size
 
 
 def book_message(
@@ -45,4 +42,4 @@ def message_bytes(horizontal: HorizontalConfig, model: FlatModel, vectors: Seque
 
 def transfer_bytes(vectors: Sequence[int]) -> int:
     """Return the bytes of a message of vectors, for the simulated seconds; its few settings are left out."""
-    return _ENVELOPE + sum(frame_bytes(entries) for entries in vectors)
+    return ENVELOPE_BYTES + sum(frame_bytes(entries) for entries in vectors)
