@@ -196,7 +196,9 @@ def test_a_party_that_says_for_ever_that_it_leaves_is_answered_once(authority: A
         for _ in range(200):
             await call.write(Envelope(version=2, run="r", leaving={}).SerializeToString())
         await call.write(Envelope(version=2, run="r", saved={}).SerializeToString())  # not due: the stream ends
-        kinds = [kind_of(read_envelope(data)) async for data in call]
+        kinds: list[str] = []
+        while not is_end(data := await call.read()):
+            kinds.append(kind_of(read_envelope(data)))
         await channel.close()
         return [kind for kind in kinds if kind != "heartbeat"]
 
