@@ -1,12 +1,13 @@
 """The processes of a whole training, simulated in this one."""
 
+import asyncio
 import os
 import random
 import secrets
 import shutil
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -172,6 +173,11 @@ def known_config(text: str) -> ExperimentConfig:
     return parse_config(yaml.safe_load(text))
 
 
+def _in_order(all_tasks: Callable[..., set[Any]]) -> Callable[..., list[Any]]:
+    """Return tasks as they were begun: a set's order is that of addresses, another one each time."""
+    return lambda loop: sorted(all_tasks(loop), key=lambda task: int(task.get_name().removeprefix("Task-")))
+
+
 @contextmanager
 def simulating(turns: Turns) -> Generator[None]:
     """Let processes have signal handlers of their own and be stopped at every file that they write; end them all."""
@@ -187,6 +193,7 @@ def simulating(turns: Turns) -> Generator[None]:
         mock.patch.object(time, "monotonic", side_effect=lambda: turns.now_s),
         mock.patch.object(time, "perf_counter", side_effect=lambda: turns.now_s),
         mock.patch.object(secrets, "token_hex", side_effect=lambda size: turns.random.randbytes(size).hex()),
+        mock.patch.object(asyncio, "all_tasks", side_effect=_in_order(asyncio.all_tasks)),
         mock.patch.object(os, "fsync", side_effect=lambda _file: turns.pause()),
         # Not under test here, and most of the time.
         mock.patch("vfl.tensorboard.SummaryWriter"),

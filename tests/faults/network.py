@@ -94,7 +94,7 @@ class Listener:
         self.serve = serve
         self.process = process
         self.loop = asyncio.get_running_loop()
-        self._serving = set[asyncio.Task[None]]()
+        self._serving = dict[asyncio.Task[None], None]()  # not a set: its order would be that of addresses
 
     async def start(self) -> None:
         self.network.listening[self.address] = self
@@ -109,8 +109,8 @@ class Listener:
         """Begin to serve a stream, in the loop."""
         if not end.over:
             end.serving = self.loop.create_task(self._serve(end))
-            self._serving.add(end.serving)
-            end.serving.add_done_callback(self._serving.discard)
+            self._serving[end.serving] = None
+            end.serving.add_done_callback(self._serving.pop)
 
     async def _serve(self, end: End) -> None:
         try:

@@ -110,9 +110,9 @@ def test_decisions_in_the_rows_are_repeated_whatever_the_clock_says(build, tmp_p
 
 def test_what_cannot_be_met_is_said_once_and_the_bounds_hold(build):
     server = build(lightweighting=deadline(seconds_per_exchange=1e-6, alpha_max=0.5, beta_max={"party_1": 0.5}))
-    with pytest.warns(UserWarning, match="party_1, party_2, party_3, party_4 cannot keep") as told:
+    with pytest.warns(UserWarning, match="party_1, party_2, party_3, party_4 cannot meet") as told:
         rows = run(server, 3)
-    assert len([each for each in told if "cannot keep" in str(each.message)]) == 1
+    assert len([each for each in told if "cannot meet" in str(each.message)]) == 1
     assert {reason(row, "party_1") for row in rows[1:]} == {"bound"}
     assert max(ratios(rows, "alpha", "party_1")) <= 0.5
     assert max(ratios(rows, "beta", "party_2")) == 0.0
