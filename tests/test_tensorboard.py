@@ -8,6 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.summary.writer import event_file_writer
 
 from parties.mode import VERTICAL
 from parties.widths import ShowWidths, draw_widths
@@ -27,8 +28,10 @@ def events_of(folder: Path) -> EventAccumulator:
 
 
 @pytest.fixture
-def trained(build, tmp_path: Path) -> Path:
+def trained(build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Events of a vertical run in which one party is pruned in round 1 and all in round 2, with a resume between."""
+    # Files of one second are read in the order of this count as text, in which 10 comes before 9.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     alpha = {"party_1": {1: 0.2, 2: 0.5}} | {f"party_{number}": {2: 0.5} for number in (2, 3, 4)}
     sections = {"training": {"steps_per_round": 1, "batch_size": 8}, "lightweighting": {"alpha": alpha}}
     sections |= {"models": {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 4}}}
