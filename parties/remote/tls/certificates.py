@@ -237,10 +237,17 @@ def _named(name: str) -> x509.Name:
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    signatures = {"digital_signature": not signs_certificates}
-    signatures |= dict.fromkeys(("key_cert_sign", "crl_sign"), signs_certificates)
-    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
-    return x509.KeyUsage(**signatures, **dict.fromkeys((*others, "encipher_only", "decipher_only"), False))
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _values(names: x509.SubjectAlternativeName) -> set[str]:

@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vfl.config import ConfigError, OptimizerConfig
+from vfl.horizontal.engines.sequential import LocalEngine
 from vfl.horizontal.engines.stacked import stack_model
-from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask, Loss, batch_loss
-from vfl.runtime import Runtime
 
 STACK_BYTES = {"cpu": 2**26, "cuda": 2**31}
 """Weights of the clients that are stacked at a time, by device: larger cohorts go in parts. On the CPU a stack that
@@ -25,20 +24,11 @@ falls out of the cache is slower than none."""
 
 
 @dataclass(eq=False)
-class BatchedEngine:
-    """Trains clients together; its settings are those of ``SequentialEngine``.
+class BatchedEngine(LocalEngine):
+    """Trains clients together; the model's values are neither used nor changed.
 
     Raises ConfigError for a model that cannot be stacked (``stacked.py``), or another precision than float32.
     """
-
-    model: FlatModel
-    """Gives sizes, places and the code of the forward pass; its values are neither used nor changed."""
-    features: Tensor
-    labels: Tensor
-    optimizer: OptimizerConfig
-    runtime: Runtime
-    loss: Loss = batch_loss
-    on_client: Callable[[int, int], None] = lambda done, total: None
 
     def __post_init__(self) -> None:
         if self.runtime.autocast_dtype is not None:

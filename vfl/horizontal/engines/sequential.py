@@ -23,11 +23,11 @@ class Engine(Protocol):
 
 
 @dataclass(eq=False)
-class SequentialEngine:
-    """Trains one client at a time."""
+class LocalEngine:
+    """What an engine of one process is made of."""
 
     model: FlatModel
-    """Is overwritten; its weights and statistics between calls mean nothing."""
+    """Gives sizes, places and the code of the forward pass."""
     features: Tensor
     """[N, ...] of all clients, on the runtime's device."""
     labels: Tensor
@@ -39,6 +39,11 @@ class SequentialEngine:
     """Of a batch."""
     on_client: Callable[[int, int], None] = lambda done, total: None
     """Called with (clients done, clients of the cohort)."""
+
+
+@dataclass(eq=False)
+class SequentialEngine(LocalEngine):
+    """Trains one client at a time. Overwrites the model: between calls its weights and statistics mean nothing."""
 
     def __post_init__(self) -> None:
         self.sgd = build_optimizer(self.model.module, self.optimizer)
