@@ -162,8 +162,10 @@ class OnRay(Executor[RayRun]):
         self.ray.cancel(handle.events)
 
     def kill(self, handle: RayRun) -> None:
-        """Let Ray kill the process that watches the training."""
-        self.ray.cancel(handle.events, force=True)
+        """Leave it to Ray, which ends what runs for a process that leaves the cluster.
+
+        ``cancel(force=True)`` would be at once, but Ray aborts this process where the run has ended in that moment.
+        """
 
     def unmark(self) -> None:
         """Remove what told nodes that they share the folder."""
