@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from parties.export_card import card_text
 from parties.feature_party import FeatureParty
-from parties.head_server import HeadServer
-from parties.trained import load_party, load_trained, parties_of
+from parties.local import InProcess
+from parties.trained import load_party, load_trained
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, ExperimentConfig, dump_config
 from vfl.data.samples import Samples
-from vfl.data.source import open_source
 from vfl.digest import weights_digest
 from vfl.export.model import TOLERANCE, Exported, export_model
 from vfl.macs import count_macs, count_parameters
@@ -56,12 +55,10 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     return card
 
 
-def _export_all(server: HeadServer, folder: Path) -> dict[str, Any]:
-    config, parties = server.config, parties_of(server)
-    source = open_source(config)
-    split = source.split()
+def _export_all(trained: InProcess, folder: Path) -> dict[str, Any]:
+    server, parties, split = trained.server, trained.parties, trained.split
     for party in parties:
-        if (text := source.preparation_text(party.name, party.preparation)) is not None:
+        if (text := trained.source.preparation_text(party.name, party.preparation)) is not None:
             write_atomically(folder / f"{party.name}.preparation.json", text + "\n")
     models = {
         party.name: _export_party(party, held.test, folder) for party, held in zip(parties, split.parties, strict=True)
@@ -76,12 +73,12 @@ def _export_all(server: HeadServer, folder: Path) -> dict[str, Any]:
     }
     summary = server.summary()
     return {
-        **_card(config),
+        **_card(server.config),
         **{name: summary[name] for name in ("model_digest", "finished_model_digest")},
         "classes": list(split.labels.classes),
         "checked_samples": len(representation_BP),
         "embeddings_in_order": [party.name for party in parties],
-        "blocks": _blocks(config, parties[0]),
+        "blocks": _blocks(server.config, parties[0]),
         "models": models,
     }
 

@@ -1,6 +1,7 @@
 """All parties in one process: the link, and the building of an experiment."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from parties.build import build_head_server, build_party, training_labels
@@ -9,7 +10,7 @@ from parties.head_server import HeadServer
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.data.samples import check_aligned
-from vfl.data.source import open_source, prepare_party
+from vfl.data.source import Source, Split, open_source, prepare_party
 from vfl.runtime import Runtime
 from vfl.wire.messages import Message
 
@@ -47,20 +48,24 @@ class LocalLink:
         """Nothing to release."""
 
 
+@dataclass(frozen=True, eq=False)
+class InProcess:
+    """An experiment with all its parties in this process."""
+
+    server: HeadServer
+    parties: list[FeatureParty]
+    source: Source
+    split: Split
+    """Everybody's raw samples."""
+
+
 def build_in_process(
     config: ExperimentConfig, runtime: Runtime, on_exchange: Callable[[int, int], None] = lambda done, total: None
-) -> HeadServer:
-    """Load the data, split it, and build the head server of all its parties.
+) -> InProcess:
+    """Load the data, split it, and build the head server and all its parties.
 
     Raises ValueError for data that is not there or does not fit.
     """
-    return build_parties(config, runtime, on_exchange)[0]
-
-
-def build_parties(
-    config: ExperimentConfig, runtime: Runtime, on_exchange: Callable[[int, int], None] = lambda done, total: None
-) -> tuple[HeadServer, list[FeatureParty]]:
-    """Build as ``build_in_process``, and return the parties as well."""
     source = open_source(config)
     split = source.split()
     prepared = {data.party: prepare_party(source, data) for data in split.parties}
@@ -71,4 +76,4 @@ def build_parties(
     test = split.labels.test
     links = [LocalLink(party) for party in parties]
     server = build_head_server(links, labels, test.values, config, runtime, on_exchange, test_present_MK=test.present)
-    return server, parties
+    return InProcess(server, parties, source, split)

@@ -20,7 +20,7 @@ MANY_PARTIES = 64
 def _build(config: ExperimentConfig, stage: Stage) -> Built:
     if len(config.parties) >= MANY_PARTIES:
         stage.console.print(f"building the models of {len(config.parties)} parties in this process; this takes a while")
-    server = build_in_process(config, stage.runtime, stage.progress.on_step)
+    server = build_in_process(config, stage.runtime, stage.progress.on_step).server
     server.recorded = recorded_decisions(config, stage.run_dir)
     return Built(server, [ShowWidths(server, stage.tensorboard)])
 

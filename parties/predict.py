@@ -5,7 +5,6 @@ Shapes: B batch, N samples, D embedding width, C classes.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch's own signatures are partly untyped.
 
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +14,11 @@ import torch
 from torch import Tensor
 
 from parties.head_server import HeadServer
-from parties.trained import load_trained, parties_of
+from parties.local import InProcess
+from parties.trained import load_trained
 from vfl.config import ConfigError
 from vfl.data.prediction_files import unknown_labels
-from vfl.data.source import NewSamples, Source, open_source
+from vfl.data.source import NewSamples
 from vfl.errors import PeerLost
 from vfl.metrics import shown, title
 from vfl.registry import nearest
@@ -132,17 +132,15 @@ def predict_in_process(
     samples that a party has no row for are as in evaluations. With labels known, the score with all parties is there
     for comparison. Raises as ``load_trained``, ``check_absent`` and ``Source.read_samples``.
     """
-    server = load_trained(run_dir)
+    trained = load_trained(run_dir)
+    server, labels = trained.server, trained.split.labels
     check_absent(absent, [link.name for link in server.links], when_absent)
-    source = open_source(server.config)
-    with warnings.catch_warnings(action="ignore"):  # said when the parties were built
-        split = source.split()
-    classes, ids_N, labels_N = split.labels.classes, split.labels.test.ids, split.labels.test.values
     if tables:
-        return _predict_tables(server, source, tables, absent, when_absent, classes)
+        return _predict_tables(trained, tables, absent, when_absent)
+    classes, ids_N, labels_N = labels.classes, labels.test.ids, labels.test.values
     if data is not None:
-        samples = source.read_samples(data, split.parties[0].train, len(classes))
-        use_samples(server, samples)
+        samples = trained.source.read_samples(data, trained.split.parties[0].train, len(classes))
+        use_samples(trained, samples)
         ids_N, labels_N = samples.whole.ids, samples.whole.labels
     probabilities_NC = predict(server, absent, embeddings_instead(server, absent, when_absent))
     scores: dict[str, str] = {}
@@ -154,24 +152,20 @@ def predict_in_process(
 
 
 def _predict_tables(
-    server: HeadServer,
-    source: Source,
-    tables: Mapping[str, Path],
-    absent: Collection[str],
-    when_absent: WhenAbsent,
-    classes: tuple[str, ...],
+    trained: InProcess, tables: Mapping[str, Path], absent: Collection[str], when_absent: WhenAbsent
 ) -> Prediction:
     """Predict new rows; a stand-in takes the place of an owner's embedding where it is away or has no row."""
+    server, classes = trained.server, trained.split.labels.classes
     names = [link.name for link in server.links]
     for name in tables:
         if name not in names:
             raise ConfigError(f"--table: unknown party {name!r}{nearest(name, names)}")
     away = [name for name in names if name not in tables or name in absent]
     check_absent(away, names, when_absent)
-    samples = source.read_tables({name: tables[name] for name in names if name not in away})
+    samples = trained.source.read_tables({name: tables[name] for name in names if name not in away})
     if when_absent == "refuse":
         check_complete(samples)
-    for party, part in zip(parties_of(server), samples.parts, strict=True):
+    for party, part in zip(trained.parties, samples.parts, strict=True):
         if party.name not in away:
             party.test = party.preparation.apply(part)
     server.test_labels_N = unknown_labels(len(samples.whole))
@@ -192,10 +186,10 @@ def check_complete(samples: NewSamples) -> None:
             )
 
 
-def use_samples(server: HeadServer, samples: NewSamples) -> None:
+def use_samples(trained: InProcess, samples: NewSamples) -> None:
     """Give every party its part of other samples in place of its test samples, prepared as its training samples."""
-    for party, part in zip(parties_of(server), samples.parts, strict=True):
+    for party, part in zip(trained.parties, samples.parts, strict=True):
         party.test = party.preparation.apply(part)
-    whole = samples.whole
+    server, whole = trained.server, samples.whole
     server.test_present_MK = None
     server.test_labels_N = unknown_labels(len(whole)) if whole.labels is None else whole.labels

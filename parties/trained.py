@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from parties.build import build_party
 from parties.feature_party import FeatureParty
-from parties.head_server import HeadServer
-from parties.local import LocalLink, build_in_process
+from parties.local import InProcess, build_in_process
 from parties.remote.party.worker import SECTION
 from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ConfigError, ExperimentConfig, load_config
@@ -51,8 +50,8 @@ def load_run(run_dir: Path) -> Trained:
     return Trained(config, rounds[-1], checkpoints.digest(rounds[-1]), sections)
 
 
-def load_trained(run_dir: Path) -> HeadServer:
-    """Return the head server with all its parties, weights as at the end of the run.
+def load_trained(run_dir: Path) -> InProcess:
+    """Return the experiment as at the end of the run, the models in evaluation mode.
 
     Raises as ``load_run``; ConfigError where parties elsewhere keep their models, ValueError where the data has
     changed.
@@ -61,9 +60,11 @@ def load_trained(run_dir: Path) -> HeadServer:
     config, sections = trained.config, trained.sections
     for name in config.parties:
         sections[name] = _whole_state(run_dir, name, sections[name])
-    server = build_in_process(config, start_runtime(config))
-    server.load_state_dict(sections)
-    return server
+    built = build_in_process(config, start_runtime(config))
+    built.server.load_state_dict(sections)
+    for party in built.parties:
+        party.model.eval()
+    return built
 
 
 def load_party(run_dir: Path) -> tuple[FeatureParty, Samples] | None:
@@ -95,13 +96,3 @@ def _whole_state(run_dir: Path, name: str, state: State) -> State:
     if state["round"] not in store.rounds() or store.digest(state["round"]) != state["digest"]:
         raise ConfigError(f"{run_dir}: {name} keeps its model elsewhere; let it answer: lvfl predict --serve")
     return store.load(state["round"])[SECTION]
-
-
-def parties_of(server: HeadServer) -> list[FeatureParty]:
-    """Return the parties of a server that were built in this process, in evaluation mode."""
-    parties: list[FeatureParty] = []
-    for link in server.links:
-        assert isinstance(link, LocalLink)
-        link.party.model.eval()
-        parties.append(link.party)
-    return parties

@@ -22,7 +22,7 @@ def parse_arguments() -> argparse.Namespace:
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Build the experiment, ask its parties, show."""
-    from parties.local import build_parties
+    from parties.local import build_in_process
     from parties.plan import plan_tables
     from vfl.config import load_config
     from vfl.errors import ConfigError
@@ -31,8 +31,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     config = load_config(arguments.config, arguments.overrides)
     if config.mode != "vertical":
         raise ConfigError(f"mode: {config.mode} has no alpha and beta to plan; use vertical")
-    server, parties = build_parties(config, start_runtime(config))
-    for table in plan_tables(server, parties):
+    built = build_in_process(config, start_runtime(config))
+    for table in plan_tables(built.server, built.parties):
         print_table(console, table)
     return DONE
 

@@ -60,6 +60,6 @@ def build() -> Build:
 
     def build_server(**sections: Settings) -> HeadServer:
         config = small_config(**sections)
-        return build_in_process(config, start_runtime(config))
+        return build_in_process(config, start_runtime(config)).server
 
     return build_server

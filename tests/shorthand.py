@@ -1,9 +1,12 @@
-"""What many tests make: samples of one of our origins, and feature models that read images."""
+"""What many tests make or look at: samples of one of our origins, feature models of images, a server's parties."""
 
 from pathlib import Path
 from typing import Any, cast
 
 from models.features import Features, ModelSpec
+from parties.feature_party import FeatureParty
+from parties.head_server import HeadServer
+from parties.local import LocalLink
 from vfl.components import SOURCES
 from vfl.data.samples import Dataset, Samples
 from vfl.data.sources.images import Standardisation
@@ -41,3 +44,7 @@ def build_feature_model(
 ) -> Any:
     features = Features("images", (in_channels, *image_size))
     return feature_models.build_feature_model(kind, ModelSpec(features, embedding_size, width, batch_norm))
+
+
+def parties_of(server: HeadServer) -> list[FeatureParty]:
+    return [link.party for link in server.links if isinstance(link, LocalLink)]

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from parties.build import feature_config
 from parties.feature_party import FeatureParty
-from parties.local import build_parties
+from parties.local import build_in_process
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.schedule import largest, schedule_of, value_at
 from vfl.runtime import start_runtime
@@ -56,7 +56,7 @@ class Seconds(NamedTuple):
 
 def advise(config: ExperimentConfig) -> tuple[Table, str]:
     """Measure the party with most to compute; return the seconds of all forms, and what to write, in one line."""
-    party = max(build_parties(config, start_runtime(config))[1], key=lambda party: party.unpruned_macs)
+    party = max(build_in_process(config, start_runtime(config)).parties, key=lambda party: party.unpruned_macs)
     schedule, rounds = schedule_of(config.lightweighting.alpha, party.name), config.training.rounds
     share = sum(value_at(schedule, each) > 0 for each in range(rounds)) / rounds
     measured = measure(party, largest(schedule))

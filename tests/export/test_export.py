@@ -114,12 +114,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 def test_the_files_together_predict_as_the_run_does(exported: tuple[Path, int]):
     run_dir, code = exported
     assert code == 0
-    server = load_trained(run_dir)
-    folder = run_dir / "export"
-    parts = open_source(server.config).split().parties
+    trained = load_trained(run_dir)
+    folder, parts = run_dir / "export", trained.split.parties
     embeddings = [run_onnx(folder / f"{part.party}.onnx", part.test.features) for part in parts]  # raw pixels
     logits_NC = run_onnx(folder / "head.onnx", torch.cat(embeddings, dim=1))
-    torch.testing.assert_close(logits_NC.softmax(dim=1), predict(server), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits_NC.softmax(dim=1), predict(trained.server), atol=1e-4, rtol=1e-4)
 
 
 def test_the_cards_code_predicts_raw_images_as_the_run_does(
@@ -128,12 +127,11 @@ def test_the_cards_code_predicts_raw_images_as_the_run_does(
     run_dir, _ = exported
     code = (run_dir / "export" / "card.md").read_text().split("```python\n")[1].split("```")[0]
     assert len(code.splitlines()) <= 9
-    server = load_trained(run_dir)
-    source = open_source(server.config)
-    names = {"images": source.load().test.features.numpy()}
+    trained = load_trained(run_dir)
+    names = {"images": trained.source.load().test.features.numpy()}
     monkeypatch.chdir(run_dir / "export")
     exec(code, names)
-    assert names["predicted"].tolist() == [str(each) for each in predict(server).argmax(dim=1).tolist()]
+    assert names["predicted"].tolist() == [str(each) for each in predict(trained.server).argmax(dim=1).tolist()]
 
 
 def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path, int], tmp_path: Path):

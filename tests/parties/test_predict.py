@@ -22,10 +22,9 @@ from parties.predict import (
     predict_in_process,
     use_samples,
 )
-from parties.trained import load_trained, parties_of
+from parties.trained import load_trained
 from vfl.checkpoint import CheckpointStore, CorruptCheckpoint
 from vfl.config import ConfigError, parse_config
-from vfl.data.source import open_source
 from vfl.errors import PeerLost
 from vfl.experiments.run import run_experiment
 from vfl.run_folder import read_summary
@@ -54,30 +53,30 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
-    server = load_trained(trained)
+    rebuilt = load_trained(trained)
+    server = rebuilt.server
     probabilities_NC = predict(server)
     assert probabilities_NC.shape == (40, CLASSES)
     torch.testing.assert_close(probabilities_NC.sum(dim=1), torch.ones(40))
     assert server.trainer.task.metrics(probabilities_NC, server.test_labels_N) == read_summary(trained)["test_metrics"]
-    assert parties_of(server)[0].pruner.alpha_max == 0.4
+    assert rebuilt.parties[0].pruner.alpha_max == 0.4
 
 
 def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp_path: Path):
-    server = load_trained(trained)
-    expected_NC = predict(server)
-    source = open_source(server.config)
+    rebuilt = load_trained(trained)
+    expected_NC = predict(rebuilt.server)
     whole = load_dataset("digits", None, train_samples=48, test_samples=40, seed=3).test
     order = torch.arange(39, -1, -2)
     np.savez(tmp_path / "some.npz", images=whole.features[order].numpy())
-    samples = source.read_samples(tmp_path / "some.npz", source.split().parties[0].train, CLASSES)
+    samples = rebuilt.source.read_samples(tmp_path / "some.npz", rebuilt.split.parties[0].train, CLASSES)
     assert samples.whole.labels is None
-    use_samples(server, samples)
-    torch.testing.assert_close(predict(server), expected_NC[order])
+    use_samples(rebuilt, samples)
+    torch.testing.assert_close(predict(rebuilt.server), expected_NC[order])
 
 
 def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
-    server = load_trained(trained)
-    parties = parties_of(server)
+    rebuilt = load_trained(trained)
+    server, parties = rebuilt.server, rebuilt.parties
     embeddings = server.test_embeddings(0, 40, server.links)
     with torch.inference_mode():
         train_ND = parties[1].evaluated.finished_copy()(parties[1].train.features)
@@ -100,7 +99,7 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
 
 
 def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyPatch):
-    server = load_trained(trained)
+    server = load_trained(trained).server
     asked: list[str] = []
     for link in server.links:
         monkeypatch.setattr(

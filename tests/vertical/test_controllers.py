@@ -51,7 +51,7 @@ def adapting():
     config = small_config(
         simulation=MACHINES, models=MODELS, lightweighting=deadline(), training=EIGHT | {"batch_size": 16}
     )
-    server = build_in_process(config, start_runtime(config))
+    server = build_in_process(config, start_runtime(config)).server
     return server, run(server, 8)
 
 

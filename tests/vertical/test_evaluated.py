@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
+from shorthand import parties_of
 from torch import Tensor, nn
 
 from parties.head_server import HeadServer
-from parties.trained import parties_of
 from vfl.runtime import Runtime
 from vfl.vertical.batch_statistics import batch_norms, estimate_statistics, sample_rows
 

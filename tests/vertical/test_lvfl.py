@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from shorthand import parties_of
 from torch import Tensor
 
 from parties.head_server import HeadServer
-from parties.local import LocalLink
 from vfl.vertical.batches import batch_rows
 from vfl.vertical.joint import JointTrainer
 from vfl.vertical.labels import gradient_scale
@@ -21,10 +21,6 @@ SETTINGS = {"training": {"rounds": 4, "batch_size": 16, "optimizer": {"learning_
 
 def training(**changes):
     return SETTINGS["training"] | changes
-
-
-def parties_of(server: HeadServer):
-    return [link.party for link in server.links if isinstance(link, LocalLink)]
 
 
 def weights_of(server: HeadServer) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from models.mlp import MLP
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
-from parties.local import build_parties
+from parties.local import build_in_process
 from parties.predict import predict
 from vfl.data.files import LabelData, PartyData
 from vfl.data.source import Split
@@ -85,7 +85,8 @@ def build_gaps(configure, monkeypatch):
     def build(**sections) -> tuple[HeadServer, list[FeatureParty]]:
         monkeypatch.setattr(ImageGrid, "split", lambda source: with_gaps(whole(source)))
         config = configure(**sections)
-        return build_parties(config, start_runtime(config))
+        built = build_in_process(config, start_runtime(config))
+        return built.server, built.parties
 
     whole = ImageGrid.split
     return build

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from conftest import small_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shorthand import parties_of
 from torch import Tensor, nn
 
 from parties.feature_party import FeatureParty
@@ -108,13 +109,9 @@ class LateLink(LocalLink):
         return answered
 
 
-def parties_of(server: HeadServer) -> list[FeatureParty]:
-    return [link.party for link in server.links if isinstance(link, LocalLink)]
-
-
 def built(sections: dict[str, Any], link: type[LocalLink]) -> HeadServer:
     config = small_config(**sections)
-    server = build_in_process(config, start_runtime(config))
+    server = build_in_process(config, start_runtime(config)).server
     server.links = [link(party) for party in parties_of(server)]
     return server
 

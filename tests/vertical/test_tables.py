@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
+from shorthand import parties_of
 
 from parties.local import build_in_process
-from parties.trained import parties_of
 from vfl.config import parse_config
 from vfl.runtime import start_runtime
 from vfl.vertical.batches import batch_rows
@@ -73,7 +73,7 @@ ADAMW = {"kind": "adamw", "learning_rate": 0.002, "weight_decay": 0.1}
 def test_split_training_equals_joint_training(tmp_path, task, optimizer, class_weights, labels):
     write_tables(tmp_path)
     config = experiment(tmp_path, task, optimizer, class_weights, labels)
-    server = build_in_process(config, start_runtime(config))
+    server = build_in_process(config, start_runtime(config)).server
     parties = parties_of(server)
     for party in parties:
         party.model.train()
@@ -99,11 +99,11 @@ def test_pruned_and_resumed_with_adam_gives_the_same_bits(tmp_path):
         update={"lightweighting": config.lightweighting.model_copy(update={"alpha": {1: 0.3, 3: 0.5}, "beta": 0.4})}
     )
     runtime = start_runtime(config)
-    whole = build_in_process(config, runtime)
+    whole = build_in_process(config, runtime).server
     for round_index in range(2):
         whole.train_round(round_index)
     state = copy.deepcopy(whole.state_dict())
-    resumed = build_in_process(config, runtime)
+    resumed = build_in_process(config, runtime).server
     resumed.load_state_dict(state)
     for server, round_index in ((whole, 2), (whole, 3), (resumed, 2), (resumed, 3)):
         server.train_round(round_index)

@@ -11,6 +11,7 @@ import ssl
 import time
 from datetime import UTC, datetime
 from enum import Enum
+from typing import NamedTuple
 
 from cryptography import x509
 
@@ -58,11 +59,18 @@ class Kind(Enum):
         return self in (Kind.ANSWERS, Kind.NO_HOST, Kind.CLOSED, Kind.UNREACHABLE, Kind.SILENT)
 
 
-class Finding(Exception):  # noqa: N818 - a result, on whatever step it is found
+class Finding(NamedTuple):
     """What was found, and in one line what to do about it."""
 
+    kind: Kind
+    text: str
+
+
+class _Stopped(Exception):  # noqa: N818 - how a step ends the search, never seen outside
+    """A step that cannot be passed."""
+
     def __init__(self, kind: Kind, text: str) -> None:
-        self.kind, self.text = kind, text
+        self.finding = Finding(kind, text)
 
 
 def explain(address: str, tls: TlsFiles | None) -> str | None:
@@ -89,8 +97,8 @@ def probe(address: str, tls: TlsFiles | None) -> Finding:
             else:
                 with _shake_hands(address, connection, tls) as secured:
                     _hear_greeting(address, secured, tls)
-    except Finding as found:
-        return found
+    except _Stopped as stopped:
+        return stopped.finding
     return Finding(Kind.ANSWERS, f"a gRPC server answers at {address}")
 
 
@@ -98,7 +106,7 @@ def _check_own(tls: TlsFiles) -> None:
     until = x509.load_pem_x509_certificate(tls.certificate).not_valid_after_utc
     if datetime.now(UTC) > until:
         text = f"network.tls.certificate: expired on {until:%F %R} UTC; have a new one made by lvfl certs"
-        raise Finding(Kind.OURS_EXPIRED, text)
+        raise _Stopped(Kind.OURS_EXPIRED, text)
 
 
 def _connect(address: str) -> socket.socket:
@@ -107,31 +115,31 @@ def _connect(address: str) -> socket.socket:
         return socket.create_connection((host.strip("[]"), int(port)), STEP_LIMIT_S)
     except socket.gaierror as error:
         text = f"the host name {host!r} is not known ({error.strerror}); check network.server and the name service"
-        raise Finding(Kind.NO_HOST, text) from None
+        raise _Stopped(Kind.NO_HOST, text) from None
     except ConnectionRefusedError:
         text = f"nobody listens at {address}; start lvfl server there, or check the port in network.server"
-        raise Finding(Kind.CLOSED, text) from None
+        raise _Stopped(Kind.CLOSED, text) from None
     except OSError as error:
         why = "no answer" if isinstance(error, TimeoutError) else error.strerror
         text = f"{address} cannot be reached ({why}); check the host, the network, and the firewall before the server"
-        raise Finding(Kind.UNREACHABLE, text) from None
+        raise _Stopped(Kind.UNREACHABLE, text) from None
 
 
 def _shake_hands(address: str, connection: socket.socket, tls: TlsFiles) -> ssl.SSLSocket:
     try:
         return _context(tls).wrap_socket(connection, server_hostname=SERVER)
     except ssl.SSLCertVerificationError as error:
-        raise Finding(*_judge(address, error)) from None
+        raise _Stopped(*_judge(address, error)) from None
     except ssl.SSLError as error:
         reason = error.reason or ""
         if any(each in reason for each in _NOT_TLS):
             text = f"what listens at {address} speaks no TLS: a server started with --insecure, or something else"
-            raise Finding(Kind.NOT_TLS, text) from None
+            raise _Stopped(Kind.NOT_TLS, text) from None
         if "VERSION" in reason:
-            raise Finding(Kind.OLD_TLS, f"what listens at {address} speaks no TLS 1.3: it is not our server") from None
-        raise Finding(Kind.SILENT, f"{address} breaks the handshake off ({reason or error}); try again") from None
+            raise _Stopped(Kind.OLD_TLS, f"what listens at {address} speaks no TLS 1.3: it is not our server") from None
+        raise _Stopped(Kind.SILENT, f"{address} breaks the handshake off ({reason or error}); try again") from None
     except OSError as error:
-        raise Finding(Kind.SILENT, _silent(address, error)) from None
+        raise _Stopped(Kind.SILENT, _silent(address, error)) from None
 
 
 def _context(tls: TlsFiles) -> ssl.SSLContext:
@@ -164,11 +172,11 @@ def _judge(address: str, error: ssl.SSLCertVerificationError) -> tuple[Kind, str
 
 def _hear_greeting(address: str, secured: ssl.SSLSocket, tls: TlsFiles) -> None:
     if secured.selected_alpn_protocol() != "h2":
-        raise Finding(Kind.NOT_GRPC, f"what listens at {address} speaks TLS but no gRPC; check network.server")
+        raise _Stopped(Kind.NOT_GRPC, f"what listens at {address} speaks TLS but no gRPC; check network.server")
     try:
         greeting = _receive(secured)
     except TimeoutError as error:
-        raise Finding(Kind.SILENT, _silent(address, error)) from None
+        raise _Stopped(Kind.SILENT, _silent(address, error)) from None
     except OSError:  # an alert, or a reset
         greeting = b""
     if not greeting:
@@ -177,7 +185,7 @@ def _hear_greeting(address: str, secured: ssl.SSLSocket, tls: TlsFiles) -> None:
             f"the server at {address} refuses this certificate, which {issuer!r} signed: the server's network.tls.ca "
             "must be the same authority's, and its clock right; compare both sides' ca.pem (lvfl certs show)"
         )
-        raise Finding(Kind.REFUSED, text)
+        raise _Stopped(Kind.REFUSED, text)
     _check_settings(address, greeting)
 
 
@@ -186,10 +194,10 @@ def _greet_plainly(address: str, connection: socket.socket) -> None:
         connection.sendall(_PREFACE)
         greeting = _receive(connection)
     except OSError as error:
-        raise Finding(Kind.SILENT, _silent(address, error)) from None
+        raise _Stopped(Kind.SILENT, _silent(address, error)) from None
     if greeting[:1] in (b"", bytes((_TLS_ALERT,))):
         text = f"the server at {address} takes no plaintext; leave --insecure out and give network.tls"
-        raise Finding(Kind.WANTS_TLS, text)
+        raise _Stopped(Kind.WANTS_TLS, text)
     _check_settings(address, greeting)
 
 
@@ -203,7 +211,7 @@ def _receive(connection: socket.socket) -> bytes:
 
 def _check_settings(address: str, greeting: bytes) -> None:
     if greeting[_TYPE_AT : _TYPE_AT + 1] != bytes((_SETTINGS,)):
-        raise Finding(Kind.NOT_GRPC, f"what listens at {address} speaks no gRPC; check network.server")
+        raise _Stopped(Kind.NOT_GRPC, f"what listens at {address} speaks no gRPC; check network.server")
 
 
 def _silent(address: str, error: OSError) -> str:

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from shorthand import parties_of
 
 from parties.local import build_in_process
 from parties.predict import predict, predict_in_process
-from parties.trained import parties_of
 from vfl.config import parse_config
 from vfl.data.samples import Samples
 from vfl.data.source import open_source
@@ -99,7 +99,7 @@ def test_shuffled_copies_and_other_formats_train_the_same_bits(tmp_path):
             tails, ages, models = zip(*lines, strict=True)
             table = pa.table({"tail": tails, "age": [int(age) for age in ages], "model": models})
             pq.write_table(table, folder / "register.csv")
-        server = build_in_process(config, start_runtime(config))
+        server = build_in_process(config, start_runtime(config)).server
         for round_index in range(2):
             server.train_round(round_index)
         digests.add(server.summary()["model_digest"])
@@ -184,7 +184,7 @@ def test_validation_samples_come_from_the_training_and_the_test_stays_unseen(tmp
 @pytest.mark.filterwarnings("ignore:data.tables")
 def test_new_rows_are_predicted_as_the_test_samples_were_and_missing_rows_by_the_placeholder(tmp_path):
     config = experiment(tmp_path)
-    server = build_in_process(config, start_runtime(config))
+    server = build_in_process(config, start_runtime(config)).server
     server.train_round(0)
     parties = parties_of(server)
     paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties}
