@@ -11,7 +11,7 @@ from models.mlp import MLP, PlaceholderMLP
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.config import ExperimentConfig, FeatureModelConfig
-from vfl.data.files import SharedLabels
+from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
@@ -57,12 +57,10 @@ def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLab
 def build_head_server(
     links: Sequence[PartyLink],
     train: TrainingLabels,
-    test_labels_N: Tensor,
+    test: Labels,
     config: ExperimentConfig,
     runtime: Runtime,
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
-    *,
-    test_present_MK: Tensor | None = None,
 ) -> HeadServer:
     """Build the server of parties that ``links`` lead to, in the order in which their embeddings are concatenated."""
     presence = train.presence(config)
@@ -72,11 +70,10 @@ def build_head_server(
         build_head(config, train.task, runtime, presence),
         build_server_protocol(config, len(train.labels_N)),
         train.labels_N,
-        test_labels_N,
+        test,
         config,
         on_exchange,
         presence=presence,
-        test_present_MK=test_present_MK,
     )
 
 

@@ -1,6 +1,6 @@
 """The head server: holds the labels and the head model, and drives the parties round by round.
 
-Shapes: B batch, D width of one embedding, P width of all embeddings together, K parties, M test samples.
+Shapes: B batch, N training samples, D width of one embedding.
 """
 
 import time
@@ -14,21 +14,22 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from parties.joint_model import JointModel
 from vfl.checkpoint import State
 from vfl.components import CONTROLLERS
 from vfl.config import ExperimentConfig
 from vfl.costs import Direction, PartyCosts, round_metrics, total_costs
+from vfl.data.files import Labels
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.controllers import Given
 from vfl.lightweighting.forecast import Forecast, Work
 from vfl.lightweighting.schedule import Assign, Ratios
 from vfl.loop import Metrics, finite
-from vfl.tasks import measure
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.booking import book, dense_frames
 from vfl.vertical.clock import Clock, Worked, cost_since
 from vfl.vertical.decisions import decision_metrics, tell_unmet
-from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
+from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import Batch, ServerProtocol
 from vfl.vertical.link import PartyLink
@@ -37,7 +38,7 @@ from vfl.vertical.presence import Presence, Share
 from vfl.vertical.prices import build_forecast, scheduled_alphas
 from vfl.vertical.reports import RoundWork, check_report
 from vfl.vertical.subsets import AND, subsets_of
-from vfl.wire.control import AskedRatios, Description, EvaluatedModel, Prices, Report, RoundStart, SampleRange
+from vfl.wire.control import AskedRatios, Description, EvaluatedModel, Prices, Report, RoundStart
 from vfl.wire.messages import Buffer, Kind, Message, MessageError, Part, PartKind, check_reply
 
 T = TypeVar("T")
@@ -59,11 +60,10 @@ class HeadServer:
         trainer: the head model.
         protocol: the server's side of the label protocol.
         train_labels_N: labels of the training samples.
-        test_labels_N: labels of the test samples.
+        test: labels of the test samples, and which parties have a row for them.
         config: the experiment.
         on_exchange: called with (exchanges done, exchanges of the round).
         presence: who takes part in which batch.
-        test_present_MK: whether each party has a row for the test sample; None: all have all.
     """
 
     def __init__(
@@ -73,20 +73,20 @@ class HeadServer:
         trainer: HeadTrainer,
         protocol: ServerProtocol,
         train_labels_N: Tensor,
-        test_labels_N: Tensor,
+        test: Labels,
         config: ExperimentConfig,
         on_exchange: Callable[[int, int], None] = lambda done, total: None,
         *,
         presence: Presence,
-        test_present_MK: Tensor | None = None,
     ) -> None:
         self.links = links
         self.receivers = receivers
         self.trainer = trainer
         self.protocol = protocol
         self.train_labels_N = train_labels_N.to(trainer.runtime.device)
-        self.test_labels_N = test_labels_N.to(trainer.runtime.device)
         self.config = config
+        self.joint = JointModel(links, receivers, trainer, config, test, self._send)
+        """The model that is tested."""
         self.on_exchange = on_exchange
         ratios = config.lightweighting
         given = Given(ratios, [link.name for link in links], config.training.rounds, lambda: self.forecast)
@@ -111,7 +111,6 @@ class HeadServer:
         """Of each exchange of the present round, [B]."""
         self.shares: list[list[Share]] = []
         """The parties' parts in each exchange of the present round."""
-        self.test_present_MK = test_present_MK
         self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
         self.clock = Clock(config.simulation, self.steps, training.staleness)
@@ -210,63 +209,14 @@ class HeadServer:
 
     def _test(self, model: EvaluatedModel, name: str) -> Metrics:
         """Return metrics and mean loss of all test samples under ``name``, each party using one of its models."""
-        names = tuple(link.name for link in self.links)
-        sets = subsets_of(names) if self.config.evaluation.subsets and name == "test" else [names]
-        outputs: dict[tuple[str, ...], list[Tensor]] = {each: [] for each in sets}
-        for start, stop in self.test_batches():
-            there = self.test_embeddings(start, stop, self.links, model)
-            away = {party: self.missing(*embedding_BD.shape) for party, embedding_BD in there.items()}
-            for each in sets:
-                outputs[each].append(self.outputs(away | {party: there[party] for party in each}))
-        measured = {AND.join(each): measure(self.trainer.task, outputs[each], self.test_labels_N) for each in sets}
-        tagged = {f"{metric}/{name}": value for metric, value in measured[AND.join(names)].items()}
+        everyone = tuple(link.name for link in self.links)
+        sets = subsets_of(everyone) if self.config.evaluation.subsets and name == "test" else [everyone]
+        measured = dict(zip(sets, self.joint.measure(model, sets), strict=True))
+        tagged = {f"{metric}/{name}": value for metric, value in measured[everyone].items()}
         if len(sets) == 1:
             return tagged
-        self.subsets = measured
-        return tagged | {f"{self.metric}_of/{each}": values[self.metric] for each, values in measured.items()}
-
-    def test_batches(self) -> list[tuple[int, int]]:
-        """Return first row and end of the batches in which the test samples are evaluated."""
-        samples, size = len(self.test_labels_N), self.config.evaluation.batch_size
-        return [(start, min(start + size, samples)) for start in range(0, samples, size)]
-
-    def test_embeddings(
-        self, start: int, stop: int, links: Sequence[PartyLink], model: EvaluatedModel = "finished"
-    ) -> dict[str, Tensor]:
-        """Ask parties for their embeddings [B, D] of the test samples ``start`` to ``stop``; return all by name.
-
-        Those of other parties, and of samples that a party has no row for, are missing.
-        """
-        message = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop, model=model).part(),))
-        shares = self.test_shares(start, stop)
-        replies = {
-            link.name: self._send(link, message, partial(self._decode, link, shares[link.name])) for link in links
-        }
-        embeddings = {receiver.sender: self.missing(stop - start, receiver.width) for receiver in self.receivers}
-        return embeddings | {name: reply() for name, reply in replies.items()}
-
-    def test_shares(self, start: int, stop: int) -> dict[str, Share]:
-        """Return by party in which of the test samples ``start`` to ``stop`` it takes part: those it has a row for."""
-        if self.test_present_MK is None:
-            return {link.name: Share.of_all(stop - start) for link in self.links}
-        by_party = zip(self.links, self.test_present_MK[start:stop].unbind(1), strict=True)
-        return {link.name: Share.of(present_B) for link, present_B in by_party}
-
-    def missing(self, samples: int, width: int) -> Tensor:
-        """Return [B, D] in the place of embeddings that are missing."""
-        return torch.full((samples, width), self.trainer.missing)
-
-    def mean_embeddings(self, links: Sequence[PartyLink]) -> dict[str, Tensor]:
-        """Ask parties for the mean [D] of their embeddings of all training samples; return them by name."""
-        one = Share.of_all(1)
-        replies = {link.name: self._send(link, Message(Kind.MEAN), partial(self._decode, link, one)) for link in links}
-        return {name: reply()[0] for name, reply in replies.items()}
-
-    def outputs(self, embeddings: Mapping[str, Tensor]) -> Tensor:
-        """Return the head's outputs [B, C] of all parties' embeddings [B, D]."""
-        representation_BP = torch.cat([embeddings[link.name] for link in self.links], dim=1)
-        with torch.inference_mode():
-            return self.trainer.runtime.forward(self.trainer.head, representation_BP.to(self.trainer.runtime.device))
+        self.subsets = {AND.join(names): metrics for names, metrics in measured.items()}
+        return tagged | {f"{self.metric}_of/{names}": metrics[self.metric] for names, metrics in self.subsets.items()}
 
     def summary(self) -> dict[str, Any]:
         """Return the totals of all rounds, and per party what it is now and what it cost."""
@@ -363,9 +313,10 @@ class HeadServer:
 
     @cached_property
     def _data_digest(self) -> str:
-        gaps = {"train_present": self.presence.held_NK, "test_present": self.test_present_MK}
+        test = self.joint.samples
+        gaps = {"train_present": self.presence.held_NK, "test_present": test.present}
         there = {name: present for name, present in gaps.items() if present is not None}
-        return weights_digest({"train": self.train_labels_N, "test": self.test_labels_N, **there})
+        return weights_digest({"train": self.train_labels_N, "test": test.values, **there})
 
     def start_round(self, round_index: int) -> None:
         """Assign the round's ratios."""
@@ -444,15 +395,6 @@ class HeadServer:
         if bool(share.count) != bool(len(frame)):
             raise MessageError(f"a frame of {len(frame)} bytes came for {share.count} samples")
         return frame, self.receivers[place].receive_share(frame, rows_B, share, self.trainer.missing)
-
-    def _decode(self, link: PartyLink, share: Share, reply: Message) -> Tensor:
-        """Return embeddings [B, D] that were not compressed, with what is missing."""
-        receiver = next(receiver for receiver in self.receivers if receiver.sender == link.name)
-        frame = reply.only(PartKind.EMBEDDING)
-        if link.absent or not share.count:
-            return self.missing(len(share.present_B), receiver.width)
-        embedding_nD = decode_finite(frame, (share.count, receiver.width), self.config.wire.values, receiver.what)
-        return share.spread(embedding_nD, self.trainer.missing)
 
     def _send(self, link: PartyLink, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
         """Send a message and book it; return a function that waits for the reply and returns ``take`` of it."""

@@ -73,7 +73,6 @@ def build_in_process(
     labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime) for name, data in prepared.items()]
-    test = split.labels.test
     links = [LocalLink(party) for party in parties]
-    server = build_head_server(links, labels, test.values, config, runtime, on_exchange, test_present_MK=test.present)
+    server = build_head_server(links, labels, split.labels.test, config, runtime, on_exchange)
     return InProcess(server, parties, source, split)

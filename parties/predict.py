@@ -6,17 +6,18 @@ Shapes: B batch, N samples, D embedding width, C classes.
 # torch's own signatures are partly untyped.
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from parties.head_server import HeadServer
+from parties.joint_model import JointModel
 from parties.local import InProcess
 from parties.trained import load_trained
 from vfl.config import ConfigError
+from vfl.data.files import Labels
 from vfl.data.prediction_files import unknown_labels
 from vfl.data.source import NewSamples
 from vfl.errors import PeerLost
@@ -77,43 +78,43 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
         raise ConfigError("--absent: no party is left to predict with; name fewer")
 
 
-def predict(server: HeadServer, away: Collection[str] = (), instead: Mapping[str, Tensor] | None = None) -> Tensor:
-    """Return the predictions [N, C] of the test samples: of the classes their probabilities.
+def predict(joint: JointModel, away: Collection[str] = (), instead: Mapping[str, Tensor] | None = None) -> Tensor:
+    """Return the predictions [N, C] of the samples: of the classes their probabilities.
 
     Parties in ``away`` are not asked. In the place of missing embeddings are the parties' placeholders, or what
     ``instead`` has for a party, [D].
     """
-    asked = [link for link in server.links if link.name not in away]
+    asked = [link for link in joint.links if link.name not in away]
     predictions: list[Tensor] = []
-    for start, stop in server.test_batches():
-        embeddings = server.test_embeddings(start, stop, asked)
-        shares = server.test_shares(start, stop)
+    for start, stop in joint.batches():
+        embeddings = joint.embeddings(start, stop, asked)
+        shares = joint.shares(start, stop)
         for name, value_D in (instead or {}).items():
             here_B = shares[name].present_B & (name not in away)
             embeddings[name] = torch.where(here_B[:, None], embeddings[name], value_D)
-        predictions.append(server.trainer.task.predictions(server.outputs(embeddings)).cpu())
+        predictions.append(joint.trainer.task.predictions(joint.outputs(embeddings)).cpu())
     return torch.cat(predictions)
 
 
-def embeddings_instead(server: HeadServer, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
+def embeddings_instead(joint: JointModel, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
     """Return what ``predict`` puts in the place of missing embeddings, [D] by party; nothing for placeholders."""
-    shares = server.test_shares(0, len(server.test_labels_N))
-    lacking = [link for link in server.links if link.name in away or not shares[link.name].whole]
+    shares = joint.shares(0, len(joint.samples.values))
+    lacking = [link for link in joint.links if link.name in away or not shares[link.name].whole]
     if when_absent == "mean":
-        return server.mean_embeddings(lacking)
-    return zero_embeddings(server, [link.name for link in lacking]) if when_absent == "zeros" else {}
+        return joint.mean_embeddings(lacking)
+    return zero_embeddings(joint, [link.name for link in lacking]) if when_absent == "zeros" else {}
 
 
-def zero_embeddings(server: HeadServer, names: Collection[str]) -> dict[str, Tensor]:
+def zero_embeddings(joint: JointModel, names: Collection[str]) -> dict[str, Tensor]:
     """Return zeros [D] for some parties."""
-    return {receiver.sender: torch.zeros(receiver.width) for receiver in server.receivers if receiver.sender in names}
+    return {receiver.sender: torch.zeros(receiver.width) for receiver in joint.receivers if receiver.sender in names}
 
 
 def scores_of(
-    server: HeadServer, predictions_NC: Tensor, labels_N: Tensor, absent: Collection[str], when_absent: WhenAbsent
+    joint: JointModel, predictions_NC: Tensor, labels_N: Tensor, absent: Collection[str], when_absent: WhenAbsent
 ) -> dict[str, str]:
     """Return how good predictions are, by the metric of the task."""
-    task = server.trainer.task
+    task = joint.trainer.task
     value = shown(task.metric, task.metrics(predictions_NC, labels_N)[task.metric])
     without = f" without {', '.join(absent)} ({when_absent})" if absent else ""
     return {f"{title(task.metric)}{without}": value}
@@ -133,21 +134,21 @@ def predict_in_process(
     for comparison. Raises as ``load_trained``, ``check_absent`` and ``Source.read_samples``.
     """
     trained = load_trained(run_dir)
-    server, labels = trained.server, trained.split.labels
-    check_absent(absent, [link.name for link in server.links], when_absent)
+    joint, labels = trained.server.joint, trained.split.labels
+    check_absent(absent, [party.name for party in trained.parties], when_absent)
     if tables:
         return _predict_tables(trained, tables, absent, when_absent)
     classes, ids_N, labels_N = labels.classes, labels.test.ids, labels.test.values
     if data is not None:
         samples = trained.source.read_samples(data, trained.split.parties[0].train, len(classes))
-        use_samples(trained, samples)
+        joint = take_samples(trained, samples)
         ids_N, labels_N = samples.whole.ids, samples.whole.labels
-    probabilities_NC = predict(server, absent, embeddings_instead(server, absent, when_absent))
+    probabilities_NC = predict(joint, absent, embeddings_instead(joint, absent, when_absent))
     scores: dict[str, str] = {}
     if labels_N is not None:
-        scores = scores_of(server, probabilities_NC, labels_N, absent, when_absent)
+        scores = scores_of(joint, probabilities_NC, labels_N, absent, when_absent)
         if absent:
-            (scores["with all parties"],) = scores_of(server, predict(server), labels_N, (), when_absent).values()
+            (scores["with all parties"],) = scores_of(joint, predict(joint), labels_N, (), when_absent).values()
     return Prediction(ids_N, labels_N, probabilities_NC, classes, scores)
 
 
@@ -155,8 +156,7 @@ def _predict_tables(
     trained: InProcess, tables: Mapping[str, Path], absent: Collection[str], when_absent: WhenAbsent
 ) -> Prediction:
     """Predict new rows; a stand-in takes the place of an owner's embedding where it is away or has no row."""
-    server, classes = trained.server, trained.split.labels.classes
-    names = [link.name for link in server.links]
+    names = [party.name for party in trained.parties]
     for name in tables:
         if name not in names:
             raise ConfigError(f"--table: unknown party {name!r}{nearest(name, names)}")
@@ -165,14 +165,11 @@ def _predict_tables(
     samples = trained.source.read_tables({name: tables[name] for name in names if name not in away})
     if when_absent == "refuse":
         check_complete(samples)
-    for party, part in zip(trained.parties, samples.parts, strict=True):
-        if party.name not in away:
-            party.test = party.preparation.apply(part)
-    server.test_labels_N = unknown_labels(len(samples.whole))
-    nowhere_N = torch.zeros(len(samples.whole), dtype=torch.bool)
-    server.test_present_MK = torch.stack([samples.present.get(name, nowhere_N) for name in names], dim=1)
-    predictions_NC = predict(server, away, embeddings_instead(server, away, when_absent))
-    return Prediction(samples.whole.ids, None, predictions_NC, classes, {}, samples.keys, samples.present)
+    joint = take_samples(trained, samples, away)
+    predictions_NC = predict(joint, away, embeddings_instead(joint, away, when_absent))
+    return Prediction(
+        samples.whole.ids, None, predictions_NC, trained.split.labels.classes, {}, samples.keys, samples.present
+    )
 
 
 def check_complete(samples: NewSamples) -> None:
@@ -186,10 +183,17 @@ def check_complete(samples: NewSamples) -> None:
             )
 
 
-def use_samples(trained: InProcess, samples: NewSamples) -> None:
-    """Give every party its part of other samples in place of its test samples, prepared as its training samples."""
+def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] = ()) -> JointModel:
+    """Give every party but those in ``away`` its part of other samples in place of its test samples.
+
+    They are prepared as its training samples were. Returns the joint model, asked about these samples.
+    """
     for party, part in zip(trained.parties, samples.parts, strict=True):
-        party.test = party.preparation.apply(part)
-    server, whole = trained.server, samples.whole
-    server.test_present_MK = None
-    server.test_labels_N = unknown_labels(len(whole)) if whole.labels is None else whole.labels
+        if party.name not in away:
+            party.test = party.preparation.apply(part)
+    whole, present_NK = samples.whole, None
+    if samples.present:
+        nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
+        present_NK = torch.stack([samples.present.get(party.name, nowhere_N) for party in trained.parties], dim=1)
+    labels_N = unknown_labels(len(whole)) if whole.labels is None else whole.labels
+    return replace(trained.server.joint, samples=Labels(whole.ids, labels_N, present_NK))

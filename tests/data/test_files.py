@@ -79,7 +79,7 @@ def test_files_hold_what_the_parties_of_one_process_hold(labels, configure, buil
     server = build(training={"labels": labels})
     label_data = load_label_data(tmp_path / "labels.safetensors")
     assert equal(label_data.train.values, server.train_labels_N)
-    assert equal(label_data.test.values, server.test_labels_N)
+    assert equal(label_data.test.values, server.joint.samples.values)
     for link in server.links:
         party = link.party
         data = load_party_data(tmp_path / f"{party.name}.safetensors", party.name, check_images)

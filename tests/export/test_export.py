@@ -118,7 +118,7 @@ def test_the_files_together_predict_as_the_run_does(exported: tuple[Path, int]):
     folder, parts = run_dir / "export", trained.split.parties
     embeddings = [run_onnx(folder / f"{part.party}.onnx", part.test.features) for part in parts]  # raw pixels
     logits_NC = run_onnx(folder / "head.onnx", torch.cat(embeddings, dim=1))
-    torch.testing.assert_close(logits_NC.softmax(dim=1), predict(trained.server), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits_NC.softmax(dim=1), predict(trained.server.joint), atol=1e-4, rtol=1e-4)
 
 
 def test_the_cards_code_predicts_raw_images_as_the_run_does(
@@ -131,7 +131,7 @@ def test_the_cards_code_predicts_raw_images_as_the_run_does(
     names = {"images": trained.source.load().test.features.numpy()}
     monkeypatch.chdir(run_dir / "export")
     exec(code, names)
-    assert names["predicted"].tolist() == [str(each) for each in predict(trained.server).argmax(dim=1).tolist()]
+    assert names["predicted"].tolist() == [str(each) for each in predict(trained.server.joint).argmax(dim=1).tolist()]
 
 
 def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path, int], tmp_path: Path):

@@ -20,7 +20,7 @@ from parties.predict import (
     WhenAbsent,
     predict,
     predict_in_process,
-    use_samples,
+    take_samples,
 )
 from parties.trained import load_trained
 from vfl.checkpoint import CheckpointStore, CorruptCheckpoint
@@ -54,30 +54,29 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_test_set_is_predicted_as_it_was_evaluated(trained: Path):
     rebuilt = load_trained(trained)
-    server = rebuilt.server
-    probabilities_NC = predict(server)
+    joint = rebuilt.server.joint
+    probabilities_NC = predict(joint)
     assert probabilities_NC.shape == (40, CLASSES)
     torch.testing.assert_close(probabilities_NC.sum(dim=1), torch.ones(40))
-    assert server.trainer.task.metrics(probabilities_NC, server.test_labels_N) == read_summary(trained)["test_metrics"]
+    assert joint.trainer.task.metrics(probabilities_NC, joint.samples.values) == read_summary(trained)["test_metrics"]
     assert rebuilt.parties[0].pruner.alpha_max == 0.4
 
 
 def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp_path: Path):
     rebuilt = load_trained(trained)
-    expected_NC = predict(rebuilt.server)
+    expected_NC = predict(rebuilt.server.joint)
     whole = load_dataset("digits", None, train_samples=48, test_samples=40, seed=3).test
     order = torch.arange(39, -1, -2)
     np.savez(tmp_path / "some.npz", images=whole.features[order].numpy())
     samples = rebuilt.source.read_samples(tmp_path / "some.npz", rebuilt.split.parties[0].train, CLASSES)
     assert samples.whole.labels is None
-    use_samples(rebuilt, samples)
-    torch.testing.assert_close(predict(rebuilt.server), expected_NC[order])
+    torch.testing.assert_close(predict(take_samples(rebuilt, samples)), expected_NC[order])
 
 
 def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
     rebuilt = load_trained(trained)
-    server, parties = rebuilt.server, rebuilt.parties
-    embeddings = server.test_embeddings(0, 40, server.links)
+    joint, parties = rebuilt.server.joint, rebuilt.parties
+    embeddings = joint.embeddings(0, 40, joint.links)
     with torch.inference_mode():
         train_ND = parties[1].evaluated.finished_copy()(parties[1].train.features)
     choices: list[tuple[WhenAbsent, torch.Tensor]] = [
@@ -86,7 +85,7 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
         ("mean", train_ND.mean(dim=0)),
     ]
     for choice, value_D in choices:
-        expected_NC = server.outputs(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)
+        expected_NC = joint.outputs(embeddings | {"party_2": value_D.expand(40, 8)}).softmax(dim=1)
         predicted = predict_in_process(trained, None, ["party_2"], choice)
         torch.testing.assert_close(predicted.probabilities_NC, expected_NC)
         assert list(predicted.scores) == [f"accuracy without party_2 ({choice})", "with all parties"]
@@ -99,13 +98,13 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
 
 
 def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyPatch):
-    server = load_trained(trained).server
+    joint = load_trained(trained).server.joint
     asked: list[str] = []
-    for link in server.links:
+    for link in joint.links:
         monkeypatch.setattr(
             link, "send", lambda *order, name=link.name, send=link.send: (asked.append(name), send(*order))[1]
         )
-    predict(server, ["party_3"])
+    predict(joint, ["party_3"])
     assert set(asked) == {"party_1", "party_2", "party_4"}
 
 

@@ -268,7 +268,7 @@ def test_missing_test_rows_are_neither_embedded_nor_sent(build_gaps):
     assert {int(held_B.sum()) for held_B in parties[3].test.present.split(4)} == {0, 1}
     for party in parties:
         assert party.evaluated.macs == int(party.test.present.sum()) * party.macs
-    embeddings = server.test_embeddings(0, 40, server.links[1:])
+    embeddings = server.joint.embeddings(0, 40, server.links[1:])
     assert embeddings["party_1"].isnan().all()
     for party in parties[1:]:
         assert torch.equal(embeddings[party.name].isnan().any(1), ~party.test.present)
@@ -289,8 +289,8 @@ def test_each_set_of_parties_is_tested_as_if_the_others_were_away(build_gaps):
     assert server.subsets["party_1+party_2+party_3+party_4"]["loss"] == metrics["loss/test"]
     for parties, values in server.subsets.items():
         away = {link.name for link in server.links} - set(parties.split("+"))
-        predictions_MC = predict(server, away)
-        assert server.trainer.task.metrics(predictions_MC, server.test_labels_N).items() <= values.items()
+        predictions_MC = predict(server.joint, away)
+        assert server.trainer.task.metrics(predictions_MC, server.joint.samples.values).items() <= values.items()
         assert metrics[f"accuracy_of/{parties}"] == values["accuracy"]
     assert server.summary()["subsets"] == server.subsets
     values = {parties: each["accuracy"] for parties, each in server.subsets.items()}

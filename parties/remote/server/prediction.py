@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 
 from parties.build import build_head_server, feature_config
-from parties.head_server import HeadServer
+from parties.joint_model import JointModel
 from parties.predict import (
     Prediction,
     WhenAbsent,
@@ -35,6 +35,7 @@ from parties.trained import Trained, load_run
 from vfl.checkpoint import CheckpointStore, State
 from vfl.cli import INTERRUPTED
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.files import Labels
 from vfl.data.prediction_files import load_sample_labels, unknown_labels
 from vfl.data.samples import ids_digest
 from vfl.data.source import open_source
@@ -140,36 +141,27 @@ class PredictionServer:
         names = self.config.parties
         absent = [name for name in names if name not in connections]
         means = self.means.of(absent) if self.when_absent == "mean" else None
-        server = self._build(connections, session)
-        instead = zero_embeddings(server, absent) if self.when_absent == "zeros" else means
-        probabilities_NC = predict(server, absent, instead)
-        self.means.keep(server)
+        joint = self._build(connections, session)
+        instead = zero_embeddings(joint, absent) if self.when_absent == "zeros" else means
+        probabilities_NC = predict(joint, absent, instead)
+        self.means.keep(joint)
         scores: dict[str, str] = {}
         if self.labels_N is not None:
-            scores = scores_of(server, probabilities_NC, self.labels_N, absent, self.when_absent)
+            scores = scores_of(joint, probabilities_NC, self.labels_N, absent, self.when_absent)
         everywhere = torch.ones(len(self.ids_N), dtype=torch.bool)
         present = {name: everywhere for name in names if name in connections} if self.keys else {}
         return Prediction(self.ids_N, self.labels_N, probabilities_NC, self.classes, scores, self.keys, present)
 
-    def _build(self, connections: dict[str, PartyConnection], session: int) -> HeadServer:
-        """Return the server as after training, with the samples to predict in place of the test samples."""
+    def _build(self, connections: dict[str, PartyConnection], session: int) -> JointModel:
+        """Return the model as after training, asked about the samples to predict."""
         links = [
             RemoteLink(connections[name], session) if name in connections else AbsentLink(name)
             for name in self.config.parties
         ]
-        labels = self.labels
-        server = build_head_server(
-            links,
-            labels.train,
-            labels.test_labels_N,
-            self.config,
-            self.runtime,
-            test_present_MK=labels.test_present_MK,
-        )
+        server = build_head_server(links, self.labels.train, self.labels.test, self.config, self.runtime)
         server.load_state_dict(self.trained.sections)
-        server.test_present_MK = self.present_MK
-        server.test_labels_N = unknown_labels(len(self.ids_N)) if self.labels_N is None else self.labels_N
-        return server
+        labels_N = unknown_labels(len(self.ids_N)) if self.labels_N is None else self.labels_N
+        return replace(server.joint, samples=Labels(self.ids_N, labels_N, self.present_MK))
 
 
 class MeanEmbeddings:
@@ -192,11 +184,11 @@ class MeanEmbeddings:
             )
         return {name: self.known[name] for name in names}
 
-    def keep(self, server: HeadServer) -> None:
+    def keep(self, joint: JointModel) -> None:
         """Ask the present parties for the mean embeddings that are not stored yet."""
-        new = [link for link in server.links if not link.absent and link.name not in self.known]
+        new = [link for link in joint.links if not link.absent and link.name not in self.known]
         if new:
-            self.known |= server.mean_embeddings(new)
+            self.known |= joint.mean_embeddings(new)
             self.store.save(self.rounds, {OWNER: {"of": self.digest, "means": self.known}})
 
 

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from torch import Tensor
 
 from parties.build import TrainingLabels, build_head_server, feature_config, training_labels
 from parties.mode import VERTICAL
@@ -23,7 +22,7 @@ from parties.widths import ShowWidths
 from vfl.checkpoint import CheckpointStore
 from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
 from vfl.config import ExperimentConfig
-from vfl.data.files import LabelData
+from vfl.data.files import LabelData, Labels
 from vfl.data.source import open_source
 from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.experiments.mode import Built
@@ -44,8 +43,7 @@ class ServerLabels:
     """What the server holds."""
 
     train: TrainingLabels
-    test_labels_N: Tensor
-    test_present_MK: Tensor | None
+    test: Labels
     digests: DataDigests
 
 
@@ -138,11 +136,10 @@ class ServerProcess:
         server = build_head_server(
             self._links(hub, connections, console),
             self.labels.train,
-            self.labels.test_labels_N,
+            self.labels.test,
             self.config,
             self.runtime,
             stage.progress.on_step,
-            test_present_MK=self.labels.test_present_MK,
         )
         server.recorded = recorded_decisions(self.config, self.run_dir)
         built = Built(server, [ShowWidths(server, stage.tensorboard)])
@@ -257,7 +254,7 @@ def run_server(
                 feature_config(config, name).embedding_size,
                 agreement(config),
                 labels.digests,
-                Terms.of(config, name, len(labels.test_labels_N)).text(),
+                Terms.of(config, name, len(labels.test.values)).text(),
             )
             for name in process.names
         }
@@ -288,4 +285,4 @@ def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:
     ids = data.ids_digests()
     shared = train if config.training.labels == "shared" else None
     digests = DataDigests(ids["train"], ids["test"], labels_digest(shared))
-    return ServerLabels(train, data.test.values, data.test.present, digests)
+    return ServerLabels(train, data.test, digests)

@@ -9,10 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from shorthand import parties_of
 
 from parties.local import build_in_process
-from parties.predict import predict, predict_in_process
+from parties.predict import predict, predict_in_process, take_samples
 from vfl.config import parse_config
 from vfl.data.samples import Samples
 from vfl.data.source import open_source
@@ -184,24 +183,20 @@ def test_validation_samples_come_from_the_training_and_the_test_stays_unseen(tmp
 @pytest.mark.filterwarnings("ignore:data.tables")
 def test_new_rows_are_predicted_as_the_test_samples_were_and_missing_rows_by_the_placeholder(tmp_path):
     config = experiment(tmp_path)
-    server = build_in_process(config, start_runtime(config)).server
-    server.train_round(0)
-    parties = parties_of(server)
+    built = build_in_process(config, start_runtime(config))
+    built.server.train_round(0)
     paths = {owner: tmp_path / f"{owner}.csv" for owner in config.parties}
-    expected = predict(server)
-    new = open_source(config).read_tables(paths)
+    expected = predict(built.server.joint)
+    new = built.source.read_tables(paths)
     of_id = {int(identity): row for row, identity in enumerate(new.whole.ids)}
-    rows = torch.tensor([of_id[int(identity)] for identity in parties[0].test.ids])
-    for party, part in zip(parties, new.parts, strict=True):
-        party.test = party.preparation.apply(part)
-    server.test_labels_N = torch.zeros(len(new.whole), dtype=torch.int64)
-    server.test_present_MK = torch.stack([new.present[party.name] for party in parties], dim=1)
-    predicted = predict(server)
+    rows = torch.tensor([of_id[int(identity)] for identity in built.parties[0].test.ids])
+    joint = take_samples(built, new)
+    predicted = predict(joint)
     torch.testing.assert_close(predicted[rows], expected)
     lacking = ~new.present["register"]
     assert int(lacking.sum()) == FLIGHTS - FLIGHTS // 40 * 35
-    assert torch.equal(predicted[lacking], predict(server, ["register"])[lacking])
-    ones = predict(server, instead={"register": torch.ones(4)})
+    assert torch.equal(predicted[lacking], predict(joint, ["register"])[lacking])
+    ones = predict(joint, instead={"register": torch.ones(4)})
     assert torch.equal(ones[~lacking], predicted[~lacking])
     assert not torch.equal(ones[lacking], predicted[lacking])
 
