@@ -20,6 +20,8 @@ MANY_CHANNELS = 64
 """From here on the last vector of a pixel is too small a part of it."""
 FEW_ENTRIES = 1 << 18
 """Up to here the calls of a narrow normalization cost more than the vectors."""
+FEW_PIXELS = 1 << 15
+"""Nor does it pay in bfloat16 up to here: 16x16 maps gain 2 to 65 %, 8x8 maps lose up to a tenth (batch 256)."""
 PIXELS = 16
 """That a narrow normalization reads as one."""
 
@@ -46,12 +48,14 @@ def has_amx() -> bool:
 def is_narrow(images: Tensor) -> bool:
     """Whether to normalize [B, C, H, W] by several pixels at once: few channels, in channels_last, on the CPU."""
     channels = images.shape[1]
+    pixels = images.numel() // channels
     return (
         images.device.type == "cpu"
         and channels < MANY_CHANNELS
         and channels % VECTOR != 0
         and images.numel() > FEW_ENTRIES
-        and images.numel() // channels % PIXELS == 0
+        and (images.dtype != torch.bfloat16 or pixels > FEW_PIXELS)
+        and pixels % PIXELS == 0
         and images.is_contiguous(memory_format=torch.channels_last)
     )
 
