@@ -11,6 +11,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+import yaml
 
 from vfl.components import ALGORITHMS
 
@@ -143,3 +144,9 @@ def test_relative_links_lead_somewhere(document: Path):
     targets = re.findall(r"\]\(\s*<?([^)\s>]+)", text) + re.findall(r"(?:src|href)=[\"']([^\"']+)", text)
     local = [target.split("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
     assert [target for target in local if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_configurations_in_documents_can_be_read(document: Path):
+    for block in re.findall(r"```yaml\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):
+        assert isinstance(yaml.safe_load(block), dict)
