@@ -17,6 +17,8 @@ PROCESSES = "processes"
 """Folder below a run's, of what belongs to the processes that ``lvfl train --processes`` started."""
 MANIFEST = "sweep.json"
 """Of a sweep's folder: its runs and their settings."""
+RUN_ID = "run_id"
+"""File: which run a folder of separate processes belongs to."""
 LOG = "train.log"
 """What a run among many prints."""
 DYING_S = 120.0
@@ -76,6 +78,13 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
         raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
     if load_config(saved).fixed() != config.fixed():
         raise ConfigError(f"--run-dir: another run has just begun in {run_dir}; name another folder")
+
+
+def forget_attempt(run_dir: Path, *notes: str) -> None:
+    """Let a process start again with another configuration where it began nothing: it has left only such ``notes``."""
+    if run_dir.is_dir() and {path.name for path in run_dir.iterdir()} <= {"config.yaml", *notes}:
+        with only_process_in(run_dir):
+            (run_dir / "config.yaml").unlink(missing_ok=True)
 
 
 @contextmanager
@@ -194,7 +203,7 @@ def read_run_id(run_dir: Path) -> str:
 
     Raises ConfigError where the file cannot be read.
     """
-    path = run_dir / "run_id"
+    path = run_dir / RUN_ID
     try:
         return path.read_text(encoding="utf-8").strip() if path.exists() else ""
     except (OSError, UnicodeError) as error:
@@ -203,4 +212,4 @@ def read_run_id(run_dir: Path) -> str:
 
 def write_run_id(run_dir: Path, run: str) -> None:
     """Note which run the folder belongs to, so that no party continues another one's."""
-    write_atomically(run_dir / "run_id", run + "\n")
+    write_atomically(run_dir / RUN_ID, run + "\n")

@@ -11,13 +11,16 @@ from parties.remote.party.consent import agree
 from parties.remote.party.dialer import JOIN_LIMIT_S, say_hello
 from parties.remote.party.party_process import Holding, load_holding, make_hello
 from parties.remote.party.worker import open_store
+from parties.remote.tls.certificates import peer
 from parties.remote.tls.diagnosis import Kind, probe
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.folders import describe
+from parties.remote.tls.lists import Lists
+from parties.remote.tls.looking import look
 from parties.remote.training_terms import agreement
 from parties.remote.transport.rpc import error_text, open_channel, open_stream
 from parties.remote.transport.security import load_identity
-from vfl.config import ExperimentConfig
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.run_folder import check_run, read_run_id
 from vfl.wire.envelope import Envelope, EnvelopeError, kind_of
 
@@ -82,6 +85,7 @@ def _data(config: ExperimentConfig, name: str) -> tuple[Holding, str]:
 
 def _keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFiles | None, str]:
     tls = load_identity(name, config.network, "server", insecure=insecure)
+    Lists(config.network.tls)  # raises where a file of them cannot be read
     certificate = config.network.tls.certificate
     return tls, "plaintext" if tls is None or certificate is None else describe(certificate)[0]
 
@@ -113,6 +117,8 @@ def _join(
     hello.hello.only_asks = True
     try:
         answer = asyncio.run(asyncio.wait_for(_ask(config, tls, hello), JOIN_LIMIT_S))
+    except ConfigError:
+        raise
     except EnvelopeError as error:
         raise ValueError(f"the server at {config.network.server}: {error}") from None
     except Exception as error:  # gRPC's own, and a server that is frozen or gone
@@ -126,7 +132,12 @@ def _join(
 
 
 async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) -> Envelope:
-    channel = open_channel(config.network.server, tls, use_proxy=config.network.use_proxy)
+    network = config.network
+    if tls is not None and not network.use_proxy:  # as the party itself does
+        server = peer(await look(network.server, tls))
+        if objection := Lists(network.tls).objection(server):
+            raise ConfigError(f"network.tls: {objection}")
+    channel = open_channel(network.server, tls, use_proxy=network.use_proxy)
     try:
         return await say_hello(open_stream(channel), hello)
     finally:

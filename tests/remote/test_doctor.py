@@ -64,6 +64,9 @@ def test_every_cause_is_told_apart_and_the_training_does_not_notice(federate, in
     assert "protocol version 3 came, this side speaks 2; install the same" in patient.wrong()["joining"]
     monkeypatch.undo()
     assert "takes no plaintext" in patient.wrong(insecure=True)["connection"]
+    (federation.folder / "allowed").write_text("# none\n")
+    text = patient.wrong(f"network.tls.allow={federation.folder / 'allowed'}")["joining"]
+    assert text == "network.tls: the key of 'server' is not on the allow list"
 
     federation.start("party_1")
     federation.wait_for_line(SERVER, "party_1 joined")
@@ -95,6 +98,7 @@ def test_what_is_wrong_at_home_is_found_without_a_server(federate):
     assert "is not the key of" in found["keys"]
     assert set(found) == {"keys"}  # and without keys nothing is dialled
 
+    assert "cannot be read" in patient.wrong(f"network.tls.deny={folder / 'nowhere'}")["keys"]
     (keys / "party_1" / "key.pem").chmod(0o644)
     found = patient.wrong("data.labels_file=null")
     assert "mode 0644" in found["keys"]

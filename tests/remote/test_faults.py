@@ -91,7 +91,12 @@ def test_a_server_without_a_descriptor_left_goes_on_when_it_has_some(federate, i
 
 def test_a_party_that_stays_away_ends_the_server(federate):
     federation = federate(network={"wait_s": 1})
-    federation.start(SERVER)
+    host, port = federation.configs[SERVER].network.listen.split(":")
+    with socket.create_server((host, int(port))):
+        federation.start(SERVER)
+        assert federation.wait(SERVER) == 2
+    assert federation.log(SERVER).splitlines()[-1].endswith("cannot be bound; another process listens there")
+    federation.start(SERVER, extra=("seed=9",))  # nothing has begun in its folder: the same command may be mended
     assert federation.wait(SERVER) == 3
     assert federation.log(SERVER).splitlines()[-1] == (
         "error: party_1, party_2 did not join within network.wait_s = 1 s"
@@ -121,6 +126,9 @@ def test_sigterm_at_the_server_leaves_a_checkpoint_a_free_port_and_no_process(fe
     federation.run()
     assert federation.outcome() == in_process()
     federation.check_own_rows()
+    federation.start(SERVER, extra=("network.wait_s=1",))  # as after a kill once the parties have heard their goodbye
+    assert federation.wait(SERVER) == 0
+    assert federation.outcome() == in_process()
 
 
 def test_sigterm_at_a_party_lets_it_leave_and_come_back(federate, in_process):

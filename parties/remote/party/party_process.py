@@ -30,7 +30,15 @@ from vfl.data.files import load_shared_labels
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, Source, open_source, prepare_party
-from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, update_config, write_run_id
+from vfl.run_folder import (
+    check_run,
+    forget_attempt,
+    only_process_in,
+    open_run,
+    read_run_id,
+    update_config,
+    write_run_id,
+)
 from vfl.runtime import start_runtime
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, kind_of
 from vfl.wire.messages import Buffer
@@ -79,7 +87,7 @@ def run_party(
     check_party(config, name)
     tls = load_identity(name, config.network, "server", insecure=insecure)
     lists = Lists(config.network.tls)
-    _forget_attempt(run_dir)
+    forget_attempt(run_dir, AUDIT)
     check_run(run_dir, config, resume=True)
     holding = load_holding(config, name, samples)
     restore = restorer(config, name, holding, workers)
@@ -189,13 +197,6 @@ def _wanted(source: Source, path: Path, name: str, train: Samples) -> Samples:
     """Read the samples to predict: from the owner's own table, or a file of prediction_files."""
     rows = source.own_rows(path, name)
     return load_samples(path, name, train, source.check) if rows is None else rows.parts[source.parties.index(name)]
-
-
-def _forget_attempt(run_dir: Path) -> None:
-    """Let a party that was never let in start again with a file that is mended: its folder holds nothing else."""
-    if run_dir.is_dir() and {path.name for path in run_dir.iterdir()} <= {"config.yaml", AUDIT}:
-        with only_process_in(run_dir):
-            (run_dir / "config.yaml").unlink(missing_ok=True)
 
 
 def _check_welcome(run_dir: Path, run: str) -> None:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from parties.build import TrainingLabels, build_head_server, feature_config, training_labels
 from parties.mode import VERTICAL
+from parties.remote.audit import NAME as AUDIT
 from parties.remote.joining import DataDigests, Expected, Terms, check_mode
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.server.connection import PartyConnection
@@ -29,7 +30,17 @@ from vfl.experiments.mode import Built
 from vfl.experiments.run import Outcome, train
 from vfl.loop import Callback, TrainingLoop
 from vfl.metrics import headline
-from vfl.run_folder import check_run, only_process_in, open_run, read_run_id, update_config, write_run_id
+from vfl.run_folder import (
+    RUN_ID,
+    check_run,
+    forget_attempt,
+    only_process_in,
+    open_run,
+    read_run_id,
+    read_summary,
+    update_config,
+    write_run_id,
+)
 from vfl.runtime import Runtime, start_runtime
 from vfl.tensorboard import how_to_watch
 from vfl.vertical.decisions import recorded_decisions
@@ -108,7 +119,13 @@ class ServerProcess:
         reason, code = "the server stopped", INTERRUPTED
         try:
             while True:
-                connections = self._gather(hub)
+                try:
+                    connections = self._gather(hub)
+                except PeerLost:
+                    if (ended := self._ended()) is None:
+                        raise
+                    code, reason = DONE, "the training is over"
+                    return ended
                 try:
                     outcome = self._train(hub, connections, console)
                 except PeerLost as lost:
@@ -158,6 +175,13 @@ class ServerProcess:
         if not names:
             raise PeerLost(f"no party is left: {'; '.join(hub.barred.values())}")
         return hub.wait_for(names, self.config.network.wait_s)
+
+    def _ended(self) -> Outcome | None:
+        """Return the outcome of all rounds where an earlier server was killed after it: parties have gone since."""
+        written = (self.run_dir / "summary.json").exists()
+        summary = read_summary(self.run_dir) if written else {}
+        whole = summary.get("rounds") == self.config.training.rounds
+        return Outcome(summary, finished=True, signal_name=None, stop_reason=None) if whole else None
 
     def _open_store(self, connections: dict[str, PartyConnection]) -> CheckpointStore:
         """Return the server's checkpoints, of which only those can be used that every party has its part of.
@@ -238,6 +262,7 @@ def run_server(
     if config.simulation.given:
         console.print("warning: simulation: ignored, between processes the clock is real")
     tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
+    forget_attempt(run_dir, RUN_ID, AUDIT)
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
     labels = load_labels(config)
