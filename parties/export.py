@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.mlp import PlaceholderMLP
 from parties.export_card import card_text
 from parties.feature_party import FeatureParty
 from parties.local import InProcess
@@ -20,14 +21,17 @@ from parties.trained import load_party, load_trained
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, ExperimentConfig, dump_config
 from vfl.data.samples import Samples
+from vfl.data.source import Source, open_source
 from vfl.digest import weights_digest
 from vfl.export.model import TOLERANCE, Exported, export_model
 from vfl.macs import count_macs, count_parameters
+from vfl.tasks import Classification, Regression
 
 CHECKED_SAMPLES = 32
 HEAD = "head"
 CARD = "card.json"
 CARD_TEXT = "card.md"
+FITTED = ".preparation.json"
 
 
 def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
@@ -57,15 +61,14 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
 
 def _export_all(trained: InProcess, folder: Path) -> dict[str, Any]:
     server, parties, split = trained.server, trained.parties, trained.split
-    for party in parties:
-        if (text := trained.source.preparation_text(party.name, party.preparation)) is not None:
-            write_atomically(folder / f"{party.name}.preparation.json", text + "\n")
     models = {
-        party.name: _export_party(party, held.test, folder) for party, held in zip(parties, split.parties, strict=True)
+        party.name: _export_party(trained.source, party, held.test, folder)
+        for party, held in zip(parties, split.parties, strict=True)
     }
     representation_BP = torch.cat([_embeddings(party) for party in parties], dim=1)
-    head = server.trainer.head
+    head, task = server.trainer.head, server.trainer.task
     models[HEAD] = {
+        "placeholders": isinstance(head, PlaceholderMLP),
         "input": list(representation_BP.shape[1:]),
         "macs": count_macs(head, representation_BP.to(server.trainer.runtime.device)),
         "parameters": count_parameters(head),
@@ -76,6 +79,8 @@ def _export_all(trained: InProcess, folder: Path) -> dict[str, Any]:
         **_card(server.config),
         **{name: summary[name] for name in ("model_digest", "finished_model_digest")},
         "classes": list(split.labels.classes),
+        "threshold": task.threshold if isinstance(task, Classification) and task.classes == 2 else None,
+        "label": {"mean": task.mean, "std": task.std} if isinstance(task, Regression) else None,
         "checked_samples": len(representation_BP),
         "embeddings_in_order": [party.name for party in parties],
         "blocks": _blocks(server.config, parties[0]),
@@ -90,7 +95,7 @@ def _export_own(party: FeatureParty, raw: Samples, folder: Path) -> dict[str, An
         "finished_model_digest": party.evaluated.digest(),
         "checked_samples": min(CHECKED_SAMPLES, len(raw)),
         "embeddings_in_order": [party.name],
-        "models": {party.name: _export_party(party, raw, folder)},
+        "models": {party.name: _export_party(open_source(party.config), party, raw, folder)},
     }
 
 
@@ -117,8 +122,11 @@ def _embeddings(party: FeatureParty) -> Tensor:
     return party.evaluated.embed("finished", party.batch(party.test, rows_B), 0.0).float().cpu()
 
 
-def _export_party(party: FeatureParty, raw: Samples, folder: Path) -> dict[str, Any]:
+def _export_party(source: Source, party: FeatureParty, raw: Samples, folder: Path) -> dict[str, Any]:
     model, preparation = party.evaluated.finished_copy(), party.preparation.module()
+    fitted = source.preparation_text(party.name, party.preparation)
+    if fitted is not None:
+        write_atomically(folder / f"{party.name}{FITTED}", fitted + "\n")
     samples = party.test if preparation is None else raw
     inputs = tuple(tensor[:CHECKED_SAMPLES] for tensor in samples.inputs)
     whole = model if preparation is None else nn.Sequential(preparation.to(party.runtime.device), model)
@@ -126,6 +134,7 @@ def _export_party(party: FeatureParty, raw: Samples, folder: Path) -> dict[str, 
         "input": list(party.preparation.features.shape),
         "input_types": [str(tensor.dtype).removeprefix("torch.") for tensor in inputs],
         "preparation": None if preparation is None else _numbers(preparation),
+        "preparation_file": None if fitted is None else f"{party.name}{FITTED}",
         "alpha": party.pruner.alpha_max,
         "macs": party.macs,
         "unpruned_macs": party.unpruned_macs,

@@ -7,6 +7,7 @@ Shapes: B batch, N samples, D embedding width, C classes.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from vfl.data.source import NewSamples
 from vfl.errors import PeerLost
 from vfl.metrics import shown, title
 from vfl.registry import nearest
+from vfl.tasks import Task
 
 WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean"]
 
@@ -35,6 +37,7 @@ class Prediction:
     labels_N: Tensor | None
     """None where they are not known."""
     probabilities_NC: Tensor
+    task: Task
     classes: tuple[str, ...]
     scores: Mapping[str, str]
     """The metric by which models are compared, as people write it, by what it is of; none without labels."""
@@ -53,9 +56,14 @@ class Prediction:
         heading = [*(self.keys[0] if self.keys else ["id"]), *known, *scores, *(["owners"] if self.present else [])]
         return [heading, *(self._row(row) for row in range(len(self.ids_N)))]
 
+    @cached_property
+    def predicted(self) -> Tensor:
+        """The predicted classes [N], as in the task's metrics; of a regression the values."""
+        return self.task.predicted(self.probabilities_NC)
+
     def _row(self, row: int) -> list[Any]:
         values = [f"{value:.9g}" for value in self.probabilities_NC[row].tolist()]
-        best = int(self.probabilities_NC[row].argmax())
+        best = int(self.predicted[row])
         name = self.keys[1 + row] if self.keys else [int(self.ids_N[row])]
         label = [] if self.labels_N is None else [self._label(self.labels_N[row])]
         chosen = [self.classes[best], values[best]] if self.classes else []
@@ -138,18 +146,18 @@ def predict_in_process(
     check_absent(absent, [party.name for party in trained.parties], when_absent)
     if tables:
         return _predict_tables(trained, tables, absent, when_absent)
-    classes, ids_N, labels_N = labels.classes, labels.test.ids, labels.test.values
+    classes, labels_N = labels.classes, labels.test.values
     if data is not None:
         samples = trained.source.read_samples(data, trained.split.parties[0].train, len(classes))
         joint = take_samples(trained, samples)
-        ids_N, labels_N = samples.whole.ids, samples.whole.labels
+        labels_N = samples.whole.labels
     probabilities_NC = predict(joint, absent, embeddings_instead(joint, absent, when_absent))
     scores: dict[str, str] = {}
     if labels_N is not None:
         scores = scores_of(joint, probabilities_NC, labels_N, absent, when_absent)
         if absent:
             (scores["with all parties"],) = scores_of(joint, predict(joint), labels_N, (), when_absent).values()
-    return Prediction(ids_N, labels_N, probabilities_NC, classes, scores)
+    return prediction_of(joint, probabilities_NC, classes, labels_N, scores, absent)
 
 
 def _predict_tables(
@@ -167,9 +175,22 @@ def _predict_tables(
         check_complete(samples)
     joint = take_samples(trained, samples, away)
     predictions_NC = predict(joint, away, embeddings_instead(joint, away, when_absent))
-    return Prediction(
-        samples.whole.ids, None, predictions_NC, trained.split.labels.classes, {}, samples.keys, samples.present
-    )
+    return prediction_of(joint, predictions_NC, trained.split.labels.classes, None, {}, away)
+
+
+def prediction_of(
+    joint: JointModel,
+    predictions_NC: Tensor,
+    classes: tuple[str, ...],
+    labels_N: Tensor | None,
+    scores: Mapping[str, str],
+    away: Collection[str],
+) -> Prediction:
+    """Return what was predicted of a joint model's samples, with the owners of rows where the samples have keys."""
+    samples, task = joint.samples, joint.trainer.task
+    shares = joint.shares(0, len(samples.ids)) if samples.keys else {}
+    owners = {name: share.present_B for name, share in shares.items() if name not in away}
+    return Prediction(samples.ids, labels_N, predictions_NC, task, classes, scores, samples.keys, owners)
 
 
 def check_complete(samples: NewSamples) -> None:
@@ -196,4 +217,4 @@ def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] 
         nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
         present_NK = torch.stack([samples.present.get(party.name, nowhere_N) for party in trained.parties], dim=1)
     labels_N = unknown_labels(len(whole)) if whole.labels is None else whole.labels
-    return replace(trained.server.joint, samples=Labels(whole.ids, labels_N, present_NK))
+    return replace(trained.server.joint, samples=Labels(whole.ids, labels_N, present_NK, samples.keys))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vfl.agreement import agreed_values, marked_fields
 from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config, parse_config
-from vfl.config.files import read_yaml
+from vfl.config.files import lay_over, read_yaml
 
 FOLDER = Path(__file__).parents[1] / "configs"
 CONFIGS = [path for path in sorted(FOLDER.rglob("*.yaml")) if not path.stem.startswith(("sweep_", "search_"))]
@@ -199,6 +199,77 @@ def test_settings_that_are_ignored_are_warned_of_and_others_are_not(digits: Path
         "evaluation.statistics_samples",
         "evaluation.sparsified",
     ]
+
+
+OF_VERTICAL = {
+    "lightweighting": {"alpha": 0.4},
+    "wire": {"bits": 4},
+    "simulation": {"device": {"macs_per_s": 1e6}},
+    "models": {"head": {"hidden": [3]}},
+    "training": {"labels": "server"},
+    "evaluation": {"subsets": True},
+    "task": "regression",
+}
+OF_TABLES = {"join": "left", "test_share": 0.5, "test_file": "keys.csv", "validation_share": 0.3}
+PARTITION = {"data": {"partition": {"rows": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "mode"),
+    [
+        *(({name: value}, "digits", "horizontal") for name, value in OF_VERTICAL.items()),
+        *(({"data": {name: value}}, "digits", "vertical") for name, value in OF_TABLES.items()),
+        *(({"data": {name: value}}, "digits", "horizontal") for name, value in OF_TABLES.items()),
+        (PARTITION, "breast_cancer", "vertical"),
+        (PARTITION, "digits", "horizontal"),
+        ({"data": {"dataset": {"image_size": 8}}}, "breast_cancer", "vertical"),
+        ({"data": {"dataset": {"options": {"a": 1}}}}, "digits", "vertical"),
+        ({"data": {"join": "left"}}, "breast_cancer", "vertical"),
+        ({"models": {"feature": {"options": {"a": 1}}}}, "digits", "vertical"),
+        ({"models": {"classifier": {"kind": "lenet"}}}, "digits", "vertical"),
+        ({"horizontal": {"clients": 20}}, "digits", "vertical"),
+        ({"wire": {"options": {"a": 1}}}, "digits", "vertical"),
+        ({"wire": {"random_share": 0.5}}, "digits", "vertical"),
+        ({"wire": {"rounding": "nearest"}}, "digits", "vertical"),
+        ({"task": "regression", "evaluation": {"threshold": 0.3}}, "breast_cancer", "vertical"),
+    ],
+)
+def test_each_setting_of_another_kind_or_mode_is_said_to_be_ignored(settings, kind, mode):
+    base = {"name": "x", "mode": mode, "data": {"dataset": {"kind": kind}}}
+    config = parse_config(lay_over(base, settings))
+    (line,) = config.warnings()
+    key = line.split(": ignored, ")[0]
+    given = settings
+    for part in key.split("."):
+        given = given[part]
+    assert parse_config(config.model_dump()).warnings() == [line]
+    assert parse_config(base).warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("key", "known"),
+    [
+        ("data.tables.bank.kye", "did you mean 'key'"),
+        ("models.parties.bank.wdth", "did you mean 'width'"),
+        ("simulation.parties.bank.mac", "did you mean 'macs_per_s'"),
+    ],
+)
+def test_an_unknown_key_of_one_owner_is_answered_by_the_known_ones(digits: Path, key, known):
+    with pytest.raises(ConfigError, match=f"{key}: unknown key; {known}"):
+        load_config(digits, [f"{key}=1"])
+
+
+def test_an_owners_own_file_stands_for_its_table_also_on_the_command_line(tmp_path, monkeypatch):
+    (tmp_path / "bank").mkdir()
+    (tmp_path / "bank" / "own.yaml").write_text("file: bank.csv\nkey: id\nlabel: late")
+    (tmp_path / "unfinished.yaml").write_text("file:\nkey: id\nlabel: late")
+    tables = "data:\n  dataset: {kind: tables}\n  tables: {bank: bank/own.yaml, shop: {}}\n"
+    (tmp_path / "x.yaml").write_text(f"name: x\n{tables}")
+    monkeypatch.chdir(tmp_path)
+    config = load_config(Path("x.yaml"))
+    assert config.data.tables["bank"].file == Path("bank/bank.csv")
+    assert load_config(Path("x.yaml"), ["data.tables.bank=bank/own.yaml"]) == config
+    assert load_config(Path("x.yaml"), ["data.tables.bank=unfinished.yaml"]).data.tables["bank"].file is None
 
 
 def test_a_mapping_on_the_command_line_changes_what_it_names_of_a_section(digits: Path):

@@ -138,6 +138,16 @@ def test_every_script_explains_itself(script: Path, monkeypatch, capsys):
     assert said.err == ""
 
 
+def test_every_yaml_of_the_documents_is_yaml():
+    blocks = [
+        (path.name, block)
+        for path in DOCUMENTS
+        for block in re.findall(r"```yaml\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    ]
+    assert len(blocks) > 10
+    assert [name for name, block in blocks if not isinstance(yaml.safe_load(block), dict)] == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_relative_links_lead_somewhere(document: Path):
     text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)

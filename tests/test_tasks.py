@@ -39,6 +39,7 @@ def test_two_class_metrics_are_those_of_scikit_learn_also_with_tied_scores(rows,
         "accuracy": metrics.accuracy_score(labels, predicted),
     }
     assert found == pytest.approx(expected, abs=1e-9)
+    assert Classification(2, threshold=threshold).predicted(probabilities).tolist() == predicted.tolist()
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30))

@@ -41,7 +41,9 @@ class OneLineParser(argparse.ArgumentParser):
     ) -> None:
         """Take a configuration and the settings that override it."""
         self.add_argument("config", type=Path, help=of)
-        self.add_argument("overrides", nargs="*", metavar="key=value", help=f"settings to override, such as {example}")
+        self.add_argument(
+            "overrides", nargs="*", default=[], metavar="key=value", help=f"settings to override, such as {example}"
+        )  # fmt: skip
 
     def add_party(self) -> None:
         """Take what says which party this is, and where its folder is."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -78,14 +78,20 @@ class Section(BaseModel):
         return {}
 
 
-def ignored_settings(section: Section, path: str) -> list[str]:
+def section_of_values(kind: object) -> type[Section] | None:
+    """Return the section that a mapping by name has for each name, as ``dict[str, TableConfig]``; else None."""
+    values = get_args(kind)[-1] if get_origin(kind) is dict else None
+    return values if isinstance(values, type) and issubclass(values, Section) else None
+
+
+def ignored_settings(section: Section, prefix: str = "") -> list[str]:
     """Return a line for every setting that a user gave, in a section or those in it, and that has no effect."""
     reasons = section.ignored()
-    lines = [f"{path}.{name}: ignored, {reason}" for name, reason in reasons.items() if is_given(section, name)]
+    lines = [f"{prefix}{name}: ignored, {reason}" for name, reason in reasons.items() if is_given(section, name)]
     for name in (*type(section).model_fields, *(section.model_extra or ())):
         inner = getattr(section, name)
         if isinstance(inner, Section) and name not in reasons:
-            lines += ignored_settings(inner, f"{path}.{name}")
+            lines += ignored_settings(inner, f"{prefix}{name}.")
     return lines
 
 

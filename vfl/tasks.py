@@ -59,11 +59,17 @@ class Classification:
         """Return the probabilities [N, C]."""
         return outputs_NC.softmax(dim=1)
 
+    def predicted(self, predictions_NC: Tensor) -> Tensor:
+        """Return the predicted classes [N]: of two the second one from the threshold on, of more the most probable."""
+        if self.classes == 2:
+            return (predictions_NC[:, 1].double() >= self.threshold).long()
+        return predictions_NC.argmax(dim=1)
+
     def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
         """Return accuracy and, of two classes, AUC and the like; of more, macro F1."""
         if self.classes == 2:
             return two_class_metrics(predictions_NC[:, 1], labels_N, self.threshold)
-        return many_class_metrics(predictions_NC.argmax(dim=1), labels_N, self.classes)
+        return many_class_metrics(self.predicted(predictions_NC), labels_N, self.classes)
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,10 @@ class Regression:
     def predictions(self, outputs_NC: Tensor) -> Tensor:
         """Return values [N, 1] in the labels' own unit."""
         return outputs_NC * self.std + self.mean
+
+    def predicted(self, predictions_NC: Tensor) -> Tensor:
+        """Return the values [N]."""
+        return predictions_NC[:, 0]
 
     def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
         """Return RMSE, MAE and R^2."""

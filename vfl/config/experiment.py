@@ -1,6 +1,6 @@
 """The typed experiment: what a run is. Every section is frozen and refuses unknown keys."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -108,6 +108,26 @@ def _at(values: dict[str, Any], *keys: str) -> dict[str, Any]:
     return values
 
 
+OF_VERTICAL = (
+    "task",
+    "simulation",
+    "lightweighting",
+    "wire",
+    "network",
+    "models.feature",
+    "models.parties",
+    "models.head",
+    "data.partition",
+    "data.file",
+    "data.labels_file",
+    *(f"training.{name}" for name in ("steps_per_round", "local_iterations", "labels", "head_sync", "staleness")),
+    *(f"training.{name}" for name in ("party_dropout", "class_weights")),
+    *(f"evaluation.{name}" for name in ("batch_statistics", "statistics_samples", "subsets", "sparsified")),
+    *(f"evaluation.{name}" for name in ("metric", "tell_parties", "threshold")),
+)
+"""Settings that mode: horizontal ignores."""
+
+
 class ExperimentConfig(Section):
     """One experiment."""
 
@@ -150,7 +170,8 @@ class ExperimentConfig(Section):
             return cast(object, values)
         training = {"labels": "server"} | _at(settings, "training")
         models = _at(settings, "models")
-        models = models | {"feature": {"kind": "mlp"} | _at(models, "feature")}
+        by_party = {party: {"kind": "mlp"} | _at(models, "parties", party) for party in _at(models, "parties")}
+        models = models | {"feature": {"kind": "mlp"} | _at(models, "feature"), "parties": by_party}
         return settings | {"training": training, "models": models}
 
     @model_validator(mode="after")
@@ -214,19 +235,17 @@ class ExperimentConfig(Section):
         }
         return self.model_copy(update=free)
 
+    def ignored(self) -> Mapping[str, str]:
+        """Return the settings of the other mode, and those of other tasks."""
+        of_classes = ("training.class_weights", "evaluation.threshold") if self.task == "regression" else ()
+        of_others = OF_VERTICAL if self.mode == "horizontal" else ("horizontal", "models.classifier")
+        return dict.fromkeys(of_classes, "task is regression") | dict.fromkeys(of_others, f"mode is {self.mode}")
+
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""
+        lines = ignored_settings(self)
         if self.mode == "horizontal":
-            lines = ignored_settings(self.horizontal, "horizontal") + self._unstacked() + self._late_rates()
-            if self.simulation.given:
-                lines.append("simulation: ignored, horizontal learning has horizontal.devices")
-            if self.evaluation.batch_statistics != "estimated":
-                lines.append("evaluation.batch_statistics: ignored, horizontal learning has the server's statistics")
-            if self.training.party_dropout or self.training.staleness or self.evaluation.subsets:
-                fields = "training.party_dropout, training.staleness, evaluation.subsets"
-                lines.append(f"{fields}: ignored, horizontal learning has no parties")
-            return lines
-        lines = ignored_settings(self.data, "data") + ignored_settings(self.lightweighting, "lightweighting")
+            return lines + self._unstacked() + self._late_rates() + self.training.optimizer.unused()
         alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.parties}
         for fall in sorted({fall for fall in alphas.values() if fall is not None}):
             who = ", ".join(party for party in alphas if alphas[party] == fall)

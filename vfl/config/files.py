@@ -10,10 +10,9 @@ import yaml
 from pydantic import ValidationError
 
 from vfl.config.experiment import ExperimentConfig
-from vfl.config.models import FeatureModelConfig
 from vfl.errors import ConfigError
 from vfl.registry import did_you_mean, nearest
-from vfl.settings import Section
+from vfl.settings import Section, section_of_values
 from vfl.shipped import find_config
 
 FORMS = {
@@ -68,11 +67,11 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, object]:
 
 
 def lay_over(values: Mapping[str, Any], settings: Mapping[str, object]) -> dict[str, Any]:
-    """Return nested settings in which those of some dotted keys are others; nothing is checked or changed."""
+    """Return nested settings in which those of some dotted keys are others, unchecked; ``values`` stay as they are."""
     changed = deepcopy(dict(values))
     for key, value in settings.items():
         _set(ExperimentConfig, changed, key.split("."), value)
-    return changed
+    return _with_owners_files(Path(), changed)
 
 
 def parse_config(values: Mapping[str, Any]) -> ExperimentConfig:
@@ -107,7 +106,7 @@ def dotted_settings(config: ExperimentConfig) -> dict[str, object]:
 def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(f"{path}: base refers back to itself")
-    values = _with_owners_files(path, read_yaml(path))
+    values = _with_owners_files(path.parent, read_yaml(path))
     base = values.pop("base", None)
     if base is None:
         return values
@@ -115,8 +114,8 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     return _overlay(ExperimentConfig, inherited, values)
 
 
-def _with_owners_files(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Put what an owner's own YAML file holds in the place of its name in ``data.tables``, relative to ``path``."""
+def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Put what an owner's own YAML file holds in the place of its name in ``data.tables``, relative to ``folder``."""
     data = values.get("data")
     tables = cast(dict[str, Any], data).get("tables") if isinstance(data, dict) else None
     if not isinstance(tables, dict):
@@ -125,8 +124,8 @@ def _with_owners_files(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     for owner, table in cast(dict[str, Any], tables).items():
         read[owner] = table
         if isinstance(table, str):
-            own = read_yaml(path.parent / table)
-            read[owner] = own | ({"file": str((path.parent / table).parent / own["file"])} if "file" in own else {})
+            own, file = read_yaml(folder / table), folder / table
+            read[owner] = own | ({"file": str(file.parent / own["file"])} if isinstance(own.get("file"), str) else {})
     return values | {"data": cast(dict[str, Any], data) | {"tables": read}}
 
 
@@ -185,7 +184,7 @@ def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: ob
 
 
 def _field_type(section: object, key: str) -> object:
-    return section.type_of(key) if _is_section(section) else None
+    return section.type_of(key) if _is_section(section) else section_of_values(section)
 
 
 def _is_section(kind: object) -> TypeGuard[type[Section]]:
@@ -244,6 +243,5 @@ def _one_line(error: dict[str, Any]) -> str:
 def _known_keys(location: Sequence[int | str]) -> list[str]:
     section: object = ExperimentConfig
     for part in location:
-        # What has no field of that name is a value of ``models.parties``.
-        section = _field_type(section, str(part)) or FeatureModelConfig
+        section = _field_type(section, str(part))
     return section.known_keys() if _is_section(section) else []

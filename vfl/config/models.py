@@ -1,5 +1,6 @@
 """Settings of the models: ``models``."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -21,6 +22,10 @@ class FeatureModelConfig(Section):
     batch_norm: bool = True
     options: dict[str, Any] = Field(default={})
     """Settings of a model of another package, which checks them."""
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return what belongs to other packages' models."""
+        return {"options": f"{self.kind} has none"} if self.kind in FEATURE_MODELS.built_in else {}
 
 
 ClassifierKind = Literal[
@@ -58,6 +63,6 @@ class ModelsConfig(Section):
     feature: Annotated[FeatureModelConfig, OWN] = FeatureModelConfig()
     """Feature model of every party that ``parties`` does not name."""
     parties: Annotated[dict[str, FeatureModelConfig], OWN] = Field(default={})
-    """Feature models of single parties."""
+    """Feature models of single parties, in place of ``feature``, of which they take nothing over."""
     head: Annotated[HeadConfig, REPLAYED] = HeadConfig()
     classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()

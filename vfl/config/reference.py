@@ -5,10 +5,11 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
-from typing import cast
+from typing import cast, get_args
 
-from vfl.config.experiment import ExperimentConfig
-from vfl.settings import Section
+from vfl.config.experiment import ExperimentConfig, MetricName
+from vfl.config.models import ClassifierKind
+from vfl.settings import Section, section_of_values
 
 HEAD = """# Configuration
 
@@ -25,6 +26,18 @@ TYPES = {
     "Probability": "number above 0, up to 1",
     "RatioSchedule": "ratio, `{round: ratio}`, or either by party",
     "RateSchedule": "number, or `{round: number}`",
+    "KeyColumns": "column, or a list of columns",
+    "ClassWeights": "balanced, or `{class: number above 0}`",
+    "ClassifierKind": ", ".join(get_args(ClassifierKind)),
+    "MetricName": ", ".join(get_args(MetricName)),
+    "Address": "HOST:PORT",
+    "Seconds": "number above 0",
+    "dict[str, Any]": "mapping",
+    "dict[str, ColumnKind]": "`{column: number, category or ignore}`",
+    "dict[str, KeyColumns]": "`{owner: column, or a list of columns}`",
+    "dict[str, TableConfig]": "by owner: these settings, or a YAML file that has them",
+    "dict[str, FeatureModelConfig]": "by party: these settings",
+    "dict[str, DeviceConfig]": "by party: these settings",
     "None": "null",
     "int": "whole number",
     "float": "number",
@@ -52,7 +65,10 @@ def _table(section: type[Section], prefix: str) -> list[str]:
 
 
 def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield key, type, default and meaning of the settings of a section and, but for the top, of those within."""
+    """Yield key, type, default and meaning of the settings of a section and, but for the top, of those within.
+
+    NAME stands for the names of a mapping, such as parties.
+    """
     sources = _sources(section)
     for key in section.known_keys():
         inner = _section(section.type_of(key))
@@ -60,6 +76,8 @@ def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, 
             kind, text = sources[key]
             default = section.model_fields[key].get_default(call_default_factory=True)
             yield f"{prefix}{key}", kind, _shown(default, section.model_fields[key].is_required()), text
+            if values := section_of_values(section.type_of(key)):
+                yield from _rows(values, f"{prefix}{key}.NAME.")
         elif prefix:
             yield from _rows(inner, f"{prefix}{key}.")
 

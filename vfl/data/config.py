@@ -14,6 +14,9 @@ from vfl.settings import Fraction, Positive, Section, name_in
 TABLE_KINDS = ("tables", "breast_cancer")
 """Sources of tables: with other defaults than images."""
 
+OF_TABLES = ("tables", "join", "test_share", "test_file", "validation_share")
+"""Settings that no other source has."""
+
 
 class DatasetConfig(Section):
     """Where the samples come from."""
@@ -65,8 +68,16 @@ class DataConfig(Section):
 
     def ignored(self) -> Mapping[str, str]:
         """Return why a setting has no effect beside the others, by its dotted name in this section."""
-        return (
-            {"partition": "tables are not cut, their owners are the parties"}
-            if self.dataset.kind in TABLE_KINDS
-            else {}
-        )
+        kind = self.dataset.kind
+        if kind not in SOURCES.built_in:
+            return {}
+        unused = ["dataset.options"]
+        if kind in TABLE_KINDS:
+            unused += ["dataset.root", "dataset.image_size", *(["tables", "join"] if kind == "breast_cancer" else [])]
+        else:
+            unused += OF_TABLES
+        reasons = dict.fromkeys(unused, f"data.dataset.kind is {kind}")
+        if self.test_file is not None:
+            reasons.setdefault("test_share", "data.test_file names the test samples")
+        of_tables = {"partition": "tables are not cut, their owners are the parties"}
+        return reasons | (of_tables if kind in TABLE_KINDS else {})

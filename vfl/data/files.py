@@ -60,6 +60,8 @@ class Labels:
     """int64 [N], class indices; or float32 [N], amounts"""
     present: Tensor | None = None
     """bool [N, K]: whether each party, in the parties' order, has a row for the sample; None: all have all."""
+    keys: tuple[Sequence[str], ...] = ()
+    """Of a table's test samples, as in `NewSamples`; never part of a file of labels."""
 
     def __post_init__(self) -> None:
         check_ids(self.ids)
@@ -69,7 +71,8 @@ class Labels:
 
     def take(self, order: Tensor) -> "Labels":
         """Return the given rows (int64 [M], no row twice), in the order given."""
-        return Labels(self.ids[order], self.values[order], None if self.present is None else self.present[order])
+        keys = (self.keys[0], *(self.keys[1 + row] for row in order.tolist())) if self.keys else ()
+        return Labels(self.ids[order], self.values[order], None if self.present is None else self.present[order], keys)
 
 
 @dataclass(frozen=True, eq=False)

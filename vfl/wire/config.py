@@ -1,5 +1,6 @@
 """Settings of what travels: ``wire``."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -39,3 +40,12 @@ class WireConfig(Section):
     gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
     options: Annotated[dict[str, Any], SHARED] = Field(default={})
     """Settings of a compressor of another package, which checks them."""
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return what belongs to other compressors, and the rounding where nothing is rounded."""
+        if self.compressor not in COMPRESSORS.built_in:
+            return {}
+        unused = ["options"] if self.compressor == "random_top_k" else ["options", "random_share"]
+        reasons = dict.fromkeys(unused, f"wire.compressor is {self.compressor}")
+        rounds = self.bits is not None or self.gradients.bits is not None
+        return reasons if rounds else reasons | {"rounding": "neither wire.bits nor wire.gradients.bits is given"}

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 from rich.console import Console
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from parties.predict import (
     WhenAbsent,
     check_absent,
     predict,
+    prediction_of,
     scores_of,
     zero_embeddings,
 )
@@ -90,7 +90,7 @@ class PredictionServer:
     ids_N: Tensor
     labels_N: Tensor | None
     keys: tuple[Sequence[str], ...]
-    """Of new rows of tables, as in `NewSamples`; else none."""
+    """Of tables, as in `NewSamples`; else none."""
     present_MK: Tensor | None
     runtime: Runtime
     means: "MeanEmbeddings"
@@ -148,9 +148,7 @@ class PredictionServer:
         scores: dict[str, str] = {}
         if self.labels_N is not None:
             scores = scores_of(joint, probabilities_NC, self.labels_N, absent, self.when_absent)
-        everywhere = torch.ones(len(self.ids_N), dtype=torch.bool)
-        present = {name: everywhere for name in names if name in connections} if self.keys else {}
-        return Prediction(self.ids_N, self.labels_N, probabilities_NC, self.classes, scores, self.keys, present)
+        return prediction_of(joint, probabilities_NC, self.classes, self.labels_N, scores, absent)
 
     def _build(self, connections: dict[str, PartyConnection], session: int) -> JointModel:
         """Return the model as after training, asked about the samples to predict."""
@@ -161,7 +159,7 @@ class PredictionServer:
         server = build_head_server(links, self.labels.train, self.labels.test, self.config, self.runtime)
         server.load_state_dict(self.trained.sections)
         labels_N = unknown_labels(len(self.ids_N)) if self.labels_N is None else self.labels_N
-        return replace(server.joint, samples=Labels(self.ids_N, labels_N, self.present_MK))
+        return replace(server.joint, samples=Labels(self.ids_N, labels_N, self.present_MK, self.keys))
 
 
 class MeanEmbeddings:
@@ -217,12 +215,13 @@ def serve_predictions(
     source = open_source(config)
     held = source.held_labels()
     ids_N, labels_N = held.test.ids, held.test.values
-    keys: tuple[Sequence[str], ...] = ()
+    keys = held.test.keys
     rows = None if data is None else source.own_rows(data)
     if rows is not None:
         ids_N, labels_N, keys = rows.whole.ids, None, rows.keys
     elif data is not None:
         ids_N, labels_N = load_sample_labels(data, len(held.classes))
+        keys = ()
     means = MeanEmbeddings(run_dir, trained)
     if when_absent == "mean":
         means.of(absent)

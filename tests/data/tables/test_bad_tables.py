@@ -9,7 +9,7 @@ import yaml
 
 from vfl.config import parse_config
 from vfl.data.source import open_source
-from vfl.data.tables.cells import TableError
+from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import ColumnKind, read_table
 from vfl.data.tables.describe import describe_table, propose_features, proposed_yaml
 
@@ -62,6 +62,21 @@ def test_a_file_that_is_no_table_is_one_line(tmp_path, content, line):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("header", "separator"),
+    [(" k , a,b ", ","), ('k;"a";b', ";"), ('"k";a;"b, in m, dry"', ";"), ("\ufeffk\ta\tb", "\t"), ("k|a|b", "|")],
+)
+def test_a_header_has_white_space_quotes_and_any_separator(tmp_path, header, separator):
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join([header, separator.join("123"), separator.join("45x"), ""]))
+    *names, last = column_names(path)
+    table = read_table(path, {"a": "number", last: "category"}, [("k",)])
+    assert (names, last) == (["k", "a"], "b, in m, dry" if "dry" in header else "b")
+    assert table.columns["a"].values.tolist() == [2.0, 5.0]
+    assert table.columns[last].names == ("3", "x")
+    assert table.keys[("k",)].to_pylist() == ["1", "4"]
+
+
 def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(TableError, match="cannot be read"):
@@ -96,7 +111,7 @@ def changed(rows, column, value):
         (changed(BANK, 2, lambda _: "yes"), SHOP, {}, "label column 'y': has one value only in the training samples"),
         (changed(BANK, 2, lambda i: "" if i == 5 else i % 2), SHOP, {}, "label column 'y', row 7: is missing"),
         (changed(BANK, 1, lambda _: ""), SHOP, {"bank": {"features": {"a": "number"}}}, "'a': has no value in the tr"),
-        (changed(BANK, 1, lambda _: 3), SHOP, {}, "no column looks like a feature"),
+        (changed(BANK, 1, lambda _: 3), SHOP, {}, r"no column looks like a feature \('a' is constant\); name some"),
         (changed(BANK, 1, lambda i: BANK[1 + i][2]), SHOP, {}, "column 'a' is the label 'y' under another name"),
         (BANK, SHOP, {"bank": {"features": {"y": "category"}}}, "column 'y' is the label, or has its"),
         (BANK, [("k", "y"), *SHOP[1:]], {}, "shop.csv: column 'y' is the label, or has its name"),
@@ -156,6 +171,20 @@ def test_a_look_at_a_table_proposes_what_its_columns_are(tmp_path):
     assert [line.split("'")[1] for line in lines] == ["row", "flat", "day", "note"]
     colour = {each.name: each for each in describe_table(path)}["colour"]
     assert (colour.missing, colour.distinct, colour.range) == (26, "1", "red")
+
+
+@pytest.mark.parametrize("cell", ["{0},{1}", "1.2{1}{0},{1}", "{0}{1},000", "-{0},5"])
+def test_numbers_with_a_comma_are_no_categories_in_silence(tmp_path, cell):
+    path = tmp_path / "t.csv"
+    path.write_text("k;a\n" + "".join(f"{row};{cell.format(row % 3 + 1, row % 10)}\n" for row in range(60)))
+    (summary,) = describe_table(path, ["a"])
+    assert summary.proposal() == ("ignore", "holds numbers with a comma: write 1234.5 for 1.234,5 or 1,234.5")
+
+
+def test_a_number_beyond_all_is_counted_as_no_finite_one(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("k,a\n" + "".join(f"{row},{row / 3 if row else '1e400'}\n" for row in range(40)))
+    assert describe_table(path, ["a"])[0].proposal() == ("number", "has 1 cells that are no finite number")
 
 
 def test_ten_thousand_categories_are_no_feature(tmp_path):

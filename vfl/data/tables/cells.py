@@ -102,7 +102,8 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iter
         bad_rows.append(row)
         return "error"
 
-    separator = max(SEPARATORS, key=header.count)
+    unquoted = "".join(header.split('"')[::2])
+    separator = max(SEPARATORS, key=unquoted.count)
     options = {
         "read_options": pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),  # threads do not count rows
         "parse_options": pa_csv.ParseOptions(
@@ -112,11 +113,11 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iter
     compression = "gzip" if start.startswith(b"\x1f\x8b") else None
     try:
         names = _names(path, compression, options)
-        wanted = _wanted(path, names, columns)
+        wanted = {name: names[name] for name in _wanted(path, [*names], columns)}
         # As bytes: pyarrow would not say in which row text is not UTF-8.
         convert = pa_csv.ConvertOptions(
-            column_types=dict.fromkeys(wanted, pa.binary()),
-            include_columns=wanted,
+            column_types=dict.fromkeys(wanted.values(), pa.binary()),
+            include_columns=[*wanted.values()],
         )
         with pa.input_stream(str(path), compression=compression) as stream:
             yield from _csv_rows(path, pa_csv.open_csv(stream, convert_options=convert, **options), wanted)
@@ -129,11 +130,11 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iter
         ) from None
 
 
-def _csv_rows(path: Path, reader: Any, wanted: Sequence[str]) -> Iterator[Block]:
+def _csv_rows(path: Path, reader: Any, wanted: Mapping[str, str]) -> Iterator[Block]:
     row = 2
     for batch in reader:
         if batch.num_rows:
-            yield Block(row, {name: _decoded(path, name, row, batch.column(name)) for name in wanted})
+            yield Block(row, {name: _decoded(path, name, row, batch.column(raw)) for name, raw in wanted.items()})
         row += batch.num_rows
     if row == 2:
         raise TableError(f"{path}: holds no row below its header")
@@ -153,11 +154,13 @@ def _header(path: Path, *, gzipped: bool) -> str:
         raise TableError(f"{path}: row 1, the header, is not UTF-8 text; convert the file") from None
 
 
-def _names(path: Path, compression: str | None, options: Mapping[str, Any]) -> list[str]:
+def _names(path: Path, compression: str | None, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the columns' names without the white space around them, and as they stand in the header."""
     with pa.input_stream(str(path), compression=compression) as stream:
-        names: list[str] = pa_csv.open_csv(stream, **options).schema.names
+        raw: list[str] = pa_csv.open_csv(stream, **options).schema.names
+    names = [name.strip() for name in raw]
     _check_names(path, names)
-    return names
+    return dict(zip(names, raw, strict=True))
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:

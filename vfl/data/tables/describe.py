@@ -21,10 +21,13 @@ MOST_VALUES = 10_000
 """Different values that are counted; a column of text with more has no use as a category."""
 MOSTLY = 0.95
 """Share of numbers from which a column counts as numbers; other cells in it are then errors."""
+SHOWN = 3
+"""Columns that an error names."""
 FEW_ROWS = 20
 """Of fewer rows nothing is guessed but types: they are too few to tell a key."""
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+WITH_COMMA = r"^[+-]?[\d. ]*\d,\d+$"
 DATE = r"^(\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}([T ].*)?)$"
 KEY_NAME = re.compile(r"(^|[\W_])(id|key|uuid)$|(?<=[a-z])(Id|ID)$|^ID$", re.IGNORECASE)
 
@@ -38,6 +41,8 @@ class ColumnSummary:
     missing: int = 0
     numbers: int = 0
     dates: int = 0
+    commas: int = 0
+    """Numbers with a decimal comma, or one between thousands."""
     low: float = math.inf
     high: float = -math.inf
     whole: bool = True
@@ -72,7 +77,8 @@ class ColumnSummary:
         others = pc.and_(pc.invert(is_number), cells.is_valid())
         if not pc.any(others).as_py():
             return
-        self.dates += pc.sum(pc.fill_null(pc.match_substring_regex(cells, DATE), False)).as_py()
+        self.dates += _matching(cells, DATE)
+        self.commas += _matching(cells, WITH_COMMA)
         if not self.first_text:
             index = others.index(True).as_py()
             self.first_text = f"{cells[index].as_py()[:40]!r} in row {block.row(index)}"
@@ -102,13 +108,16 @@ class ColumnSummary:
             return "ignore", "is constant"
         if self.dates >= MOSTLY * present:
             return "ignore", "holds dates: make numbers of what matters in them (hour, weekday, days since)"
+        if not self._numeric and self.commas and self.commas + self.numbers >= MOSTLY * present:
+            return "ignore", "holds numbers with a comma: write 1234.5 for 1.234,5 or 1,234.5"
         if self.looks_like_key():
             return "ignore", "looks like a key"
         if not self._numeric:
             many = len(self.values) > max(FEW_ROWS, present // 2) or len(self.values) > MOST_VALUES
             return ("ignore", "has too many different values for a category") if many else ("category", "")
         wrong = present - self.numbers
-        return "number", f"{wrong} values are no number (first {self.first_text})" if wrong else ""
+        first = f" (first {self.first_text})" if self.first_text else ""
+        return "number", f"has {wrong} cells that are no finite number{first}" if wrong else ""
 
     def looks_like_key(self) -> bool:
         """Whether nearly every row has a value of its own, and it is a row number, text, or named as a key."""
@@ -146,7 +155,8 @@ def propose_features(path: Path, left_out: Sequence[str]) -> tuple[dict[str, Col
         if warning
     ]
     if all(kind == "ignore" for kind in kinds.values()):
-        raise TableError(f"{path}: no column looks like a feature; name them under features")
+        why = "; ".join(f"{name!r} {warning}" for name, (_, warning) in [*proposals.items()][:SHOWN])
+        raise TableError(f"{path}: no column looks like a feature ({why or 'there is none'}); name some in features")
     return kinds, lines
 
 
@@ -171,6 +181,10 @@ def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary], folder: Path, 
         note = " ".join(f"{seen}; {warning}".rstrip("; ").split())
         lines.append(f"  {json.dumps(each.name, ensure_ascii=False)}: {kind}   # {note}")
     return "\n".join(lines) + "\n"
+
+
+def _matching(cells: Column, pattern: str) -> int:
+    return pc.sum(pc.fill_null(pc.match_substring_regex(cells, pattern), False)).as_py()
 
 
 def _taken(kind: ColumnKind) -> str:

@@ -81,6 +81,8 @@ class TablePreparation(Preparation):
                 "categories": [{"column": name, "known": hashes.tolist()} for name, hashes in known],
                 "hash": "first 63 bits of BLAKE2b (8 bytes, big-endian) of the value's UTF-8 text; -1 where missing",
                 "code": "1 + place in known, 0 for all other values",
+                "row": "(value - mean) / std of each number, 0 where missing; 1 where missing, else 0, of each "
+                "number with an indicator; the code of each category",
             },
             indent=2,
         )

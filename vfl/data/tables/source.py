@@ -22,13 +22,13 @@ from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, Preparation, Source, Split
-from vfl.data.tables.arrow import Column
+from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import ColumnKind, Table, read_table
 from vfl.data.tables.config import table_of, table_owners
 from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Joined, join, matched, split_rows
-from vfl.data.tables.keys import Rows, key_cells, keys_of, read_test_keys
+from vfl.data.tables.keys import Rows, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import read_labels, refuse_copies
 from vfl.data.tables.preparation import TablePreparation
 from vfl.data.tables.rows import check_columns, gaps_of, raw_samples
@@ -206,8 +206,13 @@ class Tables(Source):
             if len(values[part].unique()) < 2:
                 where = f"{table.path}: label column {name!r}"
                 raise TableError(f"{where}: has one value only in the {split} samples; it needs two or more")
-        held = (Labels(ids[part], values[part], self._present(joined, part)) for part in (train, test))
-        return LabelData(classes, *held)
+        key = key_of(self.data.tables[self.leader])
+        keys = (key, *key_cells(table.keys[key].take(pa.array(rows[test]))))
+        return LabelData(
+            classes,
+            Labels(ids[train], values[train], self._present(joined, train)),
+            Labels(ids[test], values[test], self._present(joined, test), keys),
+        )
 
     def _present(self, joined: Joined, part: Rows) -> Tensor | None:
         """Return which of some samples each owner has a row for, bool [N, O]; None where all have all."""
