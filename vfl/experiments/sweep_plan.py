@@ -135,7 +135,10 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     names = [folder_name(point) for point in points]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"{path}: {names.count(name)} runs have the settings {name}; write each only once")
+            raise ConfigError(
+                f"{path}: {names.count(name)} runs have the folder {name}; "
+                "write each only once, and where keys end alike, all of them in every entry of list"
+            )
     return Sweep(file.name, base, points, None, file.resources)
 
 
