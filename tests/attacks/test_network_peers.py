@@ -24,6 +24,7 @@ from parties.remote.party.inbox import MOST_WAITING, Inbox, Order, Over
 from parties.remote.server import hub as hub_module
 from parties.remote.server.hub import Hub
 from parties.remote.supervisor import free_port
+from parties.remote.tls import diagnosis
 from parties.remote.tls.certificates import Authority, Owner, key_pem, new_key, peer
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.lists import Lists
@@ -172,12 +173,15 @@ def test_without_an_audit_log_nobody_joins_but_is_lost_all_the_same(authority: A
     def note(event: str, peer: object, detail: str = "") -> None:
         noted.append(event)
         if noted != ["joined", "joined"]:
-            raise OSError(errno.EMFILE, "Too many open files")
+            raise OSError(errno.EMFILE, "Too many open files", "audit.jsonl")
 
+    heard: list[str] = []
     with listening(authority, tmp_path) as (hub, network):
         monkeypatch.setattr(hub.audit, "note", note)
-        with dialling(network, made(authority, "party_1")) as dialer:
+        tls = made(authority, "party_1")
+        with Dialer(hello, network, tls, log=heard.append) as dialer:
             assert welcomed(dialer), "by the second dial"
+            assert not any("audit" in line for line in heard), "the server's files are its own business"
             connection = hub.wait_for(("party_1",), LIMIT_S)["party_1"]
             answer = connection.order(Envelope(save={}))
         with pytest.raises(PeerLost, match="party_1 is lost: "):
@@ -205,6 +209,33 @@ def test_a_party_that_says_for_ever_that_it_leaves_is_answered_once(authority: A
     with listening(authority, tmp_path) as (hub, network):
         hub.on_leaving = lambda name: hub.say_goodbye((name,), exit_code=130, reason="left")
         assert asyncio.run(leave(network.listen)) == ["welcome", "goodbye", "refusal"]
+
+
+def test_a_peer_that_does_not_take_its_refusal_is_no_traceback(authority, tmp_path, monkeypatch, capfd):
+    """Its window is 0: neither the refusal nor gRPC's status can be written. Frames of HTTP/2 by RFC 9113."""
+    monkeypatch.setattr(hub_module, "LAST_WORD_S", 0.2)
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+
+    fields = {":method": "POST", ":scheme": "https", ":path": "/lvfl.Federation/Join", ":authority": "server"}
+    fields |= {"te": "trailers", "content-type": "application/grpc"}
+    literal = b"".join(
+        b"\0%c%b%c%b" % (len(key), key.encode(), len(text), text.encode()) for key, text in fields.items()
+    )
+    strange = hello("nobody").SerializeToString()
+    no_window, headers = frame(4, 0, 0, bytes((0, 4, 0, 0, 0, 0))), frame(1, 4, 1, literal)
+    data = frame(0, 0, 1, b"\0" + len(strange).to_bytes(4) + strange)
+    with listening(authority, tmp_path) as (hub, network):
+        host, _, port = network.listen.rpartition(":")
+        with (
+            socket.create_connection((host, int(port)), LIMIT_S) as plain,
+            diagnosis._context(made(authority, "party_1")).wrap_socket(plain, server_hostname="server") as secured,
+        ):
+            secured.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + no_window + headers + data)
+            while not (tmp_path / "audit.jsonl").exists() or +hub._streams:
+                time.sleep(0.05)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_third_stream_and_a_stream_without_hello(authority: Authority, tmp_path: Path, monkeypatch):

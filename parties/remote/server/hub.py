@@ -4,6 +4,7 @@ import asyncio
 import resource
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -169,15 +170,22 @@ class Hub:
         name = "" if caller is None else caller.name
         self._streams[name] += 1
         try:
+            await self._serve_or_refuse(pipe, caller)
+        except OSError as error:  # such as a full disk: whose is not the peer's business, it is hung up on
+            self.tell(f"a stream of {name or 'a party'} ends, for this server's own reason: {error}")
+        finally:
+            self._streams[name] -= 1
+
+    async def _serve_or_refuse(self, pipe: Pipe, caller: Peer | None) -> None:
+        try:
             await self._serve_one(pipe, caller)
         except JoinRefused as refused:
             reason = plain(str(refused))
             self.tell(f"refused to let a party in: {reason}")
             self.audit.note("refused", caller or Peer(""), reason)
-            async with asyncio.timeout(LAST_WORD_S):
-                await pipe.write(refusal(reason, again=refused.again).SerializeToString())
-        finally:
-            self._streams[name] -= 1
+            with suppress(TimeoutError):  # of a peer that does not read
+                async with asyncio.timeout(LAST_WORD_S):
+                    await pipe.write(refusal(reason, again=refused.again).SerializeToString())
 
     async def _serve_one(self, pipe: Pipe, caller: Peer | None) -> None:
         """Serve one stream. Raises JoinRefused."""
