@@ -63,12 +63,25 @@ def test_a_run_is_what_the_command_leaves(told: dict[str, Any], folder: Path):
     assert run.config.training.rounds == len(run.metrics) == 2
     assert run.predict().shape == (40, 10)
     assert (run.predict().argmax(axis=1)).dtype.kind == "i"
+    with pytest.raises(vfl.ConfigError, match=r"^samples: needs images uint8 \[N, 1, 32, 32\], got .* \[3, 8, 8\]$"):
+        run.predict(np.zeros((3, 8, 8), np.uint8))
+    with pytest.raises(ValueError, match=r"none\.npz cannot be read"):
+        run.predict("none.npz")
+
+
+def test_what_is_no_run_is_one_line(tmp_path: Path):
+    with pytest.raises(vfl.ConfigError, match="none: holds no run; name a folder of"):
+        vfl.Run(tmp_path / "none")
+    with pytest.raises(vfl.ConfigError, match="runs: there are none"):
+        vfl.report([], tmp_path / "page.html")
 
 
 @pytest.mark.parametrize(
     ("ratios", "line"),
     [
         ({"party_9": (0.0, 0.0)}, "ratios: no party is called 'party_9'; did you mean 'party_"),
+        ({"party_1": 0.3}, "ratios: must return {party: (alpha, beta)}, returned {'party_1': 0.3}"),
+        (None, "ratios: must return {party: (alpha, beta)}, returned None"),
         ({"party_1": (1.0, 0.0)}, "1.0 is outside [0, 1): it is the removed fraction, 0 removes nothing"),
     ],
 )

@@ -28,10 +28,12 @@ Choose = Callable[[int, Metrics], Mapping[str, tuple[float, float]]]
 
 
 class Run:
-    """A finished training in its folder."""
+    """A finished training in its folder. Raises ValueError for a folder without a run."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).resolve()
+        if not (self.folder / "config.yaml").exists():
+            raise ConfigError(f"{folder}: holds no run; name a folder of vfl.train or lvfl train")
 
     @cached_property
     def config(self) -> ExperimentConfig:
@@ -48,7 +50,7 @@ class Run:
         """What was reached and what it cost, as in ``summary.json``."""
         return read_summary(self.folder)
 
-    def predict(self, samples: ArrayLike | Path | None = None) -> NDArray[np.float32]:
+    def predict(self, samples: ArrayLike | str | Path | None = None) -> NDArray[np.float32]:
         """Return class probabilities [N, C].
 
         Args:
@@ -60,12 +62,15 @@ class Run:
         predict = MODES.load(self.config.mode).predict
         if predict is None:
             raise ConfigError(f"{self.folder}: mode is {self.config.mode}; only a vertical run predicts")
-        if samples is None or isinstance(samples, Path):
-            return predict(self.folder, samples)
+        if samples is None or isinstance(samples, str | Path):
+            return predict(self.folder, None if samples is None else Path(samples))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "samples.npz"
             np.savez(file, images=np.asarray(samples))
-            return predict(self.folder, file)
+            try:
+                return predict(self.folder, file)
+            except ValueError as error:
+                raise ConfigError(str(error).replace(f"--data: {file}", "samples:")) from None
 
 
 def train(
@@ -108,6 +113,8 @@ def train(
 
 def report(runs: Sequence[Run], file: str | Path) -> None:
     """Write a page that compares finished runs: an HTML file that opens offline. Raises ValueError where it cannot."""
+    if not runs:
+        raise ConfigError("runs: there are none to report on")
     write_page(load_runs([run.folder for run in runs], runs[0].folder), Path(file))
 
 
@@ -134,7 +141,12 @@ class _Chooser(Callback):
         """Return the ratios of a round by party."""
         parties = self.config.parties
         chosen: dict[str, Ratios] = {}
-        for name, (alpha, beta) in self.choose(round_index, self.metrics).items():
+        given = self.choose(round_index, self.metrics)
+        try:
+            pairs = {name: (float(alpha), float(beta)) for name, (alpha, beta) in given.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise ConfigError(f"ratios: must return {{party: (alpha, beta)}}, returned {given!r}") from None
+        for name, (alpha, beta) in pairs.items():
             if name not in parties:
                 raise ConfigError(f"ratios: no party is called {name!r}{nearest(name, parties)}")
             chosen[name] = Ratios(check_ratio(alpha), check_ratio(beta))

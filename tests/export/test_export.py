@@ -7,7 +7,9 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -17,6 +19,7 @@ from models.features import ModelSpec, TableFeatures
 from models.small_map import SmallMapConv2d
 from models.table import TableMLP
 from parties.export import export_run
+from parties.export_card import card_text
 from parties.predict import predict
 from parties.remote.party.worker import SECTION
 from parties.trained import load_run, load_trained
@@ -132,6 +135,38 @@ def test_the_cards_code_predicts_raw_images_as_the_run_does(
     monkeypatch.chdir(run_dir / "export")
     exec(code, names)
     assert names["predicted"].tolist() == [str(each) for each in predict(trained.server.joint).argmax(dim=1).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("settings", "scores", "predicted"),
+    [
+        ({"threshold": 0.3}, [[0.8, 0.0], [0.9, 0.0], [0.0, 5.0]], ["yes", "no", "yes"]),
+        ({"threshold": 0.5}, [[0.8, 0.0], [0.0, 0.1]], ["no", "yes"]),
+        ({"classes": [], "label": {"mean": 100.0, "std": 2.0}}, [[0.0], [-3.0]], [100.0, 94.0]),
+    ],
+)
+def test_the_cards_code_applies_threshold_and_the_labels_unit(
+    exported: tuple[Path, int], monkeypatch: pytest.MonkeyPatch, settings, scores, predicted
+):
+    """sigmoid(-0.8) = 0.31, sigmoid(-0.9) = 0.29."""
+    run_dir, _ = exported
+    card = json.loads((run_dir / "export" / "card.json").read_text())
+    text = card_text(card | {"classes": ["no", "yes"], "blocks": None} | settings)
+
+    class Session:
+        def __init__(self, _file: str) -> None:
+            pass
+
+        def get_inputs(self):
+            return []
+
+        def run(self, _outputs, _inputs):
+            return [np.array(scores, np.float32)]
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=Session))
+    names = {"parts": [[], []]}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    assert names["predicted"].tolist() == predicted
 
 
 def test_a_party_exports_its_own_model_from_its_own_folder(exported: tuple[Path, int], tmp_path: Path):

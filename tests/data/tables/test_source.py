@@ -147,11 +147,23 @@ def test_what_is_exported_of_the_preparation_prepares_the_same_rows(tmp_path):
         assert torch.equal(preparation.apply(part.test).features, by_hand)
 
 
+def check_predictions_of_the_test(folder):
+    """The test samples by the airline's keys, with its labels, and the class that the threshold chooses."""
+    with pytest.warns(UserWarning, match="dropped"):
+        heading, *rows = predict_in_process(folder / "run", None, ["weather"], "zeros").rows()
+    flights = {line.split(",")[0]: line.split(",")[5] for line in (folder / "airline.csv").read_text().splitlines()}
+    assert heading == ["flight", "label", "prediction", "probability", "p_no", "p_yes", "owners"]
+    assert [row[1] for row in rows] == [flights[row[0]] for row in rows]
+    assert [row[2] for row in rows] == ["yes" if float(row[5]) >= 0.3 else "no" for row in rows]
+    assert {row[6] for row in rows} == {"airline+register"}
+
+
 @pytest.mark.filterwarnings("ignore:data.tables")
 @pytest.mark.parametrize("cell", ["storm", "inf"])
 def test_a_bad_table_leaves_no_run_and_no_half_written_prediction(tmp_path, cell):
-    config = experiment(tmp_path)
+    config = experiment(tmp_path, evaluation={"threshold": 0.3})
     run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
+    check_predictions_of_the_test(tmp_path)
     weather, bad = tmp_path / "weather.csv", tmp_path / "bad.csv"
     good = weather.read_text()
     for path in (weather, bad):
