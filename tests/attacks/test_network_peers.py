@@ -211,6 +211,23 @@ def test_a_party_that_says_for_ever_that_it_leaves_is_answered_once(authority: A
         assert asyncio.run(leave(network.listen)) == ["welcome", "goodbye", "refusal"]
 
 
+def test_a_partys_refusal_is_noted_as_one_and_in_short(authority: Authority, tmp_path: Path):
+    async def refuse(address: str) -> None:
+        channel = open_channel(address, made(authority, "party_1"))
+        call = open_stream(channel)
+        for message in (hello(), Envelope(version=2, refusal={"reason": "never\n" * 1000})):
+            await call.write(message.SerializeToString())
+        while not is_end(await call.read()):
+            pass
+        await channel.close()
+
+    with listening(authority, tmp_path) as (_hub, network):
+        asyncio.run(refuse(network.listen))
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["joined", "refused", "lost"]
+    assert [len(line["detail"]) for line in lines[:2]] == [0, 300]
+
+
 def test_a_peer_that_does_not_take_its_refusal_is_no_traceback(authority, tmp_path, monkeypatch, capfd):
     """Its window is 0: neither the refusal nor gRPC's status can be written. Frames of HTTP/2 by RFC 9113."""
     monkeypatch.setattr(hub_module, "LAST_WORD_S", 0.2)

@@ -43,8 +43,8 @@ STREAMS_PER_OWNER = 2
 RESERVED_FILES = 256
 """Descriptors that no connection may take: for checkpoints, logs, sockets of this machine."""
 MOST_CONNECTIONS = 4096
-AUDITED = ("saved", "leaving", "refusal")
-"""What of a joined party's messages is noted."""
+AUDITED = {"saved": "saved", "leaving": "leaving", "refusal": "refused"}
+"""What of a joined party's messages is noted, and as which event."""
 FAREWELL_S = 10.0
 """How long the parties may take to hang up at the end."""
 
@@ -257,8 +257,8 @@ class Hub:
 
         def receive(parcel: Parcel) -> None:
             connection.receive(parcel)
-            if (kind := kind_of(parcel.envelope)) in AUDITED:
-                self.audit.note(kind, party, parcel.envelope.refusal.reason)
+            if event := AUDITED.get(kind_of(parcel.envelope)):
+                self.audit.note(event, party, plain(parcel.envelope.refusal.reason))
 
         def on_beat() -> None:
             connection.check_pace()
