@@ -221,8 +221,12 @@ def test_a_partys_refusal_is_noted_as_one_and_in_short(authority: Authority, tmp
             pass
         await channel.close()
 
-    with listening(authority, tmp_path) as (_hub, network):
+    said: list[str] = []
+    with listening(authority, tmp_path) as (hub, network):
+        hub.tell = said.append
         asyncio.run(refuse(network.listen))
+    assert said[0] == "party_1 joined"
+    assert said[1].startswith("party_1 is lost: "), "also while no training needs it"
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["joined", "refused", "lost"]
     assert [len(line["detail"]) for line in lines[:2]] == [0, 300]

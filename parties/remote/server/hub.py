@@ -285,6 +285,8 @@ class Hub:
                 del self._connections[name]
             self._changed.notify_all()
         if was_here:  # noted last: where no file can be written, it is lost all the same
+            if not connection.session:  # else the training tells, when it next needs the party
+                self.tell(str(lost))
             self.audit.note("lost", party, ended.reason)
 
     def _welcome(self, name: str) -> Envelope:
