@@ -318,7 +318,7 @@ async def _first(pipe: Pipe) -> Envelope:
         async with asyncio.timeout(HELLO_LIMIT_S):  # asyncio.wait_for of 3.11 may lose a cancellation
             data = await pipe.read()
     except TimeoutError:
-        raise JoinRefused(f"no hello within {HELLO_LIMIT_S:g} s") from None
+        raise JoinRefused(f"no hello within {HELLO_LIMIT_S:g} s", again=True) from None
     if is_end(data):
         raise JoinRefused("the stream ended before its hello")
     try:
