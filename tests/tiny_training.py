@@ -1,0 +1,67 @@
+"""What the tests of lvfl train share: a tiny experiment, how the command ended, what lies in its folder."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "train.py"
+TINY = {
+    "name": "tiny",
+    "seed": 3,
+    "threads": 1,
+    "data": {"train_samples": 48, "test_samples": 40, "partition": {"rows": 1, "columns": 2}},
+    "models": {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}},
+    "training": {"rounds": 4, "steps_per_round": 2, "batch_size": 16, "optimizer": {"learning_rate": 0.05}},
+    "lightweighting": {"alpha": {1: 0.2, 3: 0.5}, "beta": 0.5},
+    "checkpoint": {"every": 1},
+}
+QUICK = ("training.rounds=1", "training.steps_per_round=1", "data.partition.columns=1", "models.feature.kind=mlp")
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line on stderr of a command that could not do what was asked."""
+        assert self.code == 2, self
+        assert self.err.startswith("error: "), self
+        assert self.err.endswith("\n"), self
+        assert len(self.err.splitlines()) == 1, self
+        return self.err.removeprefix("error: ").rstrip("\n")
+
+
+Train = Callable[..., Ended]
+
+
+def summary_of(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+def rows_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def timeless(values: Any) -> Any:
+    """Values without the seconds."""
+    if isinstance(values, list):
+        return [timeless(value) for value in values]
+    if not isinstance(values, dict):
+        return values
+    return {
+        key: timeless(value) for key, value in values.items() if not key.startswith(("train_time_s", "wall_time_s"))
+    }
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def damage(checkpoint: Path) -> None:
+    path = checkpoint / "server.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
