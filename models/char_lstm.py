@@ -5,6 +5,8 @@ Shapes: B samples, T characters, H hidden values, V characters in the vocabulary
 
 from torch import Tensor, nn
 
+from models.features import ClassifierSpec
+
 EMBEDDING = 8
 """Width of a character's embedding (McMahan et al. 2017, section 3)."""
 HIDDEN = 128
@@ -36,3 +38,10 @@ class EveryCharLSTM(NextCharLSTM):
     def forward(self, characters_BT: Tensor) -> Tensor:
         """Logits [B, V, T] of the character after each one."""
         return self.output(self.states(characters_BT)).transpose(1, 2)
+
+
+def char_lstm(spec: ClassifierSpec) -> NextCharLSTM:
+    """Return the one that predicts as many characters as a label has. Raises ValueError for samples of no text."""
+    if len(spec.input_shape) != 1:
+        raise ValueError(f"classifier: char_lstm reads text, not samples of shape {list(spec.input_shape)}")
+    return EveryCharLSTM(spec.classes) if spec.label_shape else NextCharLSTM(spec.classes)

@@ -1,92 +1,48 @@
-"""The classifiers that a horizontal experiment can name: one model for all clients, from samples to logits."""
+"""Classifiers that are feature models or layers used whole; each is a function of a `ClassifierSpec`.
 
-import difflib
-from collections.abc import Callable
-from typing import cast
+Shapes: B samples, C channels, H x W pixels, L classes.
+"""
+
+import math
 
 from torch import nn
 
-from models.char_lstm import EveryCharLSTM, NextCharLSTM
 from models.convolution import ConvolutionalFeatures, plain_convolution
-from models.features import Features, ModelSpec
+from models.features import ClassifierSpec, Features, ModelSpec
 from models.mlp import MLP
-from models.pooled_cnn import lenet, mcmahan_cnn, six_layer_cnn, tsfl_cnn
-from models.resnet import Norm, ResNet18, group_norm
+from models.resnet import ResNet18, group_norm
 from models.vgg import VGG_BLOCKS
 
 MLP_HIDDEN = (400,)
 """Hidden nodes of `mlp` (FedLGA, section V-A)."""
 
-ImageShape = tuple[int, int, int]
-"""Channels, height and width."""
+
+def logistic(spec: ClassifierSpec) -> MLP:
+    """One linear map of the pixels: [B, C, H, W] -> [B, L]."""
+    return MLP(math.prod(spec.image_shape), (), spec.classes)
 
 
-def _logistic(input_shape: ImageShape, classes: int) -> nn.Module:
-    channels, height, width = input_shape
-    return MLP(channels * height * width, (), classes)
+def mlp(spec: ClassifierSpec) -> MLP:
+    """One hidden layer: [B, C, H, W] -> [B, L]."""
+    return MLP(math.prod(spec.image_shape), MLP_HIDDEN, spec.classes)
 
 
-def _mlp(input_shape: ImageShape, classes: int) -> nn.Module:
-    channels, height, width = input_shape
-    return MLP(channels * height * width, MLP_HIDDEN, classes)
+def vgg11(spec: ClassifierSpec, *, batch_norm: bool = False) -> ConvolutionalFeatures:
+    """Of VGG's three linear layers one is left, as is usual for 32 pixels: its embedding is the logits [B, L]."""
+    features = ModelSpec(Features("images", spec.image_shape), spec.classes, batch_norm=batch_norm)
+    return ConvolutionalFeatures(VGG_BLOCKS[11], features, plain_convolution)
 
 
-def _vgg11(batch_norm: bool) -> Callable[[ImageShape, int], nn.Module]:
-    """Of VGG's three linear layers one is left, as is usual for 32 pixels: its embedding is the logits."""
-
-    def build(input_shape: ImageShape, classes: int) -> nn.Module:
-        spec = ModelSpec(Features("images", input_shape), classes, batch_norm=batch_norm)
-        return ConvolutionalFeatures(VGG_BLOCKS[11], spec, plain_convolution)
-
-    return build
+def vgg11_bn(spec: ClassifierSpec) -> ConvolutionalFeatures:
+    """As `vgg11`, with BatchNorm after every convolution."""
+    return vgg11(spec, batch_norm=True)
 
 
-def _resnet18(norm: Norm) -> Callable[[ImageShape, int], nn.Module]:
-    return lambda input_shape, classes: ResNet18(input_shape[0], classes, norm)
+def resnet18(spec: ClassifierSpec) -> ResNet18:
+    """ResNet-18 with BatchNorm: [B, C, H, W] -> [B, L]."""
+    return ResNet18(spec.image_shape[0], spec.classes, nn.BatchNorm2d)
 
 
-IMAGE_CLASSIFIERS: dict[str, Callable[[ImageShape, int], nn.Module]] = {
-    "logistic": _logistic,
-    "mlp": _mlp,
-    "lenet": lenet,
-    "cnn_tsfl": tsfl_cnn,
-    "cnn_six_layer": six_layer_cnn,
-    "cnn_mcmahan": mcmahan_cnn,
-    "vgg11": _vgg11(batch_norm=False),
-    "vgg11_bn": _vgg11(batch_norm=True),
-    "resnet18": _resnet18(nn.BatchNorm2d),
-    "resnet18_gn": _resnet18(group_norm),
-}
-"""(input shape, classes) -> model [B, C, H, W] -> [B, classes]."""
-
-TEXT_CLASSIFIERS = ("char_lstm",)
-
-
-def build_classifier(
-    kind: str, *, input_shape: tuple[int, ...], classes: int, label_shape: tuple[int, ...] = ()
-) -> nn.Module:
-    """A freshly initialized classifier whose output cross_entropy takes beside the labels.
-
-    input_shape: of one sample, (C, H, W) of images or (T,) of text. classes: of text, the size of the vocabulary.
-    label_shape: of one sample's label, () for a class, (T,) for text with a label per character: then logits are
-    [B, classes, T] instead of [B, classes].
-
-    Its weights are drawn from torch's global generator. Raises ValueError for an unknown kind, a kind that does not
-    fit the samples, images too small for it, or a size below 1.
-    """
-    kinds = (*IMAGE_CLASSIFIERS, *TEXT_CLASSIFIERS)
-    if kind not in kinds:
-        near = difflib.get_close_matches(kind, kinds, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"classifier kind: there is no {kind!r}{hint}; choose one of {', '.join(kinds)}")
-    if min(*input_shape, classes) < 1:
-        raise ValueError(f"classifier: every size must be at least 1, got {[*input_shape, classes]}")
-    fitting = tuple(IMAGE_CLASSIFIERS) if len(input_shape) == 3 else TEXT_CLASSIFIERS
-    if kind not in fitting:
-        raise ValueError(
-            f"classifier kind: {kind!r} does not fit samples of shape {list(input_shape)}; choose one of "
-            f"{', '.join(fitting)}"
-        )
-    if kind in TEXT_CLASSIFIERS:
-        return EveryCharLSTM(classes) if label_shape else NextCharLSTM(classes)
-    return IMAGE_CLASSIFIERS[kind](cast(ImageShape, input_shape), classes)
+def resnet18_gn(spec: ClassifierSpec) -> ResNet18:
+    """ResNet-18 with GroupNorm: [B, C, H, W] -> [B, L]."""
+    return ResNet18(spec.image_shape[0], spec.classes, group_norm)

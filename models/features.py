@@ -1,4 +1,4 @@
-"""What a party's features are, and from what its feature model is built."""
+"""What features are, and from what models are built: a party's feature model, a classifier of whole samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,3 +50,26 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if self.embedding_size < 1:
             raise ValueError(f"embedding_size: expected at least 1, got {self.embedding_size}")
+
+
+@dataclass(frozen=True)
+class ClassifierSpec:
+    """Everything that a classifier is built from. Raises ValueError for a size below 1."""
+
+    input_shape: tuple[int, ...]
+    """Of one sample: (C, H, W) of images, (T,) of text."""
+    classes: int
+    """Width of the logits, which cross_entropy takes beside the labels; of text the size of the vocabulary."""
+    label_shape: tuple[int, ...] = ()
+    """Of one sample's label: () for a class; (T,) for a label per character, whose logits are [B, classes, T]."""
+
+    def __post_init__(self) -> None:
+        if min(*self.input_shape, self.classes) < 1:
+            raise ValueError(f"classifier: every size must be at least 1, got {[*self.input_shape, self.classes]}")
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width. Raises ValueError for samples that are no images."""
+        if len(self.input_shape) != 3:
+            raise ValueError(f"classifier: this one reads images, not samples of shape {list(self.input_shape)}")
+        return self.input_shape

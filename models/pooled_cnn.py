@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from models.convolution import ConvolutionalFeatures, plain_convolution
-from models.features import Features, ModelSpec
+from models.features import ClassifierSpec, Features, ModelSpec
 from models.mlp import MLP
 
 KERNEL = 5
@@ -24,14 +24,13 @@ class PooledCNN(nn.Module):
 
     def __init__(
         self,
-        input_shape: tuple[int, int, int],
+        spec: ClassifierSpec,
         channels: Sequence[int],
         paddings: Sequence[tuple[int, int]],
         hidden: Sequence[int],
-        classes: int,
     ) -> None:
         super().__init__()
-        in_channels, *sides = input_shape
+        in_channels, *sides = spec.image_shape
         layers: list[nn.Module] = []
         for out_channels, padding in zip(channels, paddings, strict=True):
             layers += [nn.Conv2d(in_channels, out_channels, KERNEL, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
@@ -39,48 +38,48 @@ class PooledCNN(nn.Module):
             sides = [(side + 2 * each - KERNEL + 1) // 2 for side, each in zip(sides, padding, strict=True)]
             if min(sides) < 1:
                 raise ValueError(
-                    f"input_shape: images of {input_shape[1]} x {input_shape[2]} pixels are too small for "
+                    f"input_shape: images of {' x '.join(map(str, spec.image_shape[1:]))} pixels are too small for "
                     f"{len(channels)} convolutions of {KERNEL} x {KERNEL} with pooling; use larger images"
                 )
         self.features = nn.Sequential(*layers)
-        self.classifier = MLP(in_channels * math.prod(sides), hidden, classes)
+        self.classifier = MLP(in_channels * math.prod(sides), hidden, spec.classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [B, L] of the images [B, C, H, W]."""
         return self.classifier(self.features(images).flatten(1))
 
 
-def lenet(input_shape: tuple[int, int, int], classes: int) -> PooledCNN:
+def lenet(spec: ClassifierSpec) -> PooledCNN:
     """LeNet-5 (LeCun et al. 1998), with ReLU and max-pooling as today: 6 and 16 channels, 120 and 84 hidden.
 
     Images of less than 32 pixels are padded to 32, as MNIST's are there.
     """
-    _, height, width = input_shape
+    _, height, width = spec.image_shape
     padding = (max(0, (33 - height) // 2), max(0, (33 - width) // 2))
-    return PooledCNN(input_shape, (6, 16), (padding, (0, 0)), (120, 84), classes)
+    return PooledCNN(spec, (6, 16), (padding, (0, 0)), (120, 84))
 
 
-def tsfl_cnn(input_shape: tuple[int, int, int], classes: int) -> PooledCNN:
+def tsfl_cnn(spec: ClassifierSpec) -> PooledCNN:
     """The CNN for MNIST of the T-SFL paper (section 5.1): 10 and 20 channels, then linear, 320 x 10 on 28 pixels.
 
     The paper speaks of two linear layers but gives one size, 320 x 10: one layer is built.
     """
-    return PooledCNN(input_shape, (10, 20), ((0, 0), (0, 0)), (), classes)
+    return PooledCNN(spec, (10, 20), ((0, 0), (0, 0)), ())
 
 
-def mcmahan_cnn(input_shape: tuple[int, int, int], classes: int) -> PooledCNN:
+def mcmahan_cnn(spec: ClassifierSpec) -> PooledCNN:
     """The CNN of McMahan et al. 2017 (arXiv 1602.05629), section 3: 32 and 64 channels, 512 hidden."""
-    return PooledCNN(input_shape, (32, 64), ((2, 2), (2, 2)), (512,), classes)
+    return PooledCNN(spec, (32, 64), ((2, 2), (2, 2)), (512,))
 
 
 SIX_LAYERS = ((32,), (32,), (64,), (64,), (128,), (128,))
 """Channels of `six_layer_cnn`; the paper does not give them."""
 
 
-def six_layer_cnn(input_shape: tuple[int, int, int], classes: int) -> ConvolutionalFeatures:
+def six_layer_cnn(spec: ClassifierSpec) -> ConvolutionalFeatures:
     """The CNN for Fashion-MNIST of the T-SFL paper (section 5.1): six 3x3 convolutions with ReLU and 2x2 pooling.
 
     28 pixels can be halved four times, not six: a pool is left out once a side is 1 pixel.
     """
-    spec = ModelSpec(Features("images", input_shape), classes, batch_norm=False)
-    return ConvolutionalFeatures(SIX_LAYERS, spec, plain_convolution)
+    features = ModelSpec(Features("images", spec.image_shape), spec.classes, batch_norm=False)
+    return ConvolutionalFeatures(SIX_LAYERS, features, plain_convolution)

@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import Any, cast
 
-from models.features import Features, ModelSpec
+from models.features import ClassifierSpec, Features, ModelSpec
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from parties.local import LocalLink
-from vfl.components import SOURCES
+from vfl.components import CLASSIFIERS, SOURCES
 from vfl.data.samples import Dataset, Samples
 from vfl.data.sources.images import Standardisation
 from vfl.data.sources.pooled import draw_samples
 from vfl.vertical import feature_models
+
+IMAGE_CLASSIFIERS = [kind for kind in CLASSIFIERS.built_in if kind != "char_lstm"]
 
 
 def load_dataset(
@@ -44,6 +46,12 @@ def build_feature_model(
 ) -> Any:
     features = Features("images", (in_channels, *image_size))
     return feature_models.build_feature_model(kind, ModelSpec(features, embedding_size, width, batch_norm))
+
+
+def build_classifier(
+    kind: str, *, input_shape: tuple[int, ...], classes: int, label_shape: tuple[int, ...] = ()
+) -> Any:
+    return CLASSIFIERS.make(kind, ClassifierSpec(input_shape, classes, label_shape))
 
 
 def parties_of(server: HeadServer) -> list[FeatureParty]:

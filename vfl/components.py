@@ -8,7 +8,7 @@ from vfl.registry import Registry
 if TYPE_CHECKING:  # nothing is imported before it is chosen
     from torch.nn import Module
 
-    from models.features import ModelSpec
+    from models.features import ClassifierSpec, ModelSpec
     from vfl.data.config import DataConfig
     from vfl.data.source import Source
     from vfl.horizontal.algorithm import FederatedAlgorithm
@@ -29,6 +29,26 @@ FEATURE_MODELS: "Registry[Callable[[ModelSpec], Module]]" = Registry(
     "a callable that makes a torch.nn.Module of a models.features.ModelSpec",
 )
 """`models.feature.kind`: of a freshly initialized model of a sample's tensors, drawn from torch's global generator."""
+
+CLASSIFIERS: "Registry[Callable[[ClassifierSpec], Module]]" = Registry(
+    "lvfl.classifiers",
+    "classifier",
+    {
+        "logistic": "models.classifiers:logistic",
+        "mlp": "models.classifiers:mlp",
+        "lenet": "models.pooled_cnn:lenet",
+        "cnn_tsfl": "models.pooled_cnn:tsfl_cnn",
+        "cnn_six_layer": "models.pooled_cnn:six_layer_cnn",
+        "cnn_mcmahan": "models.pooled_cnn:mcmahan_cnn",
+        "vgg11": "models.classifiers:vgg11",
+        "vgg11_bn": "models.classifiers:vgg11_bn",
+        "resnet18": "models.classifiers:resnet18",
+        "resnet18_gn": "models.classifiers:resnet18_gn",
+        "char_lstm": "models.char_lstm:char_lstm",
+    },
+    "a callable that makes a torch.nn.Module of a models.features.ClassifierSpec",
+)
+"""`models.classifier.kind`: of a freshly initialized model, drawn from torch's global generator."""
 
 SOURCES: "Registry[Callable[[DataConfig, int], Source]]" = Registry(
     "lvfl.sources",

@@ -61,8 +61,8 @@ class Registry(Generic[T]):
             return getattr(import_module(module), attribute)
         return self.added[name] if name in self.added else self._load_offered(name)
 
-    def make(self, name: str, *arguments: Any) -> Any:
-        """Return what the component of that name makes of the arguments.
+    def make(self, name: str, *arguments: Any, of: type = object) -> Any:
+        """Return what the component of that name makes of the arguments, an instance ``of`` a type.
 
         Raises ValueError as ``load`` and as the component; one line for whatever else another's component raises.
         """
@@ -70,12 +70,15 @@ class Registry(Generic[T]):
         if name in self.built_in:
             return component(*arguments)
         try:
-            return component(*arguments)
+            made = component(*arguments)
         except ValueError:
             raise
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(f"{self.what} {name!r}: cannot be built ({reason}); it must be {self.contract}") from error
+        if not isinstance(made, of):
+            raise ValueError(f"{self.what} {name!r}: gives {made!r}; it must be {self.contract}")
+        return made
 
     def add(self, name: str, component: T) -> None:
         """Let this process choose a component of its caller's. Raises ValueError for a name of ours, or a misfit."""

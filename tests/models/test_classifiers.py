@@ -1,12 +1,12 @@
 import pytest
 import torch
+from shorthand import IMAGE_CLASSIFIERS, build_classifier
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import conv2d, cross_entropy, relu
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models import resnet18 as torchvision_resnet18
 
-from models.classifiers import IMAGE_CLASSIFIERS, build_classifier
 from models.mlp import MLP
 from models.resnet import ResNet18
 from vfl.macs import count_macs, count_parameters
@@ -190,12 +190,12 @@ def test_char_lstm_predicts_after_the_last_or_after_every_character():
     [
         (
             {"kind": "lenet5"},
-            r"classifier kind: there is no 'lenet5' \(did you mean 'lenet'\?\); choose one of logistic",
+            "unknown classifier 'lenet5'; did you mean 'lenet'",
         ),
         ({"classes": 0}, "every size must be at least 1"),
         ({"input_shape": (1, 0, 28)}, "every size must be at least 1"),
-        ({"input_shape": (80,)}, r"'lenet' does not fit samples of shape \[80\]; choose one of char_lstm"),
-        ({"kind": "char_lstm"}, r"'char_lstm' does not fit samples of shape \[1, 28, 28\]; choose one of logistic"),
+        ({"input_shape": (80,)}, r"reads images, not samples of shape \[80\]"),
+        ({"kind": "char_lstm"}, r"char_lstm reads text, not samples of shape \[1, 28, 28\]"),
         ({"kind": "cnn_tsfl", "input_shape": (1, 15, 28)}, "images of 15 x 28 pixels are too small for 2 convolutions"),
         ({"kind": "cnn_mcmahan", "input_shape": (1, 8, 3)}, "images of 8 x 3 pixels are too small"),
     ],

@@ -1,12 +1,12 @@
 """Settings of the models: ``models``."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from vfl.agreement import OWN, REPLAYED
-from vfl.components import FEATURE_MODELS
+from vfl.components import CLASSIFIERS, FEATURE_MODELS
 from vfl.settings import Number, Positive, Section, name_in
 
 
@@ -28,21 +28,6 @@ class FeatureModelConfig(Section):
         return {"options": f"{self.kind} has none"} if self.kind in FEATURE_MODELS.built_in else {}
 
 
-ClassifierKind = Literal[
-    "logistic",
-    "mlp",
-    "lenet",
-    "cnn_tsfl",
-    "cnn_six_layer",
-    "cnn_mcmahan",
-    "vgg11",
-    "vgg11_bn",
-    "resnet18",
-    "resnet18_gn",
-    "char_lstm",
-]
-
-
 class HeadConfig(Section):
     """The head model: a multilayer perceptron over the concatenated embeddings."""
 
@@ -53,8 +38,8 @@ class HeadConfig(Section):
 class ClassifierConfig(Section):
     """The whole model of horizontal learning."""
 
-    kind: ClassifierKind = "mlp"
-    """mlp: one hidden layer of 400; the others are named after their papers or layers (docs/horizontal.md)."""
+    kind: Annotated[str, name_in(CLASSIFIERS)] = "mlp"
+    """mlp: one hidden layer of 400; others by paper or layers (docs/horizontal.md), or of an installed package."""
 
 
 class ModelsConfig(Section):

@@ -164,10 +164,7 @@ class Source:
 
 def open_source(config: ExperimentConfig) -> Source:
     """Return the experiment's source. Raises ValueError for one that cannot be used."""
-    kind = config.data.dataset.kind
-    source = SOURCES.make(kind, config.data, config.seed)
-    if not isinstance(source, Source):
-        raise ValueError(f"data source {kind!r}: gives {source!r}; it must be {SOURCES.contract}")
+    source: Source = SOURCES.make(config.data.dataset.kind, config.data, config.seed, of=Source)
     source.task = config.task
     return source
 

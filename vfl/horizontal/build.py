@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
-from models.classifiers import build_classifier
-from vfl.components import ALGORITHMS
+from models.features import ClassifierSpec
+from vfl.components import ALGORITHMS, CLASSIFIERS
 from vfl.config import ExperimentConfig
 from vfl.data.horizontal.partition import SamplePartition, partition_samples
 from vfl.data.samples import Dataset
@@ -71,13 +71,9 @@ def assemble(
     assert data.train.labels is not None
     assert data.test.labels is not None
     features, labels = data.train.features.to(runtime.device), data.train.labels.to(runtime.device)
+    spec = ClassifierSpec(tuple(features.shape[1:]), len(data.classes), tuple(labels.shape[1:]))
     with seeded(config.seed, "init"):
-        module = build_classifier(
-            config.models.classifier.kind,
-            input_shape=tuple(features.shape[1:]),
-            classes=len(data.classes),
-            label_shape=tuple(labels.shape[1:]),
-        )
+        module: nn.Module = CLASSIFIERS.make(config.models.classifier.kind, spec, of=nn.Module)
     macs_per_sample = count_macs(module, data.train.features[:1])
     model = FlatModel(runtime.place(module))
     samples_N = partition.sizes

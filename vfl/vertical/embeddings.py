@@ -3,7 +3,7 @@
 Shapes: B batch, D embedding width.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from vfl.wire.config import WireConfig
 from vfl.wire.messages import Buffer
 
 
+@runtime_checkable
 class Compressor(Protocol):
     """Turns embeddings into frames and back; both ends of a link build the same one from `wire` (docs/extending.md).
 
@@ -38,10 +39,7 @@ class Compressor(Protocol):
 
 def build_compressor(wire: WireConfig) -> Compressor:
     """Build the compressor that `wire.compressor` names. Raises ValueError for one that cannot be used."""
-    compressor = COMPRESSORS.make(wire.compressor, wire)
-    if not all(callable(getattr(compressor, name, None)) for name in ("compress", "decompress")):
-        raise ValueError(f"compressor {wire.compressor!r}: gives {compressor!r}; it must be {COMPRESSORS.contract}")
-    return compressor
+    return COMPRESSORS.make(wire.compressor, wire, of=Compressor)
 
 
 class EmbeddingReceiver:

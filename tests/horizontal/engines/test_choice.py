@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from shorthand import build_classifier
 from torch import nn
 
-from models.classifiers import build_classifier
 from vfl.config import ConfigError, parse_config
 from vfl.horizontal.engines.batched import BatchedEngine
 from vfl.horizontal.engines.choice import build_engine

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shorthand import IMAGE_CLASSIFIERS, build_classifier
 from torch import Tensor, nn
 
-from models.classifiers import IMAGE_CLASSIFIERS, build_classifier
 from models.small_map import SmallMapConv2d
 from vfl.config import OptimizerConfig
 from vfl.horizontal.engines import batched
