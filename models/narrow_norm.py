@@ -50,7 +50,8 @@ class _NarrowBatchNorm(torch.autograd.Function):
         ctx: Any, images: Tensor, weight_C: Tensor, bias_C: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         wide = _wide(images)
-        # Their dtype is the statistics': float32 for bfloat16 images.
+        # In the place of running statistics, which would be moved. The batch's statistics have their dtype: float32,
+        # also for bfloat16 images, whose own would lose the variance's digits.
         unused = [weight_C.new_empty(wide.shape[1]) for _ in range(2)]
         mean, variance = (s.view(PIXELS, -1) for s in torch.batch_norm_update_stats(wide, *unused, momentum=0.0))
         mean_C = mean.mean(dim=0)

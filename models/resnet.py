@@ -65,7 +65,7 @@ class ResNet18(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.output = nn.Linear(width, classes)
-        for module in self.modules():
+        for module in self.modules():  # He et al. 2015, as in torchvision: gradients keep their scale
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 

@@ -98,6 +98,7 @@ class GatheredConvolution(torch.autograd.Function):
         images, weight = ctx.saved_tensors
         grad_images = grad_weight = None
         if ctx.needs_input_grad[0]:
+            # A convolution as well: channels change places, and the kernel is turned half round.
             grad_images = _convolve(grad_output, weight.transpose(0, 1).flip(2, 3))
         if ctx.needs_input_grad[1]:
             out_channels, channels = weight.shape[:2]
@@ -127,7 +128,10 @@ def _patches(images: Tensor) -> Tensor:
 
 
 def _taps(height: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Return (output pixel, input pixel, kernel row, kernel column) of every pair of pixels."""
+    """Return (output pixel, input pixel, kernel row, kernel column) of every pair of pixels.
+
+    All pairs lie within the kernel, whose middle is (1, 1): the map has at most ``DENSE_SIDE`` pixels a side.
+    """
     pixels = [(row, column) for row in range(height) for column in range(width)]
     return [
         (out, into, row_in - row_out + 1, column_in - column_out + 1)

@@ -47,7 +47,7 @@ class TableMLP(nn.Module):
         """Embeddings [B, D] of prepared rows [B, W + K]."""
         if self.categories is None:
             return self.embedding(self.hidden(rows))
-        codes = rows[:, self.numbers :].long() + self.first_code
+        codes = rows[:, self.numbers :].long() + self.first_code  # float32 holds codes exactly up to 2^24
         inputs = torch.cat([rows[:, : self.numbers], self.categories(codes).flatten(1)], dim=1)
         return self.embedding(self.hidden(inputs))
 

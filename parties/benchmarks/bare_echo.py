@@ -24,7 +24,8 @@ from vfl.config import ExperimentConfig, load_config
 def bare_echoing(config: ExperimentConfig) -> Generator[Callable[[bytes, int], bytes]]:
     """Start one process that sends back every gRPC message.
 
-    Give what sends a message so many times, each after the one before has come back, and returns what came back last.
+    Yield a function that sends a message so many times, each once the one before has come back, and returns the last
+    one that came back.
     """
     pipes: Queue[Pipe] = Queue()
     with tempfile.TemporaryDirectory() as folder, _running_loop() as loop:
@@ -60,7 +61,7 @@ def _running_loop() -> Generator[asyncio.AbstractEventLoop]:
 
 @contextmanager
 def _listening(config: ExperimentConfig, loop: asyncio.AbstractEventLoop, pipes: "Queue[Pipe]") -> Generator[None]:
-    """Serve streams from outside the loop's thread; tell each by its pipe."""
+    """Serve streams on a loop that runs in another thread; put the pipe of each into the queue."""
     over = asyncio.Event()
     tls = load_identity(SERVER, config.network, "listen", insecure=False)
 

@@ -35,7 +35,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A process over the soak: means of its second and its last quarter (memory), their largest values (else)."""
+    """A process in the soak's second quarter and in its last: mean memory, largest numbers of threads and files."""
 
     process: str
     memory_bytes: tuple[float, float]

@@ -169,7 +169,7 @@ def _as_it_came(reply: T) -> T:
 
 @contextmanager
 def echoing(config: ExperimentConfig) -> Generator[Callable[[bytes], Buffer]]:
-    """Start one process that sends back what it is sent; give what sends and returns what came back."""
+    """Start one process that sends back what it gets; yield a function that sends and returns what came back."""
     with tempfile.TemporaryDirectory() as folder:
         workplace, name = Workplace.make(config, Path(folder)), config.parties[0]
         with (

@@ -1,7 +1,7 @@
 """What devices can do: speed, availability, dropout, and how much work that makes in a round; simulated seconds.
 
-A device takes ``speed`` SGD steps per simulated second, times nothing else: how many steps it does, and how long a
-round lasts, follow from it and from what is asked (``Workload``). The clock is virtual, so that synchronous,
+A device takes ``speed`` SGD steps per simulated second: from that and from the work that is asked
+(``horizontal.work``) follow its steps and how long a round lasts. The clock is virtual, so that synchronous,
 time-driven and asynchronous runs can be compared in the seconds that they would take.
 
 Shapes: N clients.
@@ -174,6 +174,7 @@ class Devices:
         if self.full_batch:
             return asked_N
         if work.kind == "interval":  # as many as fit; a device that fits none is left out of the round
+            # In exact fractions: 29 steps of 0.01 s fit 0.29 s, where floats find 28.99...
             fitting = [math.floor(exact(float(speed)) * exact(work.interval_s)) for speed in speeds_N]
             return (torch.tensor(fitting) - self.overhead_N).clamp(min=0)
         if work.kind == "partial":

@@ -72,6 +72,7 @@ def told_of(study: Study, results: Sequence[StudyResult]) -> list[str]:
 
 def common_target(results: Sequence[StudyResult]) -> float:
     """Return a target for rounds to target: nine tenths of the median of the methods' best accuracies."""
+    # The median: one method that fails, or shines, moves the target of the others little.
     best = sorted(result.best for result in results)
     return round(0.9 * best[len(best) // 2], 2)
 

@@ -20,6 +20,7 @@ from vfl.horizontal.wireless.cell import Cell, Floats, Indices, Schedule
 SERIES_BELOW = 1e-4
 """u or z below which a series is more exact than the closed form, which cancels."""
 NEWTON_STEPS = 2
+"""Each doubles the digits that are right."""
 
 
 def allocate(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
@@ -46,6 +47,7 @@ def allocate(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
     latest_s = float((even_M * least_M - gap_M).max())  # what an even split reaches is never better
     beyond_s = _root(balance, 0.0, latest_s)
     bands_M = bands(beyond_s)
+    # What the root's rounding leaves of the band, or takes too much, is shared in proportion.
     return _schedule(cell, devices_M, bands_M * (cell.bandwidth_hz / bands_M.sum()))
 
 
@@ -85,6 +87,7 @@ def transmission_seconds(cell: Cell, bandwidth_hz: float | Floats) -> Floats:
 
 def excess_of_snr(snr: Floats) -> Floats:
     """Return u = z / ln(1 + z) - 1 of signal-to-noise ratios z >= 0."""
+    # z / ln(1 + z) = 1 + z/2 - z^2/12 + z^3/24 - ...
     with np.errstate(divide="ignore", invalid="ignore"):  # of the branch that is not taken
         return np.where(
             snr < SERIES_BELOW, snr * (1 / 2 - snr * (1 / 12 - snr / 24)), (snr - np.log1p(snr)) / np.log1p(snr)
@@ -102,6 +105,7 @@ def snr_of_excess(excess: Floats) -> Floats:
         snr = -lambertw(-share * np.exp(-share), -1).real * (1 + excess) - 1
         for _ in range(NEWTON_STEPS):
             snr = snr - (np.log1p(snr) - snr * share) / (1 / (1 + snr) - share)
+    # The inverse of that series: z = 2u + 2u^2/3 - 2u^3/9 + ...
     return np.where(excess < SERIES_BELOW, excess * (2 + excess * (2 / 3 - excess * 2 / 9)), snr)
 
 
@@ -115,6 +119,7 @@ def _root(increasing: Callable[[float], float], low: float, high: float) -> floa
 
 
 def _divide(snr_hz: Floats, snr: Floats) -> Floats:
+    """Return bands b = (p h^2 / N0) / z, infinite where z is 0: such a device would need all the band there is."""
     with np.errstate(divide="ignore"):
         return snr_hz / snr
 

@@ -52,6 +52,7 @@ class Network:
         if self.settings.fading == "none":
             return np.ones(len(self.distance_m_K))
         draw = generator(self.seed, "wireless_fading", round_index)
+        # -ln(1 - u) of a uniform u is exponential: the power of a Rayleigh amplitude.
         uniform_K = torch.rand(len(self.distance_m_K), generator=draw, dtype=torch.float64).numpy()
         return np.maximum(-np.log1p(-uniform_K), DEEPEST_FADE)
 
@@ -59,6 +60,7 @@ class Network:
 def snr_hz(settings: WirelessConfig, distance_m_K: Floats) -> Floats:
     """Return p h^2 / N0 [K] in Hz, with a path loss of PL(1 km) + 10 n log10(d / km) dB."""
     loss_db_K = settings.path_loss_1km_db + 10 * settings.path_loss_exponent * np.log10(distance_m_K / 1e3)
+    # dBm count from 1e-3 W.
     noise_w_per_hz = 10 ** (settings.noise_dbm_per_mhz / 10) * 1e-3 / 1e6
     return settings.transmit_power_w * 10 ** (-loss_db_K / 10) / noise_w_per_hz
 

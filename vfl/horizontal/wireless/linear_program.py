@@ -40,11 +40,11 @@ def _solve(inverse_steps_K: Floats, needs_K: Floats) -> tuple[Floats, float]:
     """
     count = len(needs_K)
     eye, none = np.eye(count), np.zeros((count, 1))
-    at_most_zero = np.block(
+    at_most_zero = np.block(  # columns: alpha [K], beta [K], theta
         [
-            [np.diag(needs_K), -eye, none],
-            [-eye, eye, none],
-            [np.zeros((1, count)), np.ones((1, count)), -np.ones((1, 1))],
+            [np.diag(needs_K), -eye, none],  # a selected device has the band that it needs
+            [-eye, eye, none],  # one that is left out has none
+            [np.zeros((1, count)), np.ones((1, count)), -np.ones((1, 1))],  # together they have the band
         ]
     )
     solution = linprog(

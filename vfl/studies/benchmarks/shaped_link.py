@@ -112,11 +112,11 @@ class ShapedLink:
         self._call(lambda: self._end_connections(clients_stay=True))
 
     def stall(self) -> None:
-        """Let nothing arrive in either direction, of new connections neither, and tell nobody."""
+        """Let nothing more arrive in either direction, on new connections neither; nobody is told."""
         self._call(self._flowing.clear)
 
     def restore(self) -> None:
-        """End a stall: first arrives what was held back."""
+        """End a stall: what was held back arrives first."""
         self._call(self._flowing.set)
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class ShapedLink:
     def _end_connections(self, *, clients_stay: bool = False) -> None:
         for connection in self._connections:
             if connection.client_stays and clients_stay:
-                continue
+                continue  # has lost its target already; its task only swallows what the client sends
             connection.client_stays = clients_stay
             if not clients_stay:
                 _reset(connection.client)
@@ -202,7 +202,7 @@ class ShapedLink:
         self, source: asyncio.StreamReader, under_way: asyncio.Queue[tuple[float, bytes]], direction: Direction
     ) -> None:
         """Take bytes at the direction's rate; the last chunk is empty."""
-        data = b"first"
+        data = b"anything but empty, which is the end"
         while data:
             await self._flowing.wait()
             data = await source.read(CHUNK_BYTES)

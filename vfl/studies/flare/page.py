@@ -68,7 +68,7 @@ def _figure_3(results: Sequence[StudyResult], studies: Mapping[str, Study], fold
     if not own:
         return ""
     draw_panels([Panel(study.title, "round", "loss", curves_of(own, "loss/train"))], folder / "fig3.png")
-    losses: Values = {}
+    losses: Values = {}  # negative: of ``Values`` the larger is the better
     for result in own:
         losses.setdefault(result.method, {})[result.seed] = -mean(row["loss/train"] for row in _last(result))
     lines = [
@@ -132,6 +132,7 @@ def _figure_8(results: Sequence[StudyResult], folder: Path) -> str:
 
 
 def _against_deadline(by_deadline: dict[float, Values]) -> dict[str, list[Curve]]:
+    """Return accuracies in percent over the deadlines, a curve for every seed that has a run for each of them."""
     everywhere = [set(values["SP"]) & set(values["SPF"]) for values in by_deadline.values()]
     seeds = sorted(everywhere[0].intersection(*everywhere[1:]))
     return {
@@ -141,4 +142,5 @@ def _against_deadline(by_deadline: dict[float, Values]) -> dict[str, list[Curve]
 
 
 def _last(result: StudyResult) -> Sequence[dict[str, float]]:
+    """Return the rows of the last tenth of the evaluated rounds that have a training loss."""
     return [row for row in result.evaluated if "loss/train" in row][-max(1, len(result.evaluated) // 10) :]

@@ -103,7 +103,7 @@ def _of_prunings(seeds: Sequence[BySeed], method: str, rounds: int) -> Iterator[
     """Yield what is claimed of each pruning of a method."""
     lowers, runs = "a pruning lowers the accuracy", (method, REFERENCE)
     starts = _pruning_rounds(seeds, method)
-    for start, until in zip(starts, [*starts, rounds][1:], strict=True):
+    for start, until in zip(starts, [*starts, rounds][1:], strict=True):  # up to the next pruning, or the end
         where = f"{method}, round {start}"
         if all(BEFORE in run[method].rows[start] for run in seeds if method in run):
             yield Claim(lowers, f"{where}, right after it, no step", _change(method, start), (method,), -1)

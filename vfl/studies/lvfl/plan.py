@@ -52,6 +52,7 @@ def make_plan(base: ExperimentConfig, figures: Sequence[str], seeds: Sequence[in
     for figure in figures:
         curves[figure] = {}
         for label, (method, alpha, beta) in _curves(base, figure).items():
+            # Curves of equal ratios are one run, whatever they are called: it keeps the name of the first.
             method = by_values.setdefault(_values(base, alpha, beta), method)
             ratios.setdefault(method, (alpha, beta))
             curves[figure][label] = method
@@ -153,7 +154,7 @@ def _longest_fork(run: StudyRun, earlier: Sequence[StudyRun]) -> Fork | None:
 
 def _shared_rounds(one: ExperimentConfig, other: ExperimentConfig) -> int:
     """Return the rounds before the first one whose ratios differ."""
-    per_round = 2 * len(one.parties)
+    per_round = 2 * len(one.parties)  # ratios, in the order of ``_values``
     mine = _values(one, one.lightweighting.alpha, one.lightweighting.beta)
     others = _values(other, other.lightweighting.alpha, other.lightweighting.beta)
     differing = [place for place, (a, b) in enumerate(zip(mine, others, strict=True)) if a != b]
