@@ -1,14 +1,10 @@
 """LVFL in one process against the bare PyTorch loop on the same split model: throughput, codec share, memory.
 
-The bare loop is ``vfl.vertical.joint.JointTrainer``. ``python -m parties.benchmarks.vertical SIDE LAYOUT OPTIONS`` is
-the child process of the memory comparison.
+The bare loop is ``vfl.vertical.joint.JointTrainer``.
 """
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from functools import partial
 from itertools import cycle
 from statistics import median
 from typing import Any, Literal
@@ -25,8 +21,8 @@ from vfl.data.samples import Samples
 from vfl.data.source import AsItIs, Prepared
 from vfl.random import generator, seeded
 from vfl.runtime import start_runtime
-from vfl.studies.benchmarks.memory import peak_bytes
-from vfl.studies.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
+from vfl.studies.benchmarks.memory import Memory, compare_memory, peak_bytes
+from vfl.studies.benchmarks.paired import Options, Requirement, Result, interleave, ratios
 from vfl.studies.benchmarks.report import describe_machine
 from vfl.tasks import Classification
 from vfl.vertical.batches import batch_rows
@@ -41,8 +37,6 @@ BATCHES = 39
 """Batches in the random training set: 39 of 256 are the paper's 10000 images."""
 BETAS = (0.0, 0.5, 0.9)
 MEMORY_STEPS = 5
-MEMORY_PAIRS = 1
-"""At most; every value costs a process, and they hardly differ."""
 
 Layout = Literal["float32 NCHW", "bfloat16 channels_last"]
 LAYOUTS: tuple[Layout, ...] = ("float32 NCHW", "bfloat16 channels_last")
@@ -225,46 +219,28 @@ def _codec_share(options: Options, layout: Layout) -> list[Result]:
 
 
 def _memory(options: Options, layout: Layout) -> Result:
-    raw: Raw = {"bare": [], "lvfl": []}
-    imported: Raw = {"bare": [], "lvfl": []}
-    for pair in range(min(options.pairs, MEMORY_PAIRS)):
-        for side in ("bare", "lvfl") if pair % 2 == 0 else ("lvfl", "bare"):
-            arguments = [side, layout, json.dumps(asdict(options))]
-            child = subprocess.run(
-                [sys.executable, "-m", "parties.benchmarks.vertical", *arguments], stdout=subprocess.PIPE, check=True
-            )
-            sizes = json.loads(child.stdout)
-            raw[side].append(sizes["peak_bytes"])
-            imported[side].append(sizes["imported_bytes"])
-    above = {side: median(raw[side]) - median(imported[side]) for side in raw}
-    return Result(
+    measures = {"bare": _memory_of_bare, "lvfl": _memory_of_lvfl}
+    return compare_memory(
         f"peak resident memory of a process that takes {MEMORY_STEPS} steps",
         f"{layout}, labels shared, replay",
-        raw,
+        {side: partial(measure, make_config(options, layout)) for side, measure in measures.items()},
         ("lvfl", "bare"),
-        unit="bytes",
-        details={"ratio_above_imports": above["lvfl"] / above["bare"]},
-        requirement=Requirement(median(ratios(raw, ("lvfl", "bare"))), "<=", 1.3),
+        1.3,
     )
 
 
-def _measure_memory(side: str, layout: Layout, options: Options) -> dict[str, int]:
-    """Take steps of one side and return the peak before and after."""
+def _memory_of_bare(config: ExperimentConfig) -> Memory:
     imported_bytes = peak_bytes()
-    config = make_config(options, layout)
-    if side == "bare":
-        bare = Bare(config)
-        for _ in range(MEMORY_STEPS):
-            bare.step()
-    else:
-        subject = Lightweight(config)
-        subject.next_round()
-        for _ in range(MEMORY_STEPS - WARM_UP):
-            subject.exchange()
-    return {"imported_bytes": imported_bytes, "peak_bytes": peak_bytes()}
+    bare = Bare(config)
+    for _ in range(MEMORY_STEPS):
+        bare.step()
+    return Memory(imported_bytes, peak_bytes())
 
 
-if __name__ == "__main__":
-    side, layout, options = sys.argv[1:]
-    assert layout in LAYOUTS
-    json.dump(_measure_memory(side, layout, Options(**json.loads(options))), sys.stdout)
+def _memory_of_lvfl(config: ExperimentConfig) -> Memory:
+    imported_bytes = peak_bytes()
+    subject = Lightweight(config)
+    subject.next_round()  # whose warm-up are steps
+    for _ in range(MEMORY_STEPS - WARM_UP):
+        subject.exchange()
+    return Memory(imported_bytes, peak_bytes())

@@ -4,6 +4,7 @@ Random data of MNIST's shape.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -11,9 +12,10 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from models.classifiers import build_classifier
+from models.features import ClassifierSpec
+from vfl.components import CLASSIFIERS
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.horizontal.partition import SamplePartition
 from vfl.data.samples import Dataset, Samples
@@ -21,8 +23,8 @@ from vfl.horizontal.build import assemble
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.random import generator, seeded
 from vfl.runtime import start_runtime
-from vfl.studies.benchmarks.memory import in_fresh_process, peak_bytes
-from vfl.studies.benchmarks.paired import Options, Raw, Requirement, Result, interleave, ratios
+from vfl.studies.benchmarks.memory import Memory, compare_memory, peak_bytes
+from vfl.studies.benchmarks.paired import Options, Requirement, Result, interleave, ratios
 
 WARM_UP = 1
 SHAPE = (1, 28, 28)
@@ -65,7 +67,7 @@ class Bare:
         self.features, self.labels = random_data(case.clients * case.samples)
         self.rows = torch.split(torch.arange(len(self.labels)), case.samples)
         with seeded(0, "init"):
-            self.model = build_classifier(case.model, input_shape=SHAPE, classes=CLASSES)
+            self.model: nn.Module = CLASSIFIERS.make(case.model, ClassifierSpec(SHAPE, CLASSES))
         self.weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, fused=True)
 
@@ -149,27 +151,18 @@ def _throughput(case: Case, options: Options) -> Result:
 
 
 def _memory(options: Options) -> Result:
-    raw: Raw = {}
-    imported: Raw = {}
-    for clients in MEMORY_CLIENTS:
-        sizes = in_fresh_process(measure_memory, clients, options)
-        raw[f"{clients} clients"] = [sizes["peak_bytes"]]
-        imported[f"{clients} clients"] = [sizes["imported_bytes"]]
-    few, many = raw
-    above = {side: median(raw[side]) - median(imported[side]) for side in raw}
-    return Result(
+    few, many = (f"{clients} clients" for clients in MEMORY_CLIENTS)
+    return compare_memory(
         f"peak resident memory of a process that runs {MEMORY_ROUNDS} rounds; all clients draw on the same samples",
         f"{MEMORY.model}, clients x {MEMORY.samples}, 10 per round",
-        raw,
+        {f"{clients} clients": partial(measure_memory, clients, options) for clients in MEMORY_CLIENTS},
         (many, few),
-        unit="bytes",
-        details={"ratio_above_imports": above[many] / above[few]},
-        requirement=Requirement(median(ratios(raw, (many, few))), "<=", MEMORY.target),
+        MEMORY.target,
     )
 
 
-def measure_memory(clients: int, options: Options) -> dict[str, int]:
-    """Run rounds with so many clients and return the peak before and after."""
+def measure_memory(clients: int, options: Options) -> Memory:
+    """Run rounds with so many clients."""
     imported_bytes = peak_bytes()
     samples = MEMORY.clients * MEMORY.samples
     parts = torch.split(torch.arange(samples), MEMORY.samples)
@@ -177,4 +170,4 @@ def measure_memory(clients: int, options: Options) -> dict[str, int]:
     ours = build_trainer(MEMORY, rows, samples, options.threads)
     for round_index in range(MEMORY_ROUNDS):
         ours.train_round(round_index)
-    return {"imported_bytes": imported_bytes, "peak_bytes": peak_bytes()}
+    return Memory(imported_bytes, peak_bytes())
