@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from vfl.errors import ConfigError, PeerLost
+from vfl.errors import ConfigError, PeerLost, one_line
 from vfl.torchrun import speaks
 
 DONE = 0
@@ -144,10 +144,10 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     try:
         return run()
     except (ValueError, OSError) as error:
-        _say(f"error: {' '.join(str(error).split())}")
+        _say(f"error: {one_line(error)}")
         return BAD_INPUT
     except PeerLost as error:
-        _say(f"error: {' '.join(str(error).split())}")
+        _say(f"error: {one_line(error)}")
         return LOST
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):

@@ -8,7 +8,7 @@ apart from the training's.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Direction = Literal["uplink", "downlink"]
 EVALUATION, CONTROL = "evaluation", "control"
@@ -53,6 +53,16 @@ class PartyCosts:
 def savings(actual: float, unlightened: float) -> float:
     """Return 1 - actual / unlightened, 0 where nothing was spent."""
     return 1.0 - actual / unlightened if unlightened else 0.0
+
+
+def shares_saved(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the shares of compute and of bytes, both ways, that a run was spared, by its summary."""
+    sent = summary["uplink_bytes"] + summary["downlink_bytes"]
+    dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
+    return {
+        "savings_compute": savings(summary["train_macs"], summary["unpruned_train_macs"]),
+        "savings_communication": savings(sent, dense),
+    }
 
 
 def round_metrics(before: Mapping[str, PartyCosts], after: Mapping[str, PartyCosts]) -> dict[str, float]:

@@ -1,6 +1,11 @@
 """Errors shown to the user in one line: bad input, lost peers, diverged training."""
 
 
+def one_line(error: BaseException) -> str:
+    """Return an error's text without line ends; its type where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class ConfigError(ValueError):
     """A setting, a file or an option is wrong; the text is one line that names it and the fix."""
 

@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from vfl.config import ConfigError
-from vfl.costs import savings
+from vfl.costs import savings, shares_saved
 from vfl.metrics import is_better, reached
 from vfl.run_folder import Row, read_rows, read_summary
 
@@ -88,7 +88,7 @@ class RunResult:
     @property
     def bytes_saved(self) -> float:
         """Share of the bytes, both ways, that sparsification spared."""
-        return savings(self.sent_bytes, self.summary["dense_uplink_bytes"] + self.summary["dense_downlink_bytes"])
+        return shares_saved(self.summary)["savings_communication"]
 
     @property
     def uplink_saved(self) -> float:
@@ -103,7 +103,7 @@ class RunResult:
     @property
     def macs_saved(self) -> float:
         """Share of the multiply-accumulates that pruning spared."""
-        return savings(self.macs, self.summary["unpruned_train_macs"])
+        return shares_saved(self.summary)["savings_compute"]
 
     def over_parties(self, name: str) -> list[list[float]]:
         """Return a quantity's values of every round, one per party; empty lists where it is not measured."""

@@ -78,10 +78,14 @@ class Section(BaseModel):
         return {}
 
 
+def section_of(kind: object) -> type[Section] | None:
+    """Return the section that an annotation names, None for any other type."""
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
 def section_of_values(kind: object) -> type[Section] | None:
     """Return the section that a mapping by name has for each name, as ``dict[str, TableConfig]``; else None."""
-    values = get_args(kind)[-1] if get_origin(kind) is dict else None
-    return values if isinstance(values, type) and issubclass(values, Section) else None
+    return section_of(get_args(kind)[-1]) if get_origin(kind) is dict else None
 
 
 def ignored_settings(section: Section, prefix: str = "") -> list[str]:

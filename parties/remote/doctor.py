@@ -21,6 +21,7 @@ from parties.remote.training_terms import agreement
 from parties.remote.transport.rpc import error_text, open_channel, open_stream
 from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.errors import one_line
 from vfl.run_folder import check_run, read_run_id
 from vfl.wire.envelope import Envelope, EnvelopeError, kind_of
 
@@ -72,7 +73,7 @@ def _look(name: str, look: Callable[[], tuple[T, str]]) -> tuple[T | None, Check
     try:
         found, text = look()
     except ValueError as error:
-        return None, Check(name, " ".join(str(error).split()), good=False)
+        return None, Check(name, one_line(error), good=False)
     return found, Check(name, text)
 
 

@@ -63,6 +63,10 @@ class TrainingConfig(Section):
     """Weight of a class's samples in the loss, by its name (1 where none is given); balanced: N / (classes x samples of
     the class). null weighs all samples alike."""
 
+    def ignored(self) -> Mapping[str, str]:
+        """Return how the head would travel where it does not."""
+        return {"head_sync": "training.labels is server, the head never leaves it"} if self.labels == "server" else {}
+
 
 class EvaluationConfig(Section):
     """The test of the joint model."""
@@ -89,6 +93,11 @@ class EvaluationConfig(Section):
     """Tell the parties the metric on the test samples, at the next round's beginning and at the end: a few bytes."""
     threshold: Annotated[Probability, OWN] = 0.5
     """Of two classes: the probability from which the second one is predicted, for f1 and accuracy."""
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return the sample of statistics that are not estimated."""
+        running = self.batch_statistics == "running"
+        return {"statistics_samples": "evaluation.batch_statistics is running"} if running else {}
 
 
 class CheckpointConfig(Section):
@@ -239,13 +248,15 @@ class ExperimentConfig(Section):
         """Return the settings of the other mode, and those of other tasks."""
         of_classes = ("training.class_weights", "evaluation.threshold") if self.task == "regression" else ()
         of_others = OF_VERTICAL if self.mode == "horizontal" else ("horizontal", "models.classifier")
-        return dict.fromkeys(of_classes, "task is regression") | dict.fromkeys(of_others, f"mode is {self.mode}")
+        stacked = {"channels_last": "clients' models are contiguous vectors"} if self.mode == "horizontal" else {}
+        of_mode = dict.fromkeys(of_others, f"mode is {self.mode}") | stacked
+        return dict.fromkeys(of_classes, "task is regression") | of_mode
 
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""
         lines = ignored_settings(self)
         if self.mode == "horizontal":
-            return lines + self._unstacked() + self._late_rates() + self.training.optimizer.unused()
+            return lines + self._late_rates()
         alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.parties}
         for fall in sorted({fall for fall in alphas.values() if fall is not None}):
             who = ", ".join(party for party in alphas if alphas[party] == fall)
@@ -255,11 +266,7 @@ class ExperimentConfig(Section):
             )
         lines += self._late("lightweighting.alpha", [schedule_of(self.lightweighting.alpha, each) for each in alphas])
         lines += self._late("lightweighting.beta", [schedule_of(self.lightweighting.beta, each) for each in alphas])
-        lines += self._late_rates() + self.training.optimizer.unused() + self._about_wire()
-        if self.training.labels == "server" and self.training.head_sync == "broadcast":
-            lines.append("training.head_sync: ignored with training.labels=server, the head never leaves the server")
-        if self.evaluation.batch_statistics == "running" and self.evaluation.statistics_samples != STATISTICS_SAMPLES:
-            lines.append("evaluation.statistics_samples: ignored, evaluation.batch_statistics is running")
+        lines += self._late_rates() + self._about_wire()
         if self.evaluation.sparsified and self.lightweighting.error_feedback:
             lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")
         return lines
@@ -279,9 +286,6 @@ class ExperimentConfig(Section):
         if self.training.labels == "shared" and wire.gradients != GradientConfig():
             lines.append("wire.gradients: ignored with training.labels=shared, no gradient travels")
         return lines
-
-    def _unstacked(self) -> list[str]:
-        return ["channels_last: ignored, clients' models are contiguous vectors"] if self.channels_last else []
 
     def _late_rates(self) -> list[str]:
         return self._late("training.optimizer.learning_rate", [self.training.optimizer.learning_rate])

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from vfl.config.experiment import ExperimentConfig
-from vfl.errors import ConfigError
+from vfl.errors import ConfigError, one_line
 from vfl.registry import did_you_mean, nearest
 from vfl.settings import Section, section_of_values
 from vfl.shipped import find_config
@@ -140,7 +140,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply to be a configuration") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2020-99-99
-        raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
+        raise ConfigError(f"{path}: is not YAML ({one_line(error)})") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: must hold 'key: value' settings")
     return cast(dict[str, Any], values)
@@ -167,7 +167,7 @@ def _parse_value(key: str, text: str) -> object:
     except RecursionError:
         raise ConfigError(f"{key}: is nested too deeply to be a value") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{key}: {text!r} is not a YAML value ({' '.join(str(error).split())})") from None
+        raise ConfigError(f"{key}: {text!r} is not a YAML value ({one_line(error)})") from None
 
 
 def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: object) -> None:

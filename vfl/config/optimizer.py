@@ -1,5 +1,6 @@
 """Settings of the optimizer."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -29,15 +30,10 @@ class OptimizerConfig(Section):
             raise ValueError("nesterov needs momentum above 0")
         return self
 
-    def unused(self) -> list[str]:
-        """Return a line for settings that the optimizer does not have."""
-        defaults = OptimizerConfig()
+    def ignored(self) -> Mapping[str, str]:
+        """Return the settings of other optimizers."""
         of_others = ("betas",) if self.kind == "sgd" else ("momentum", "nesterov")
-        return [
-            f"training.optimizer.{name}: ignored with kind={self.kind}"
-            for name in of_others
-            if getattr(self, name) != getattr(defaults, name)
-        ]
+        return dict.fromkeys(of_others, f"training.optimizer.kind is {self.kind}")
 
     @property
     def largest_rate(self) -> float:

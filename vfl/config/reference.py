@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import cast, get_args
 
 from vfl.config.experiment import ExperimentConfig, MetricName
-from vfl.config.models import ClassifierKind
-from vfl.settings import Section, section_of_values
+from vfl.settings import Section, section_of, section_of_values
 
 HEAD = """# Configuration
 
@@ -28,7 +27,6 @@ TYPES = {
     "RateSchedule": "number, or `{round: number}`",
     "KeyColumns": "column, or a list of columns",
     "ClassWeights": "balanced, or `{class: number above 0}`",
-    "ClassifierKind": ", ".join(get_args(ClassifierKind)),
     "MetricName": ", ".join(get_args(MetricName)),
     "Address": "HOST:PORT",
     "Seconds": "number above 0",
@@ -50,10 +48,10 @@ TYPES = {
 
 def reference() -> str:
     """Return the whole page in Markdown."""
-    nested = [key for key in ExperimentConfig.model_fields if _section(ExperimentConfig.type_of(key))]
+    nested = [key for key in ExperimentConfig.model_fields if section_of(ExperimentConfig.type_of(key))]
     parts = [HEAD, *_table(ExperimentConfig, "")]
     for key in nested:
-        section = _section(ExperimentConfig.type_of(key))
+        section = section_of(ExperimentConfig.type_of(key))
         assert section is not None
         parts += [f"\n## {key}\n\n{inspect.cleandoc(section.__doc__ or '')}\n", *_table(section, f"{key}.")]
     return "\n".join(parts).rstrip() + "\n"
@@ -71,7 +69,7 @@ def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, 
     """
     sources = _sources(section)
     for key in section.known_keys():
-        inner = _section(section.type_of(key))
+        inner = section_of(section.type_of(key))
         if inner is None:
             kind, text = sources[key]
             default = section.model_fields[key].get_default(call_default_factory=True)
@@ -134,10 +132,6 @@ def _shown(default: object, required: bool) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def _section(kind: object) -> type[Section] | None:
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
 
 
 if __name__ == "__main__":

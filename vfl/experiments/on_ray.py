@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from vfl.errors import ConfigError
+from vfl.errors import ConfigError, one_line
 from vfl.experiments.executor import Ended, Event, Executor, Lost, Progress, Resources, Run
 from vfl.experiments.pool import LocalProcesses
 from vfl.run_folder import wait_until_free
@@ -256,7 +256,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 def _line(error: BaseException) -> str:
     """Return an error, or the one on a node that caused it, in one line."""
-    return " ".join(str(getattr(error, "cause", None) or error).split()) or type(error).__name__
+    return one_line(getattr(error, "cause", None) or error)
 
 
 def _name(node: dict[str, Any]) -> str:

@@ -17,10 +17,11 @@ from rich.console import Console
 
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError
+from vfl.costs import shares_saved
 from vfl.experiments.executor import AnyExecutor, Ended, Event
 from vfl.experiments.search import Search
 from vfl.experiments.sweep_plan import Sweep, SweepRun
-from vfl.experiments.sweep_table import TABLE, shares, write_tables
+from vfl.experiments.sweep_table import TABLE, write_tables
 from vfl.experiments.sweep_view import SweepView
 from vfl.run_folder import MANIFEST, is_finished, only_process_in, read_manifest, read_summary
 
@@ -95,7 +96,7 @@ class SweepState:
     def read(self, run: SweepRun) -> None:
         """Read a finished run's summary."""
         summary = read_summary(self.runs_dir / run.folder)
-        self.summaries[run.folder] = summary | shares(summary)
+        self.summaries[run.folder] = summary | shares_saved(summary)
 
     def take(self, run: SweepRun, event: Ended) -> None:
         """Take in how a run has ended, and write the tables."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vfl.atomic import write_csv
-from vfl.costs import savings
+from vfl.costs import shares_saved
 from vfl.experiments.sweep_plan import SweepRun
 from vfl.metrics import reached
 
@@ -38,7 +38,7 @@ def write_tables(
         status = "failed" if run.folder in failures else "open"
         if run.folder in summaries:
             summary = summaries[run.folder]
-            status, result = "finished", {**summary, **score(summary), **shares(summary)}
+            status, result = "finished", {**summary, **score(summary), **shares_saved(summary)}
             times.append([run.folder, f"{summary['wall_time_s']:.1f}", run.config.threads])
         settings = [_cell(run.settings[key]) if key in run.settings else "" for key in keys]
         outcome = [_cell(result.get(name, "")) for name in RESULTS]
@@ -51,16 +51,6 @@ def score(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return by which metric a run is compared, and its value."""
     metric, values = reached(summary)
     return {"metric": metric, "score": values[metric]}
-
-
-def shares(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the shares of compute and of bytes, both ways, that a run was spared."""
-    sent = summary["uplink_bytes"] + summary["downlink_bytes"]
-    dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
-    return {
-        "savings_compute": savings(summary["train_macs"], summary["unpruned_train_macs"]),
-        "savings_communication": savings(sent, dense),
-    }
 
 
 def _cell(value: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vfl.cli import ShowConsole
-from vfl.errors import ConfigError, Diverged
+from vfl.errors import ConfigError, Diverged, one_line
 from vfl.experiments.executor import Ended, Event, Progress, Run
 from vfl.experiments.run import run_experiment
 from vfl.loop import Callback, Metrics, TrainingLoop
@@ -50,7 +50,7 @@ def train(run: Run, runs_dir: Path, tell: Callable[[Event], None]) -> None:
             warnings.showwarning = show_warning
             tell(_outcome(run, runs_dir, console, tell))
     except (OSError, ConfigError) as error:
-        tell(Ended(finished=False, error=_one_line(error)))
+        tell(Ended(finished=False, error=one_line(error)))
 
 
 def _outcome(run: Run, runs_dir: Path, console: ShowConsole, tell: Callable[[Event], None]) -> Ended:
@@ -65,10 +65,6 @@ def _outcome(run: Run, runs_dir: Path, console: ShowConsole, tell: Callable[[Eve
     except Exception as error:  # whatever it is, the other runs go on, and the log has all of it
         console.print(traceback.format_exc())
         expected = isinstance(error, ValueError | OSError)
-        told = _one_line(error) if expected else f"{type(error).__name__}: {error}"
+        told = one_line(error) if expected else f"{type(error).__name__}: {error}"
         return Ended(finished=False, error=told, diverged=isinstance(error, Diverged))
     return Ended(outcome.finished)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

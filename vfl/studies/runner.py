@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from vfl.costs import shares_saved
 from vfl.experiments.executor import AnyExecutor, Ended, Event, Run
-from vfl.experiments.sweep_table import shares
 from vfl.experiments.sweep_view import SweepView
 from vfl.loop import Callback
 from vfl.run_folder import is_finished, read_summary
@@ -66,11 +66,11 @@ def train_missing(
     def on_event(run: SeriesRun, event: Event) -> None:
         summary = None
         if isinstance(event, Ended) and event.finished:
-            left.remove(run.study_run)
+            left.remove(run.study_run)  # before forks are removed: those of unfinished runs stay
             shutil.rmtree(runs_dir / run.folder / "checkpoints", ignore_errors=True)
             remove_spent_forks(runs, forks, left, runs_dir)
             summary = read_summary(runs_dir / run.folder)
-            summary |= shares(summary)
+            summary |= shares_saved(summary)
         elif isinstance(event, Ended) and event.error is not None:
             failures[run.folder] = event
         view.show(run, event, summary)

@@ -1,6 +1,6 @@
 """A study: methods that are compared in one setting, and the trainings that this takes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,9 @@ from pydantic import Field
 
 from vfl.config import ConfigError, parse_config
 from vfl.config.files import lay_over, parse_overrides, read_settings, read_yaml
+from vfl.experiments.sweep_plan import Settings
 from vfl.settings import Section
 from vfl.studies.runs import StudyRun
-
-Settings = Mapping[str, Any]
-"""Values by dotted key."""
 
 
 class Study(Section):

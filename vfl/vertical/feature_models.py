@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from models.features import ModelSpec
 from vfl.components import FEATURE_MODELS
 from vfl.config.optimizer import OptimizerConfig
+from vfl.errors import one_line
 from vfl.lightweighting.pruning import StructuredPruner
 from vfl.optim import build_optimizer
 
@@ -32,10 +33,7 @@ def build_feature_model(kind: str, spec: ModelSpec) -> nn.Module:
 
     Raises ValueError for an unknown kind, one that makes no module, and unsuitable features or settings.
     """
-    model = FEATURE_MODELS.make(kind, spec)
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"feature model {kind!r}: gives {model!r}; it must be {FEATURE_MODELS.contract}")
-    return model
+    return FEATURE_MODELS.make(kind, spec, of=nn.Module)
 
 
 def check_embedding(model: nn.Module, inputs: Sequence[Tensor], width: int | None = None) -> Tensor:
@@ -110,9 +108,8 @@ def _step(model: nn.Module, what: str, step: Callable[[], T]) -> T:
     try:
         return step()
     except Exception as error:
-        reason = " ".join(str(error).split())
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"{type(model).__name__}: {what}: {kind}{reason}") from error
+        raise ValueError(f"{type(model).__name__}: {what}: {kind}{one_line(error)}") from error
 
 
 def _described(output: object) -> str:

@@ -15,7 +15,8 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from vfl.data.sources.images import images
-from vfl.data.sources.pools import Pool, Pools, one_line
+from vfl.data.sources.pools import Pool, Pools
+from vfl.errors import one_line
 
 if TYPE_CHECKING:
     from torchvision.datasets import ImageFolder

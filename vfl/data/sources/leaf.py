@@ -26,8 +26,9 @@ from models.features import Features
 from vfl.data.samples import Owners, Samples
 from vfl.data.source import AsItIs, Preparation
 from vfl.data.sources.images import ImageGrid
-from vfl.data.sources.pools import Pools, in_memory, one_line
+from vfl.data.sources.pools import Pools, in_memory
 from vfl.data.sources.text import encode
+from vfl.errors import one_line
 
 FEMNIST_CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 """In the order of FEMNIST's labels; always all 62, so that a model's size does not depend on the sampled users."""

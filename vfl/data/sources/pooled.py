@@ -12,7 +12,8 @@ from torch import Tensor
 from vfl.data.config import DataConfig
 from vfl.data.samples import Dataset, Samples
 from vfl.data.source import Source
-from vfl.data.sources.pools import Loader, one_line
+from vfl.data.sources.pools import Loader
+from vfl.errors import one_line
 from vfl.random import generator
 
 TEST_ID_START = 1_000_000_000

@@ -50,8 +50,3 @@ def resize(images: Tensor, size: int | None) -> Tensor:
         exact = interpolate(piece, (size, size), mode="bilinear", align_corners=False, antialias=True)
         resized[start : start + 1024] = exact.round()
     return resized
-
-
-def one_line(error: Exception) -> str:
-    """Return an error's text without line ends; its type where it has none."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from vfl.data.sources.images import images
-from vfl.data.sources.pools import Pool, Pools, in_memory, one_line
+from vfl.data.sources.pools import Pool, Pools, in_memory
+from vfl.errors import one_line
 
 DEFAULT_ROOT = Path("data")
 DOWNLOAD_TIMEOUT_S = 30.0

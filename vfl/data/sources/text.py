@@ -25,7 +25,8 @@ from models.features import Features
 from vfl.data.samples import Owners, Samples
 from vfl.data.source import AsItIs
 from vfl.data.sources.pooled import PooledSource
-from vfl.data.sources.pools import Pools, in_memory, one_line
+from vfl.data.sources.pools import Pools, in_memory
+from vfl.errors import one_line
 
 WINDOW = 80
 """T: as long as McMahan et al. unroll their network, and as LEAF's sequences."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pa_csv, pc, pq
+from vfl.errors import one_line
 
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none", "?")
 """Text that is no value."""
@@ -56,9 +57,9 @@ def open_blocks(path: Path, columns: Sequence[str] | None = None) -> Generator[I
                 raise TableError(f"{path}: is {what}; save it as CSV in UTF-8, or as Parquet")
         yield _parquet_blocks(path, columns) if start == b"PAR1" else _csv_blocks(path, columns, start)
     except ArrowInvalid as error:
-        raise TableError(f"{path}: cannot be read ({_first_line(error)})") from None
+        raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
     except OSError as error:
-        raise TableError(f"{path}: cannot be read ({error.strerror or _first_line(error)})") from None
+        raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]})") from None
 
 
 def column_names(path: Path) -> list[str]:
@@ -207,7 +208,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
