@@ -20,18 +20,19 @@ from typing import NamedTuple
 
 from parties.local import build_in_process
 from vfl.atomic import write_atomically
-from vfl.callbacks import JsonLines
-from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr, whole_numbers
-from vfl.config import ExperimentConfig, load_config
+from vfl.cli import DONE, OneLineParser, ShowConsole, add_executor_options, command, to_stderr, whole_numbers
+from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.devices import DeviceConfig, SimulationConfig
+from vfl.experiments.executor import Resources
+from vfl.experiments.where import open_executor
 from vfl.lightweighting.forecast import Forecast
 from vfl.lightweighting.schedule import Ratios
-from vfl.loop import TrainingLoop
 from vfl.reports.markdown import table
-from vfl.run_folder import Row, write_summary
+from vfl.run_folder import LOG, Row
 from vfl.runtime import start_runtime
 from vfl.studies.plots import Panel, draw_bars, draw_panels
-from vfl.studies.runs import StudyResult, StudyRun, load_result
+from vfl.studies.runner import train_missing
+from vfl.studies.runs import StudyResult, StudyRun, load_results
 from vfl.vertical.batches import steps_in_round
 
 ALPHAS, BETAS = (0.0, 0.3, 0.5, 0.7), (0.0, 0.3, 0.6, 0.85)
@@ -163,15 +164,6 @@ def _with(
 ) -> ExperimentConfig:
     lightweighting = base.lightweighting.model_copy(update=ratios)
     return base.model_copy(update={"seed": seed, "lightweighting": lightweighting, "simulation": simulation})
-
-
-def train(run: StudyRun, folder: Path) -> None:
-    """Train a run: its rows and its summary, and no other files, as there are many runs of few seconds."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.jsonl").unlink(missing_ok=True)
-    server = build_in_process(run.config, start_runtime(run.config))
-    loop = TrainingLoop(server, run.config.training.rounds, [JsonLines(folder / "metrics.jsonl")])
-    write_summary(folder, loop.run())
 
 
 def clock(result: StudyResult, machines: SimulationConfig, base: ExperimentConfig) -> list[float]:
@@ -326,49 +318,39 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path, metavar="DIR", help="of the runs and the results")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ")
     parser.add_argument("--seeds", type=partial(whole_numbers, "--seeds"), default=(0,), help="as 0,1,2 (default: 0)")
+    add_executor_options(parser)
     parser.add_argument("--plots-only", action="store_true", help="train nothing")
     return parser.parse_intermixed_args()
 
 
-class Trainer:
-    """Trains what is missing of some runs, and reads all of them.
-
-    Args:
-        folder: of the runs.
-        train: whether to; otherwise only what is finished is read.
-        console: hears of every training.
-    """
-
-    def __init__(self, folder: Path, console: ShowConsole, *, train: bool) -> None:
-        self.folder = folder
-        self.console = console
-        self.train = train
-
-    def results(self, runs: Sequence[StudyRun]) -> list[StudyResult]:
-        """Return those of the runs that are finished."""
-        for run in runs if self.train else ():
-            if not (self.folder / run.folder / "summary.json").exists():
-                train(run, self.folder / run.folder)
-                self.console.print(f"{run.folder}: {load_result(run, self.folder).score:.2%}")
-        finished = [run for run in runs if (self.folder / run.folder / "summary.json").exists()]
-        return [load_result(run, self.folder) for run in finished]
+def finished(runs: Sequence[StudyRun], arguments: argparse.Namespace, console: ShowConsole) -> list[StudyResult]:
+    """Train what is missing of some runs, unless ``--plots-only``; return those that are finished."""
+    folder: Path = arguments.folder / "runs"
+    if not arguments.plots_only:
+        with open_executor(arguments, Resources()) as executor:
+            end = train_missing(runs, folder, executor, console)
+        if end.signal_name:
+            raise KeyboardInterrupt
+        if end.failures:
+            raise ConfigError(f"failed: {', '.join(end.failures)}; see {LOG} in the runs' folders below {folder}")
+    return load_results(runs, folder)
 
 
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train what is missing and write the page."""
     base, (first, *others) = load_config(arguments.config, arguments.overrides), arguments.seeds
-    trainer = Trainer(arguments.folder / "runs", console, train=not arguments.plots_only)
+    results_of = partial(finished, arguments=arguments, console=console)
     fixed = {each.method: each for each in uniform_pairs()}
-    alone = trainer.results([fixed_run(base, each, first) for each in fixed.values()])
-    forecast = build_in_process(base, start_runtime(base)).forecast
+    alone = results_of([fixed_run(base, each, first) for each in fixed.values()])
+    forecast = build_in_process(base, start_runtime(base)).server.forecast
     for name in ORACLES:
         pairs = promising(Study(base, (first,), alone), name, forecast)
         fixed |= {each.method: each for each in pairs}
-        alone += trainer.results([fixed_run(base, each, first) for each in pairs])
+        alone += results_of([fixed_run(base, each, first) for each in pairs])
     finals = finalists(Study(base, (first,), alone))
-    results = alone + trainer.results([fixed_run(base, fixed[each], seed) for seed in others for each in finals])
-    results += trainer.results([run for seed in arguments.seeds for run in controlled_runs(base, seed)])
+    results = alone + results_of([fixed_run(base, fixed[each], seed) for seed in others for each in finals])
+    results += results_of([run for seed in arguments.seeds for run in controlled_runs(base, seed)])
     write_page(arguments.folder, Study(base, arguments.seeds, results))
     console.print(f"{len(results)} runs: {arguments.folder / 'tables.md'}")
     return DONE
