@@ -12,16 +12,14 @@ from vfl.config import ExperimentConfig
 from vfl.data.samples import check_aligned
 from vfl.data.source import Source, Split, open_source, prepare_party
 from vfl.runtime import Runtime
+from vfl.vertical.link import PartyLink
 from vfl.wire.messages import Message
 
 T = TypeVar("T")
 
 
-class LocalLink:
+class LocalLink(PartyLink):
     """A party in the same process: handed the messages, in which tensors are frames as over a network, at once."""
-
-    absent = False
-    under_way_s = None
 
     def __init__(self, party: FeatureParty) -> None:
         self.party = party
@@ -43,9 +41,6 @@ class LocalLink:
                 f"--resume: {self.name} was a process of its own and kept its state; resume with processes again"
             )
         return lambda: self.party.load_state_dict(state)
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 @dataclass(frozen=True, eq=False)

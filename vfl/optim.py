@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +10,13 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from vfl.config import OptimizerConfig
-from vfl.lightweighting import shrink
 from vfl.lightweighting.schedule import value_at
 
 _PREFIXES = {"momentum_buffer": "", "exp_avg": "exp_avg/", "exp_avg_sq": "exp_avg_sq/", "step": "step/"}
 """What stands before a parameter's name in the saved state, by what the optimizer keeps of it."""
 
 
-class _Rule(ABC):
+class Optimizer(ABC):
     """An optimizer of ``torch.optim`` by its function, so its bits, with ``param_groups`` and ``state`` as there.
 
     The classes themselves are not used because the first object of one imports PyTorch's compiler, which takes two
@@ -51,7 +50,7 @@ class _Rule(ABC):
     def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None: ...
 
 
-class SGD(_Rule):
+class SGD(Optimizer):
     """``torch.optim.SGD``."""
 
     def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None:
@@ -74,7 +73,7 @@ class SGD(_Rule):
                 self.state[parameter] = {"momentum_buffer": buffer}
 
 
-class Adam(_Rule):
+class Adam(Optimizer):
     """``torch.optim.Adam``, or AdamW where the configuration says so."""
 
     def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None:
@@ -110,18 +109,6 @@ class Adam(_Rule):
     def step_count(self, parameter: Tensor, value: Tensor) -> Tensor:
         """Return a count of steps where the kernels want it: at the parameter if they are fused."""
         return value.to(parameter.device if self.fused else "cpu", copy=True)
-
-
-class Optimizer(shrink.Optimizer, Protocol):
-    """What an exchange does with an optimizer."""
-
-    def zero_grad(self) -> None:
-        """Drop all gradients."""
-        ...
-
-    def step(self) -> Any:
-        """Take a step with every parameter that has a gradient."""
-        ...
 
 
 def build_optimizer(module: nn.Module, config: OptimizerConfig) -> Optimizer:

@@ -55,12 +55,11 @@ class ServerProtocol(Protocol):
         ...
 
     def state_dict(self) -> State:
-        """Return what the next rounds depend on."""
-        ...
+        """Return what the next rounds depend on: nothing, if nothing outlasts an exchange."""
+        return {}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
-        ...
 
 
 class PartyProtocol(Protocol):
@@ -87,18 +86,17 @@ class PartyProtocol(Protocol):
 
     def drift(self) -> float | None:
         """Return the replica's difference to theta_0 at the start of the round; None where nothing is replayed."""
-        ...
+        return None
 
     def state_dict(self) -> State:
-        """Return what the next rounds depend on."""
-        ...
+        """Return what the next rounds depend on: nothing, if nothing outlasts an exchange."""
+        return {}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
-        ...
 
 
-class ShareEmbeddings:
+class ShareEmbeddings(ServerProtocol):
     """Server's side of ``labels: shared``: forwards every party's frame to all others as it came."""
 
     def __init__(self, head_sync: HeadSync) -> None:
@@ -118,15 +116,8 @@ class ShareEmbeddings:
         head = trainer.parts() if self.head_sync == "broadcast" else ()
         return [(*parts[:k], *parts[k + 1 :], *head) for k in range(len(parts))], []
 
-    def state_dict(self) -> State:
-        """Nothing outlasts an exchange."""
-        return {}
 
-    def load_state_dict(self, state: State) -> None:
-        """Nothing to restore."""
-
-
-class ReturnGradients:
+class ReturnGradients(ServerProtocol):
     """Server's side of ``labels: server``: computes the gradient of every embedding and returns it to its owner."""
 
     def __init__(self, senders: Sequence[ResidualSender]) -> None:
@@ -167,7 +158,7 @@ class ReturnGradients:
             mine_ND.copy_(residual_ND)
 
 
-class HeadReplica:
+class HeadReplica(PartyProtocol):
     """Party's side of ``labels: shared``.
 
     Holds the labels, a replica of the head and the others' stale embeddings. Within an exchange theta_0 stays
@@ -286,7 +277,7 @@ def gradient_scale(batch_size: int) -> float:
     return 2.0 ** math.floor(math.log2(batch_size))
 
 
-class ReceivedGradient:
+class ReceivedGradient(PartyProtocol):
     """Party's side of ``labels: server``: sees no label, no head and no other party's embedding."""
 
     def __init__(self, compressor: Compressor, device: torch.device) -> None:
@@ -318,14 +309,3 @@ class ReceivedGradient:
     def finish(self, iterations: int) -> None:
         """Forget the gradient."""
         self._gradient_nD = torch.empty(0)
-
-    def drift(self) -> float | None:
-        """Nothing is replayed."""
-        return None
-
-    def state_dict(self) -> State:
-        """Nothing outlasts an exchange."""
-        return {}
-
-    def load_state_dict(self, state: State) -> None:
-        """Nothing to restore."""

@@ -21,12 +21,12 @@ class PartyLink(Protocol):
     @property
     def absent(self) -> bool:
         """The link stands in for a lost party: what it answers has not travelled."""
-        ...
+        return False
 
     @property
     def under_way_s(self) -> float | None:
         """Seconds in which orders of the training were under way so far; None where nothing travels."""
-        ...
+        return None
 
     def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
         """Send a message; the outcome is what ``take`` makes of the reply, which it raises an error for if it is wrong.
@@ -45,4 +45,3 @@ class PartyLink(Protocol):
 
     def close(self) -> None:
         """Release the party."""
-        ...

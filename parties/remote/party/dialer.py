@@ -4,7 +4,6 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from parties.remote.audit import limited
@@ -92,9 +91,7 @@ class Dialer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Hang up."""
         with suppress(RuntimeError):  # the loop is closed: dialling is over already
             self._loop.call_soon_threadsafe(self._task.cancel)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from parties.remote.audit import Audit, limited
@@ -108,9 +107,7 @@ class Hub:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Stop listening and free the port; open connections end."""
         self._in_loop(self._server.stop(0))
         self._stop_thread()

@@ -13,7 +13,6 @@ import struct
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 R = TypeVar("R")
@@ -131,9 +130,7 @@ class ShapedLink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, R]) -> R:
