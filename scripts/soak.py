@@ -9,7 +9,6 @@ Exit codes: 0 done (whether flat or not), 2 bad input (one line on stderr), 130 
 import argparse
 import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -33,7 +32,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Soak, show and save."""
     from parties.benchmarks.soak import as_json, judge, soak
     from vfl.atomic import write_atomically
-    from vfl.studies.benchmarks.report import describe_machine
+    from vfl.studies.benchmarks.report import provenance
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("exchanges", total=arguments.exchanges)
@@ -52,11 +51,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         )
     console.print(table)
     if arguments.json is not None:
-        about = {
-            "command": " ".join(["scripts/soak.py", *sys.argv[1:]]),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": describe_machine(),
-        }
+        about = provenance(" ".join(["scripts/soak.py", *sys.argv[1:]]))
         write_atomically(arguments.json, json.dumps(about | as_json(usages), indent=1) + "\n")
     return DONE
 

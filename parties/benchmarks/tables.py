@@ -15,6 +15,7 @@ import torch
 from parties.build import TrainingLabels, build_head, build_head_server, build_party, model_spec
 from parties.local import LocalLink
 from vfl.config import ExperimentConfig, parse_config
+from vfl.data.files import Labels
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, open_source, prepare_party
 from vfl.data.tables.arrow import pa, pa_csv
@@ -67,7 +68,8 @@ class Sides:
         ]
         links = [LocalLink(party) for party in parties]
         labels = TrainingLabels(self.labels_N, task)
-        self.server = build_head_server(links, labels, self.labels_N, self.config, self.runtime)
+        test = Labels(ids_N, self.labels_N)
+        self.server = build_head_server(links, labels, test, self.config, self.runtime)
         spec = self.config.models.feature
         models = [build_feature_model("mlp", model_spec(spec, each.features)) for each in preparations.values()]
         head = build_head(self.config, task, self.runtime, labels.presence(self.config)).head

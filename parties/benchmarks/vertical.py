@@ -17,6 +17,7 @@ from parties.build import TrainingLabels, build_head, build_head_server, build_p
 from parties.head_server import HeadServer
 from parties.local import LocalLink
 from vfl.config import ExperimentConfig, parse_config
+from vfl.data.files import Labels
 from vfl.data.samples import Samples
 from vfl.data.source import AsItIs, Prepared
 from vfl.random import generator, seeded
@@ -106,7 +107,8 @@ class Lightweight(Stepped):
             build_party(name, part, replicated, config, runtime)
             for name, part in zip(config.parties, parts, strict=True)
         ]
-        self.server = build_head_server([LocalLink(party) for party in self.parties], labels, labels_N, config, runtime)
+        links = [LocalLink(party) for party in self.parties]
+        self.server = build_head_server(links, labels, Labels(ids_N, labels_N), config, runtime)
 
     def embeddings(self) -> tuple[list[Tensor], Tensor]:
         """Return the parties' present embeddings of a batch, and its rows."""

@@ -18,27 +18,27 @@ from rich.console import Console
 
 from parties.benchmarks.light_model import LIGHT, LightModel
 from parties.benchmarks.vertical import CLASSES, Stepped, random_data
-from parties.build import TrainingLabels, build_head_server, feature_config
-from parties.remote.joining import DataDigests, Expected, Terms
+from parties.build import build_head_server
+from parties.remote.joining import DataDigests, Expected
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import Over
 from parties.remote.party.party_process import run_party
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.supervisor import SERVER
-from parties.remote.tls.certificates import Owner
-from parties.remote.tls.folders import issue, make_authority
+from parties.remote.server.server_process import server_labels
+from parties.remote.supervisor import SERVER, make_keys, write_configs
 from parties.remote.together import process_configs
-from parties.remote.training_terms import agreement, labels_digest
+from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
 from vfl.atomic import write_atomically
 from vfl.components import FEATURE_MODELS
 from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config
-from vfl.data.files import Labels, PartyData, SharedLabels, write_party_data, write_shared_labels
-from vfl.data.samples import Samples, ids_digest
+from vfl.data.files import LabelData, Labels, PartyData
+from vfl.data.samples import Samples
+from vfl.data.source import Split
+from vfl.data.split import write_split
 from vfl.runtime import start_runtime
 from vfl.studies.benchmarks.shaped_link import Shape, ShapedLink
-from vfl.tasks import Classification
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of
 from vfl.wire.messages import Buffer
 
@@ -47,7 +47,6 @@ T = TypeVar("T")
 FEATURE_MODELS.add(LIGHT, LightModel)
 RUN = "workbench"
 JOIN_S = 300.0
-KEY_DAYS = 30
 TEST_SAMPLES = 8
 
 
@@ -62,11 +61,8 @@ class Workplace:
     def make(cls, config: ExperimentConfig, folder: Path) -> "Workplace":
         """Write keys and one configuration per process."""
         configs = process_configs(config, folder)
-        make_authority(folder / "keys", config.name, KEY_DAYS + 1)
-        issue(folder / "keys", [Owner(name) for name in configs], KEY_DAYS)
-        (folder / "data").mkdir()
-        for name, own in configs.items():
-            write_atomically(folder / f"{name}.yaml", dump_config(own))
+        make_keys(config, folder, configs)
+        write_configs(folder, configs)
         return cls(folder, configs)
 
     def hub(self, expected: dict[str, Expected]) -> Hub:
@@ -95,21 +91,16 @@ class Federation(Stepped):
         with ExitStack() as undo:
             folder = Path(undo.enter_context(tempfile.TemporaryDirectory()))
             workplace = Workplace.make(self.config, folder)
-            images, labels_N = random_data(self.config)
-            self._write_data(workplace, images, labels_N)
-            names = self.config.parties
-            hub = undo.enter_context(workplace.hub(self._expected(labels_N)))
+            split = random_split(self.config)
+            write_split(folder / "data", split, shared_labels=True, overwrite=False)
+            labels, names = server_labels(self.config, split.labels), self.config.parties
+            hub = undo.enter_context(workplace.hub(expected_of(self.config, labels.digests, TEST_SAMPLES)))
             for name in names:
                 self._start_party(workplace, name, undo)
             connections = hub.wait_for(names, JOIN_S)
+            links = [RemoteLink(connection, 1) for connection in connections.values()]
             runtime = start_runtime(self.config)
-            self.server = build_head_server(
-                [RemoteLink(connection, 1) for connection in connections.values()],
-                TrainingLabels(labels_N, Classification(CLASSES)),
-                labels_N[:TEST_SAMPLES],
-                self.config,
-                runtime,
-            )
+            self.server = build_head_server(links, labels.train, labels.test, self.config, runtime)
             self._at_end = undo.pop_all()
         return self
 
@@ -134,30 +125,17 @@ class Federation(Stepped):
         folder = workplace.folder / name
         self.processes[name] = undo.enter_context(child(__name__, "party", str(path), name, str(folder)))
 
-    def _write_data(self, workplace: Workplace, images: list[torch.Tensor], labels_N: torch.Tensor) -> None:
-        ids = torch.arange(len(labels_N))
-        test_ids = torch.arange(TEST_SAMPLES) + len(labels_N)
-        for name, own in zip(self.config.parties, images, strict=True):
-            data = PartyData(name, Samples(ids, own), Samples(test_ids, own[:TEST_SAMPLES]))
-            path = workplace.configs[name].data.file
-            assert path is not None
-            write_party_data(path, data)
-        shared = SharedLabels(tuple(map(str, range(CLASSES))), Labels(ids, labels_N))
-        write_shared_labels(workplace.folder / "data" / "shared_labels.safetensors", shared)
 
-    def _expected(self, labels_N: torch.Tensor) -> dict[str, Expected]:
-        ids, test_ids = torch.arange(len(labels_N)), torch.arange(TEST_SAMPLES) + len(labels_N)
-        labels = TrainingLabels(labels_N, Classification(CLASSES)) if self.config.training.labels == "shared" else None
-        data = DataDigests(ids_digest(ids), ids_digest(test_ids), labels_digest(labels))
-        return {
-            name: Expected(
-                feature_config(self.config, name).embedding_size,
-                agreement(self.config),
-                data,
-                Terms.of(self.config, name, TEST_SAMPLES).text(),
-            )
-            for name in self.config.parties
-        }
+def random_split(config: ExperimentConfig) -> Split:
+    """Return ``random_data`` as parties and server hold it; the first training samples are the test samples as well."""
+    images, labels_N = random_data(config)
+    ids_N, test_ids_M = torch.arange(len(labels_N)), torch.arange(TEST_SAMPLES) + len(labels_N)
+    parties = (
+        PartyData(name, Samples(ids_N, own), Samples(test_ids_M, own[:TEST_SAMPLES]))
+        for name, own in zip(config.parties, images, strict=True)
+    )
+    train, test = Labels(ids_N, labels_N), Labels(test_ids_M, labels_N[:TEST_SAMPLES])
+    return Split(tuple(parties), LabelData(tuple(map(str, range(CLASSES))), train, test))
 
 
 def _as_it_came(reply: T) -> T:

@@ -5,6 +5,7 @@ import json
 import torch
 
 from parties.build import TrainingLabels, feature_config
+from parties.remote.joining import DataDigests, Expected, Terms
 from vfl.agreement import agreed_values
 from vfl.config import ExperimentConfig
 from vfl.digest import weights_digest
@@ -17,6 +18,17 @@ def agreement(config: ExperimentConfig) -> str:
     if replayed:
         values["embedding sizes"] = [feature_config(config, party).embedding_size for party in config.parties]
     return json.dumps(values, sort_keys=True)
+
+
+def expected_of(config: ExperimentConfig, data: DataDigests, evaluated: int) -> dict[str, Expected]:
+    """Return what the server expects of every party and offers it, with so many samples to evaluate or predict."""
+    shared = agreement(config)
+    return {
+        name: Expected(
+            feature_config(config, name).embedding_size, shared, data, Terms.of(config, name, evaluated).text()
+        )
+        for name in config.parties
+    }
 
 
 def labels_digest(labels: TrainingLabels | None) -> str:

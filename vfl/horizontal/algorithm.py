@@ -153,8 +153,8 @@ class FederatedAlgorithm(Generic[S]):
         return state | {"weights": state["weights"] + aggregate.vectors["delta"]}
 
     def weights(self, reports: Sequence[Report]) -> list[float]:
-        """Return the weight p_i of every report, as ``horizontal.weights`` says."""
-        if self.horizontal.weights == "equal":
+        """Return the weight p_i of every report, as ``horizontal.weights`` says unless all count alike."""
+        if self.settings.averages_equally or self.horizontal.weights == "equal":
             return [1 / len(reports)] * len(reports)
         counts = [self.samples_N[report.work.client] for report in reports]
         whole = sum(self.samples_N) if self.horizontal.weights == "all" else sum(counts)

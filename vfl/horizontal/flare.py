@@ -87,10 +87,6 @@ class Flare(FederatedAlgorithm[FlareConfig]):
         metrics = {f"learning_rate/{name}": value for name, value in statistics.items()}
         return replace(super().aggregate(state, reports), metrics=metrics)
 
-    def weights(self, reports: Sequence[Report]) -> list[float]:
-        """Return 1 / M for every report."""
-        return [1 / len(reports)] * len(reports)
-
     def _tau_bar(self, cohort: Sequence[Work], first_steps_N: Tensor) -> float:
         if self.settings.tau_bar in ("mas", "mes"):
             steps = [work.steps for work in cohort]

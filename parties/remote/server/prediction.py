@@ -12,7 +12,7 @@ from typing import TypeVar
 from rich.console import Console
 from torch import Tensor
 
-from parties.build import build_head_server, feature_config
+from parties.build import build_head_server
 from parties.joint_model import JointModel
 from parties.predict import (
     Prediction,
@@ -23,13 +23,13 @@ from parties.predict import (
     scores_of,
     zero_embeddings,
 )
-from parties.remote.joining import Expected, Terms
+from parties.remote.joining import Expected
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.server_process import OWNER, ServerLabels, server_labels
 from parties.remote.server.sessions import in_sessions
-from parties.remote.training_terms import agreement
+from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
 from parties.trained import Trained, load_run
 from vfl.checkpoint import CheckpointStore, State
@@ -101,17 +101,8 @@ class PredictionServer:
     def expected(self) -> dict[str, Expected]:
         """What the parties have to agree on that are not absent: as for training, but for the samples to predict."""
         data = replace(self.labels.digests, test_ids=ids_digest(self.ids_N))
-        shared = agreement(self.config)
-        return {
-            name: Expected(
-                feature_config(self.config, name).embedding_size,
-                shared,
-                data,
-                Terms.of(self.config, name, len(self.ids_N)).text(),
-            )
-            for name in self.config.parties
-            if name not in self.absent
-        }
+        expected = expected_of(self.config, data, len(self.ids_N))
+        return {name: each for name, each in expected.items() if name not in self.absent}
 
     def serve(self, hub: Hub, console: Console) -> Prediction:
         """Predict as soon as all parties are here, or without absent ones, and say goodbye to them.

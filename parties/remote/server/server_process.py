@@ -7,17 +7,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.build import TrainingLabels, build_head_server, feature_config, training_labels
+from parties.build import TrainingLabels, build_head_server, training_labels
 from parties.mode import VERTICAL
 from parties.remote.audit import NAME as AUDIT
-from parties.remote.joining import DataDigests, Expected, Terms, check_mode
+from parties.remote.joining import DataDigests, check_mode
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.offences import Offences
 from parties.remote.server.stand_in import ABSENT, DroppableLink, StandIn
-from parties.remote.training_terms import agreement, labels_digest
+from parties.remote.training_terms import expected_of, labels_digest
 from parties.remote.transport.security import last_word, load_identity
 from parties.widths import ShowWidths
 from vfl.checkpoint import CheckpointStore
@@ -274,18 +274,9 @@ def run_server(
             run = secrets.token_hex(8)
             write_run_id(run_dir, run)
         process = ServerProcess(config, run_dir, labels, runtime)
-        expected = {
-            name: Expected(
-                feature_config(config, name).embedding_size,
-                agreement(config),
-                labels.digests,
-                Terms.of(config, name, len(labels.test.values)).text(),
-            )
-            for name in process.names
-        }
         with Hub(
             run,
-            expected,
+            expected_of(config, labels.digests, len(labels.test.values)),
             config.network,
             tls,
             log=console.print,

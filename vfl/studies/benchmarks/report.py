@@ -45,13 +45,17 @@ def show(results: Sequence[Result], console: Console) -> None:
         console.print(_table(title, list(group)))
 
 
+def provenance(command: str) -> dict[str, Any]:
+    """Return by which command, when and where something is measured."""
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"command": command, "date": when, "machine": describe_machine()}
+
+
 def write_json(path: Path, benchmark: str, command: str, options: Options, results: Sequence[Result]) -> None:
     """Write everything that was measured, and where and when."""
     content = {
         "benchmark": benchmark,
-        "command": command,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": describe_machine(),
+        **provenance(command),
         "options": asdict(options),
         "results": [result.as_json() for result in results],
     }
