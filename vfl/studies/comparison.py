@@ -1,4 +1,4 @@
-"""What a page tells of studies: plots, and of each study a table and whether the published orderings hold."""
+"""A page of studies: plots, a table of each study, and whether the published orderings hold."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,7 +57,7 @@ def accuracy_panel(title: str, results: Sequence[StudyResult], across: str = "ro
 
 
 def told_of(study: Study, results: Sequence[StudyResult]) -> list[str]:
-    """Return what is told of a study: its target, its table, and which published orderings held."""
+    """Return a study's section: its target, its table, and which published orderings held."""
     target = common_target(results)
     values = last_accuracies(results)
     by_method = {method: [each for each in results if each.method == method] for method in study.methods}

@@ -1,4 +1,4 @@
-"""What the pages of the horizontal studies share: means over the seeds, published orderings, the files."""
+"""What the pages of all studies share: means over the seeds, published orderings, the files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

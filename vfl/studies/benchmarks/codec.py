@@ -65,5 +65,5 @@ def _measure(embedding_BD: Tensor, density: float, values: ValueType, pairs: int
 
 
 def _copy(tensor: Tensor) -> object:
-    """To bytes and back as they are: what any serialization of the dense float32 tensor costs at least."""
+    """Copy to bytes and back: the least that any serialization of the dense float32 tensor costs."""
     return np.frombuffer(tensor.numpy().tobytes(), np.float32).copy()

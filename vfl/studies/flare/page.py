@@ -1,4 +1,4 @@
-"""What FLARE's figures leave in their folder: plots, tables, numbers."""
+"""The results page of FLARE's figures: plots, tables, numbers."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the runs show of the paper's claims: paired differences between runs of one seed, with intervals over seeds.
+"""The paper's claims, judged by paired differences between runs of one seed, with intervals over seeds.
 
 Runs of one seed share their rounds up to the first difference between them (a fork), so that a difference has no
 noise from before it. A claim is judged by the interval of its mean difference, never by one seed or an order of means.

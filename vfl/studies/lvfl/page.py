@@ -1,4 +1,4 @@
-"""The results page of the LVFL paper's figures: how far from its setting, plots, tables, and what is seen in them."""
+"""The results page of the LVFL paper's figures: departures from its setting, plots, tables, findings."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +56,7 @@ def write_results(plan: Plan, folder: Path) -> int:
 
 
 def setting(plan: Plan) -> list[str]:
-    """Return in what the experiment is the paper's."""
+    """Return which settings are the paper's, and which are not."""
     config, differing = plan.base, differences(plan.base)
     return [
         f"**This is not the paper's setting: {'; '.join(differing)}.**"
@@ -71,7 +71,7 @@ def setting(plan: Plan) -> list[str]:
 
 
 def differences(config: ExperimentConfig) -> list[str]:
-    """Return in what the experiment is not the paper's setting, as far as the paper and its configuration tell."""
+    """Return where the experiment departs from the paper's setting, as far as the paper gives it."""
     data, training, feature = config.data, config.training, config.models.feature
     checks = [
         (data.dataset.kind not in ("cifar10", "image_folder"), f"{data.dataset.kind} instead of CIFAR-10"),
