@@ -6,18 +6,20 @@ What is written takes raw features where the source's preparation can be a layer
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import Environment, StrictUndefined
 from torch import Tensor, nn
 
 from models.mlp import PlaceholderMLP
-from parties.export_card import card_text
 from parties.feature_party import FeatureParty
 from parties.local import InProcess
 from parties.trained import load_party, load_trained
+from vfl.amounts import amount
 from vfl.atomic import write_atomically
 from vfl.config import ConfigError, ExperimentConfig, dump_config
 from vfl.data.samples import Samples
@@ -152,3 +154,10 @@ def _numbers(preparation: nn.Module) -> dict[str, list[float]]:
 
 def _files(exported: Exported) -> dict[str, Any]:
     return {"bytes": exported.files, "largest_difference": exported.differences}
+
+
+def card_text(card: Mapping[str, Any]) -> str:
+    """Return the card as Markdown."""
+    template = Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8")
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(template).render(card=card, amount=amount)

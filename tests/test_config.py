@@ -194,9 +194,9 @@ def test_settings_that_are_ignored_are_warned_of_and_others_are_not(digits: Path
         "data.partition: ignored, tables are not cut, their owners are the parties"
     ]
     assert [line.split(":")[0] for line in ignored.warnings()] == [
-        "lightweighting.alpha",
         "training.head_sync",
         "evaluation.statistics_samples",
+        "lightweighting.alpha",
         "evaluation.sparsified",
     ]
 

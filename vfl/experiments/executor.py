@@ -139,6 +139,7 @@ class Executor(ABC, Generic[Handle]):
         at_work = list(running)
         awaited = {run.folder for run in (*left, *at_work)}
         run = next((run for run in left if run.after not in awaited), None)
+        # Nobody overtakes it: where there is no place for this one, the next, smaller one waits as well.
         return run if run is not None and len(at_work) < self.places(run) else None
 
     @abstractmethod

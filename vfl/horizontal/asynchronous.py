@@ -121,6 +121,7 @@ class AsynchronousTrainer(HorizontalTrainer):
 
     def _land(self, round_index: int) -> Report | None:
         """Move the clock to the next arrival and return its report, None where it never arrives."""
+        # Arrivals follow from the virtual clock, not from what is computed.
         flight = min(self.flights, key=lambda each: each.arrives_s)  # of equals the first to start
         if flight.assignment.stream not in self.results:
             # Everybody's start is known, so all at work are computed as one cohort, whoever arrives first.

@@ -69,6 +69,7 @@ class Fleet:
         tasks = [self._task(assignment, cohort) for assignment in assignments]
         started_s = time.perf_counter()
         results = self.engine.train(tasks)
+        # A cohort may be computed at once: nobody's own seconds are known, and all samples cost alike.
         seconds_per_sample = (time.perf_counter() - started_s) / max(1, sum(result.samples for result in results))
         for assignment, result in zip(assignments, results, strict=True):
             costs = self.costs.setdefault(result.client, PartyCosts())

@@ -56,6 +56,7 @@ class Given:
         alpha, beta, alpha_max, beta_max = (value_at(schedule_of(each, party), round_index) for each in schedules)
         alphas = [max(alpha, reached)]
         for each in ALPHAS:
+            # Narrow layers round two ratios to one width: the larger would cost a pruning and spare nothing.
             if alphas[-1] < each <= alpha_max and macs[each] < macs[alphas[-1]]:
                 alphas.append(each)
         return Choices(alphas, [beta, *(each for each in BETAS if beta < each <= beta_max)])
@@ -115,6 +116,7 @@ def _in_time(
     goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates))
     limit = goal.possible(choices).limit
     wanted = least_pairs(forecast, rates, limit, choices, given.weigh)
+    # What to blame where both ratios change: the machine of who computes for half of its seconds, else the link.
     computing = {party for party, each in rounds.items() if each and 2 * each[-1].compute_s >= each[-1].seconds}
     chosen = _explained(goal, choices, wanted, present, given, computing)
     costs = forecast.round(chosen, present)

@@ -90,6 +90,7 @@ def rates_of(rounds: Sequence[Spent]) -> Rates:
     """
     same_width = [each for each in rounds if each.alpha == rounds[-1].alpha]
     reached = (0.0, *(each.alpha for each in rounds))
+    # A round whose alpha is not that of the one before has pruned.
     steady = [each for before, each in zip(reached, rounds, strict=False) if each.alpha == before] or rounds
     return Rates(
         _recent([each.compute_s / max(1, each.macs) for each in same_width]),
@@ -114,6 +115,7 @@ def least_pairs(
     What a party sends may come down to all others. So for every beta that all have at least, each party's best pair is
     sought, and of these the best is taken; without forwarded embeddings that is the best of all there are.
     """
+    # 1.0, beyond all that are allowed: each party's strongest.
     found = (_best_pairs(forecast, rates, limit_s, choices, common, weigh) for common in (*BETAS, 1.0))
     return min((pairs for pairs in found if pairs), key=lambda pairs: sum(map(weigh, pairs.values())))
 

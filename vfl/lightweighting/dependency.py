@@ -82,11 +82,13 @@ class Shadow:
             reaches_output = False
             for dep, indices in raw:
                 node, produces = dep.target, self._graph.is_out_channel_pruning_fn(dep.handler)
+                # Either the graph says so, or nothing reads what this layer produces.
                 reaches_output |= node.type == tp.ops.OPTYPE.OUTPUT or (produces and not node.outputs)
                 if isinstance(node.module, nn.Embedding):
                     raise ValueError(f"cannot prune {self._names[node.module]!r}: an embedding is added to a layer")
                 if produces and isinstance(node.module, PrunableLayer):
                     name = self._names[node.module]
+                    # Of a concatenation a part is coupled: channel i here is another one there.
                     if sorted(indices) != list(range(width)) or _out_width(node.module) != width:
                         raise ValueError(
                             f"cannot prune {name!r}: it is coupled with a part of another layer, or traced so"
@@ -119,7 +121,7 @@ class Shadow:
         with torch.no_grad():
             for tensor in tensors.values():
                 tensor.copy_(torch.arange(tensor.numel()).view_as(tensor))
-            for name, channels in removed.items():
+            for name, channels in removed.items():  # groups do not overlap, so their order does not matter
                 layer = self.model.get_submodule(name)
                 prune_outputs = self._graph.get_pruner_of_module(layer).prune_out_channels
                 self._graph.get_pruning_group(layer, prune_outputs, list(channels)).prune()

@@ -117,4 +117,5 @@ class Forecast:
 
     def _repeated(self, name: str, alpha: float, before: float) -> int:
         macs = self.curves[name].macs
+        # Batches under way were embedded before the pruning, and are embedded once more after it.
         return (1 + self.work.ahead) * self.work.batch_size * macs[before] if macs[alpha] != macs[before] else 0

@@ -106,6 +106,7 @@ class StructuredPruner:
         if alpha <= self.alpha_max:
             return False
         present = self.widths()
+        # Against the present widths: earlier events have removed some of what this alpha asks for.
         excess = {g.names[0]: present[g.names[0]] - targets[g.names[0]] for g in self._groups}
         changed = any(count > 0 for count in excess.values())
         if changed:
@@ -125,6 +126,7 @@ class StructuredPruner:
         positions = shadow.remove(removed)
         if optimizer is not None:
             check_optimizer(optimizer, self._model, positions)
+        # By the old tensors, as the optimizer holds them: once the model is shrunk, their names lead to new ones.
         positions_of: dict[Tensor, Tensor] = {
             p: positions[n] for n, p in self._model.named_parameters() if n in positions
         }
@@ -148,6 +150,7 @@ class StructuredPruner:
             raise ValueError("pruning state: load it into a newly built model, this one was pruned already")
         checked = checked_state(state, {group.names[0]: group.width for group in self._groups})
         for event in checked["history"]:
+            # A shadow for each: an event's channels are counted in the widths that the one before has left.
             with Shadow(self._model, self._example) as shadow:
                 self._remove(shadow, event["removed"], optimizer)
         self._history, self.alpha_max = checked["history"], checked["alpha_max"]

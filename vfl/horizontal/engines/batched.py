@@ -61,6 +61,7 @@ class BatchedEngine(LocalEngine):
         squared_norms_SK: list[Tensor] = []
         active = 0
         for step in range(len(counts[0])):
+            # Views of the rows at work: made anew only where somebody has ended.
             if active != (active := sum(len(steps) > step for steps in counts)):
                 self._place(work, active)
             batches = [task.batches[step] for task in tasks[:active]]
@@ -68,6 +69,7 @@ class BatchedEngine(LocalEngine):
             if norms_wanted:
                 squared_norms_SK.append(work.gradients_KP[:active].square().sum(dim=1))
             work.update(active)
+        # Before the weights become differences, in place.
         ended = {
             place: replace(task, start_P=work.weights_KP[place].clone())
             for place, task in enumerate(tasks)

@@ -172,7 +172,7 @@ class _Conv2d(_Layer):
     def forward(self, samples: Tensor) -> Tensor:
         clients = len(self.stack.counts)
         bias_KO = self.weight_of(self.bias_place)
-        outputs = F.conv2d(
+        outputs = F.conv2d(  # clients are groups of channels: none sees another's
             _clients_as_channels(self.by_client(samples)),
             self.stack.weights[self.place].flatten(0, 1),
             None if bias_KO is None else bias_KO.flatten(),
@@ -214,7 +214,7 @@ class _BatchNormalization(_Layer):
     def forward(self, samples: Tensor) -> Tensor:
         samples_KB = self.by_client(samples)
         clients, size = samples_KB.shape[:2]
-        if min(self.stack.counts) == size:
+        if min(self.stack.counts) == size:  # statistics are by channel, and channels side by side are by client
             return _channels_as_clients(self._normalise(_clients_as_channels(samples_KB), slice(None)), clients)
         # What fills up a short batch must not count, and there are few such steps.
         outputs: list[Tensor] = []

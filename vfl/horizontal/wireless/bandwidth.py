@@ -64,6 +64,15 @@ def needed_bands(cell: Cell, seconds: float) -> Floats:
     return _divide(cell.snr_hz_K, snr_of_excess(np.maximum(excess_K, 0.0)))
 
 
+def drop_neediest(cell: Cell, needs_K: Floats, devices: Indices) -> Indices:
+    """Return the devices without those of the largest needs, as many as it takes for the needs to fit the band.
+
+    ``needs_K`` are the bands that meet the deadline exactly.
+    """
+    by_need = devices[np.argsort(needs_K[devices], kind="stable")]
+    return by_need[np.cumsum(needs_K[by_need]) <= cell.bandwidth_hz]
+
+
 def quickest(cell: Cell, chosen: Sequence[int] | Indices, candidates: Indices) -> int:
     """Return the candidate whose inclusion makes the shortest round, all of them being possible by the deadline.
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from vfl.horizontal.wireless.bandwidth import allocate, needed_bands, split_evenly, transmission_seconds
+from vfl.horizontal.wireless.bandwidth import allocate, drop_neediest, needed_bands, split_evenly, transmission_seconds
 from vfl.horizontal.wireless.cell import Cell, Indices, Schedule
-from vfl.horizontal.wireless.repair import drop_neediest
 
 
 def pre_tuned(cell: Cell, order_K: Indices, count: int) -> Schedule:

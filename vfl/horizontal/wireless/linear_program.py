@@ -10,9 +10,8 @@ a second device, its optimum is one device: the one of most steps that can meet 
 import numpy as np
 from scipy.optimize import linprog
 
-from vfl.horizontal.wireless.bandwidth import allocate, needed_bands
+from vfl.horizontal.wireless.bandwidth import allocate, drop_neediest, needed_bands
 from vfl.horizontal.wireless.cell import Cell, Floats, Schedule
-from vfl.horizontal.wireless.repair import drop_neediest
 
 
 def linear_program(cell: Cell) -> Schedule:
