@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import cache
 
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.amounts import amount
+from vfl.cli import numbers_table
 from vfl.costs import savings
 from vfl.devices import DeviceConfig
 from vfl.lightweighting.forecast import ALPHAS, Cost, Forecast
@@ -36,9 +36,7 @@ def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator
             device = device.model_copy(update={"macs_per_s": measured(parties[0])})
         rows.setdefault(tuple(_rows(forecast, party.name, device)), []).append(party.name)
     for lines, names in rows.items():
-        table = Table(title=f"{', '.join(names)}: an exchange", box=SIMPLE_HEAD, pad_edge=False)
-        for heading in HEADINGS:
-            table.add_column(heading, justify="right", no_wrap=True)
+        table = numbers_table(f"{', '.join(names)}: an exchange", HEADINGS)
         for line in lines:
             table.add_row(*line)
         yield table
@@ -98,9 +96,7 @@ def _total(server: HeadServer, forecast: Forecast) -> Table:
     """Return the whole run's costs with its own ratios: a row per party."""
     rounds = [*planned_rounds(server, forecast)]
     title = f"the whole run as configured: {len(rounds)} rounds of {server.steps} exchanges"
-    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("party", "MACs", "sent up", "come down"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = numbers_table(title, ("party", "MACs", "sent up", "come down"))
     for name in forecast.curves:
         macs, down, up = (sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True))
         table.add_row(name, amount(macs), f"{amount(up)}B", f"{amount(down)}B")

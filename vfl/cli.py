@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -92,6 +93,14 @@ class ShowConsole(Console):
         """Be quiet from now on: a closed ``| head`` must not end a training without its checkpoint."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def numbers_table(title: str, headings: Sequence[str], caption: str | None = None) -> Table:
+    """Return a table without rows yet: names in the first column, numbers in the others."""
+    table = Table(title=title, caption=caption, caption_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    return table
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -8,12 +8,12 @@ from itertools import product
 from typing import NamedTuple
 
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from parties.build import feature_config
 from parties.feature_party import FeatureParty
 from parties.local import build_in_process
+from vfl.cli import numbers_table
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.schedule import largest, schedule_of, value_at
 from vfl.runtime import start_runtime
@@ -105,9 +105,8 @@ def _race(steps: Mapping[tuple[object, ...], Callable[[], None]]) -> dict[tuple[
 
 
 def _table(party: str, measured: Mapping[Form, Seconds]) -> Table:
-    table = Table(title=f"{party}: seconds of a step", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("precision", "channels_last", "round_to", "unpruned", "pruned"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("precision", "channels_last", "round_to", "unpruned", "pruned")
+    table = numbers_table(f"{party}: seconds of a step", headings)
     for form, seconds in measured.items():
         cells = (form.precision, str(form.channels_last).lower(), str(form.round_to or "null"))
         table.add_row(*cells, f"{seconds.unpruned:.3g}", f"{seconds.pruned:.3g}")

@@ -3,26 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from vfl.amounts import amount
+from vfl.cli import numbers_table
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """Return what a run reached, and what the clients that took part have cost: in all, and the median and largest."""
     clients = list(summary["parties"].values())
-    table = Table(
-        title=f"test accuracy {summary['test_accuracy']:.2%} after {summary['rounds']} rounds, "
+    table = numbers_table(
+        f"test accuracy {summary['test_accuracy']:.2%} after {summary['rounds']} rounds, "
         f"{summary['wall_time_s']:.0f} s",
-        caption=f"simulated time {summary['simulated_time_s']:.1f} s; {len(clients)} clients took part",
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
+        ("", "all clients", "median client", "largest"),
+        f"simulated time {summary['simulated_time_s']:.1f} s; {len(clients)} clients took part",
     )
-    table.add_column("", no_wrap=True)
-    for heading in ("all clients", "median client", "largest"):
-        table.add_column(heading, justify="right", no_wrap=True)
     quantities = {
         "samples": ("samples", ""),
         "sent up": ("uplink_bytes", "B"),

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from vfl.amounts import amount
+from vfl.cli import numbers_table
 from vfl.costs import savings
 from vfl.metrics import headline
 
@@ -16,21 +16,16 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     compute = savings(summary["train_macs"], summary["unpruned_train_macs"])
     sent = summary["uplink_bytes"] + summary["downlink_bytes"]
     dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
-    table = Table(
-        title=f"{headline(summary)} after {summary['rounds']} rounds, {summary['wall_time_s']:.0f} s",
-        caption="saved against no lightweighting\n"
+    table = numbers_table(
+        f"{headline(summary)} after {summary['rounds']} rounds, {summary['wall_time_s']:.0f} s",
+        ("party", "alpha", "beta", "MACs", "params", "sent up", "sent down", "time"),
+        "saved against no lightweighting\n"
         f"compute {compute:.1%}: {amount(summary['train_macs'])} instead of "
         f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (above: per sample)\n"
         f"communication {savings(sent, dense):.1%}: {amount(sent)}B instead of {amount(dense)}B "
         f"(up {savings(summary['uplink_bytes'], summary['dense_uplink_bytes']):.1%}, "
         f"down {savings(summary['downlink_bytes'], summary['dense_downlink_bytes']):.1%})",
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
     )
-    table.add_column("party", no_wrap=True)
-    for heading in ("alpha", "beta", "MACs", "params", "sent up", "sent down", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
     for name, party in summary["parties"].items():
         table.add_row(
             name,
