@@ -41,7 +41,7 @@ def stream_of(values: torch.Tensor, purpose: str) -> torch.Generator:
 
 
 @contextlib.contextmanager
-def seeded(seed: int, purpose: str, round_index: int = 0, owner: str = "") -> Generator[None]:
+def seeded(seed: int, purpose: str, owner: str = "") -> Generator[None]:
     """Run the block with torch's global CPU generator at the start of the stream, then put its old state back.
 
     For module constructors, which draw their weights from the global generator and take no other. Build on the CPU
@@ -50,5 +50,5 @@ def seeded(seed: int, purpose: str, round_index: int = 0, owner: str = "") -> Ge
     """
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would seed the accelerators too, whose state fork_rng does not put back here.
-        torch.set_rng_state(generator(seed, purpose, round_index, owner).get_state())
+        torch.set_rng_state(generator(seed, purpose, owner=owner).get_state())
         yield

@@ -20,10 +20,10 @@ NAME = "audit.jsonl"
 
 
 class Quota:
-    """Lets at most so many lines a minute pass."""
+    """Lets at most ``LINES_A_MINUTE`` pass."""
 
-    def __init__(self, lines: int = LINES_A_MINUTE) -> None:
-        self._passed = deque[float](maxlen=lines)
+    def __init__(self) -> None:
+        self._passed = deque[float](maxlen=LINES_A_MINUTE)
         self._left_out = 0
         self._lock = threading.Lock()
 

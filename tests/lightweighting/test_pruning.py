@@ -49,14 +49,14 @@ def test_ties_go_to_the_lower_index():
     nn.init.constant_(first.weight, 1.0)
     with torch.no_grad():
         first.bias.copy_(torch.arange(6))
-    StructuredPruner(model, torch.zeros(1, 3), keep_whole=["2"]).prune_to(0.5)
+    StructuredPruner(model, torch.zeros(1, 3)).prune_to(0.5)
     assert first.bias.tolist() == [3, 4, 5]
 
 
 def test_outputs_of_the_model_stay_whole_without_being_named():
     for last in (nn.Identity(), nn.ReLU(), nn.BatchNorm1d(5)):
         model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 5), last)
-        pruner = StructuredPruner(model, torch.zeros(2, 3), keep_whole=())
+        pruner = StructuredPruner(model, torch.zeros(2, 3))
         pruner.prune_to(0.5)
         assert pruner.widths() == {"0": 4}
 
@@ -113,13 +113,12 @@ def shared():
 )
 def test_refuses_models_that_it_would_prune_wrongly(model, message):
     with pytest.raises(ValueError, match=message):
-        StructuredPruner(model(), IMAGES, keep_whole=())
+        StructuredPruner(model(), IMAGES)
 
 
 def test_refuses_wrong_arguments_and_changes_nothing():
     model = small("cnn")
     for arguments, message in [
-        ({"keep_whole": ["head"]}, "'head'"),
         ({"round_to": 0}, "round_to"),
         ({"importance": "l2"}, "importance"),
     ]:

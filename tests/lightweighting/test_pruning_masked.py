@@ -220,13 +220,6 @@ def train(model, optimizer, steps):
         optimizer.step()
 
 
-def test_layers_kept_whole_keep_those_they_are_added_to():
-    model = Residual()
-    pruner = StructuredPruner(model, IMAGES.float(), keep_whole=["embedding", "conv2"])
-    pruner.prune_to(0.5)
-    assert pruner.widths() == {"conv1": 4}
-
-
 @pytest.mark.parametrize(("alpha", "width", "kept"), [(0.43, 50, 28), (0.81, 50, 10), (0.95, 50, 2), (0.6, 64, 26)])
 def test_halves_of_a_width_are_met_in_decimal_and_go_to_the_even_number(alpha: float, width: int, kept: int) -> None:
     """(1 - 0.43) * 50 is 28.500000000000004 in floating point, and (1 - 0.81) * 50 is 9.499999999999998."""

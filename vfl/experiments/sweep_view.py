@@ -17,6 +17,8 @@ from vfl.run_folder import LOG
 
 LAST_LINES = 5
 """Of a failed run's log."""
+NAMED = 3
+"""Runs that a line names, at most."""
 
 
 @dataclass
@@ -150,6 +152,7 @@ def result_line(summary: Mapping[str, Any]) -> str:
     return ", ".join([*texts, f"{summary['wall_time_s']:.0f} s"])
 
 
-def names(runs: Sequence[str], most: int = 3) -> str:
-    """Return some names, and how many there are beside them."""
-    return ", ".join(runs[:most]) + (f" and {len(runs) - most} more" if len(runs) > most else "")
+def names(runs: Sequence[str]) -> str:
+    """Return the first names, and how many there are beside them."""
+    left = len(runs) - NAMED
+    return ", ".join(runs[:NAMED]) + (f" and {left} more" if left > 0 else "")

@@ -169,6 +169,6 @@ def combine(reports: Sequence[Report], coefficients: Sequence[float], name: str 
     return total
 
 
-def equal_mean(reports: Sequence[Report], name: str = "delta", rate: float = 1.0) -> Tensor:
-    """Return ``rate`` times the unweighted mean of an uploaded vector."""
-    return combine(reports, [rate * (1 / len(reports))] * len(reports), name)
+def equal_mean(reports: Sequence[Report], rate: float = 1.0) -> Tensor:
+    """Return ``rate`` times the unweighted mean of the clients' changes."""
+    return combine(reports, [rate * (1 / len(reports))] * len(reports))

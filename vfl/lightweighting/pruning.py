@@ -39,13 +39,12 @@ class StructuredPruner:
     """Prunes one model, in place, to ever larger ratios alpha.
 
     `example` is any valid input of the model: a tensor [B, ...], or one for each of its arguments; only its first
-    sample is used. The outputs of the layers in `keep_whole` keep their width, as does whatever is an output of the
-    model. `importance` is "filter" (L1 norm of the filter's own weights) or "group" (Torch-Pruning's group norm).
-    `round_to` rounds kept widths to multiples of it.
+    sample is used. Whatever is an output of the model keeps its width. `importance` is "filter" (L1 norm of the
+    filter's own weights) or "group" (Torch-Pruning's group norm). `round_to` rounds kept widths to multiples of it.
 
     Modes, `requires_grad`, memory format, BatchNorm statistics and the random state survive; gradients are dropped.
-    Raises ValueError for a model that cannot be pruned exactly (see `Shadow`) or an unknown name in `keep_whole`;
-    warns of layers that the output does not depend on, which stay whole.
+    Raises ValueError for a model that cannot be pruned exactly (see `Shadow`); warns of layers that the output does
+    not depend on, which stay whole.
     """
 
     original_widths: dict[str, int]
@@ -58,12 +57,9 @@ class StructuredPruner:
         model: nn.Module,
         example: Tensor | Sequence[Tensor],
         *,
-        keep_whole: Sequence[str] = (),
         round_to: int | None = None,
         importance: Importance = "filter",
     ) -> None:
-        if unknown := set(keep_whole) - modules_by_name(model).keys():
-            raise ValueError(f"keep_whole: the model has no layer {', '.join(map(repr, sorted(unknown)))}")
         if round_to is not None and round_to < 1:
             raise ValueError(f"round_to: expected at least 1, got {round_to}")
         if importance not in ("filter", "group"):
@@ -71,20 +67,16 @@ class StructuredPruner:
         self._model = model
         tensors = (example,) if isinstance(example, Tensor) else example
         self._example = tuple(tensor.detach()[:1].clone() for tensor in tensors)
-        self._keep_whole = frozenset(keep_whole)
         self._round_to = round_to
         self._importance: Importance = importance
         with Shadow(model, self._example) as shadow:
             groups = shadow.groups
         _warn_of_unreached(model, groups)
-        self._groups = [group for group in groups if self._is_prunable(group)]
+        self._groups = [group for group in groups if not group.reaches_output]
         self._history: list[PruningEvent] = []
         widths = {name: group.width for group in self._groups for name in group.names}
         self.original_widths = {name: widths[name] for name in modules_by_name(model) if name in widths}
         self.alpha_max = 0.0
-
-    def _is_prunable(self, group: CoupledLayers) -> bool:
-        return not group.reaches_output and self._keep_whole.isdisjoint(group.names)
 
     def widths(self) -> dict[str, int]:
         """Present output channels of every prunable layer."""

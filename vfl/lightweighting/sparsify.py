@@ -145,10 +145,8 @@ class ErrorFeedback:
 
     estimate_ND: Tensor
 
-    def __init__(
-        self, samples: int, width: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-    ) -> None:
-        self.estimate_ND = torch.zeros(samples, width, device=device, dtype=dtype)
+    def __init__(self, samples: int, width: int) -> None:
+        self.estimate_ND = torch.zeros(samples, width)
 
     def difference(self, rows_B: Tensor, embedding_BD: Tensor) -> Tensor:
         """What the estimate lacks: B x D, embedding minus estimate, detached, on the embedding's device."""

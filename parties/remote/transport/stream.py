@@ -73,9 +73,9 @@ class Stream:
         check_size(kind_of(envelope), sum(map(len, content)), self.max_message_mb)
         self._in_loop(self._outbox.put_nowait, _Outgoing(envelope, content))
 
-    def end(self, reason: str, *, violation: bool = False) -> None:
+    def end(self, reason: str) -> None:
         """End the stream from this side once what was queued is written, or ``LAST_WORD_S`` later."""
-        self._in_loop(self._end, Ended(reason, violation))
+        self._in_loop(self._end, Ended(reason, violation=False))
 
     async def run(self) -> Ended:
         """Serve the stream to its end and return the reason."""
