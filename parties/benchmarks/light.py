@@ -3,13 +3,11 @@
 One party, labels at the server, 64 x 4096 values of 16 bits each way, one thread.
 """
 
-from statistics import median
-
 from parties.benchmarks.light_model import LIGHT, LIGHT_WIDTH
 from parties.benchmarks.vertical import WARM_UP, Bare, Lightweight
 from parties.benchmarks.workbench import Federation
 from vfl.config import ExperimentConfig, parse_config
-from vfl.studies.benchmarks.paired import Options, Requirement, Result, interleave, ratios
+from vfl.studies.benchmarks.paired import Options, Result, interleave, required_ratio
 
 BATCH_SIZE = 64
 MOST = {"one process": 2.0, "processes": 3.0}
@@ -31,7 +29,7 @@ def benchmark_light(options: Options) -> list[Result]:
             side,
             raw,
             (side, "bare"),
-            requirement=Requirement(median(ratios(raw, (side, "bare"))), "<=", most),
+            requirement=required_ratio(raw, (side, "bare"), "<=", most),
         )
         for side, most in MOST.items()
     ]

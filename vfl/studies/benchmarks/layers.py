@@ -13,7 +13,7 @@ from torch import nn
 from models.convolution import Convolution, fast_convolution, plain_convolution, scaled_width
 from models.vgg import VGG_BLOCKS
 from vfl.random import generator
-from vfl.studies.benchmarks.paired import Options, Requirement, Result, interleave, ratios
+from vfl.studies.benchmarks.paired import Options, Result, interleave, ratios, required_ratio
 
 WARM_UP = 3
 SIDE = 16
@@ -56,7 +56,7 @@ def _measure(options: Options, alpha: float, channels: int, out_channels: int, s
         raw,
         ratio_of,
         details={"to PyTorch's": median(ratios(raw, ("bfloat16", "bfloat16 by PyTorch")))},
-        requirement=Requirement(median(ratios(raw, ratio_of)), "<=", 1.0),
+        requirement=required_ratio(raw, ratio_of, "<=", 1.0),
     )
 
 

@@ -115,6 +115,11 @@ def ratios(raw: Raw, ratio_of: tuple[str, str]) -> list[float]:
     return [one / other for one, other in zip(raw[over], raw[under], strict=True)]
 
 
+def required_ratio(raw: Raw, ratio_of: tuple[str, str], sense: Literal[">=", "<="], target: float) -> Requirement:
+    """Return a bound on the median quotient of two sides."""
+    return Requirement(median(ratios(raw, ratio_of)), sense, target)
+
+
 def interleave(
     sides: Mapping[str, Callable[[], object]],
     pairs: int,
