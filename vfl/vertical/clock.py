@@ -5,6 +5,7 @@ takes no simulated time.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vfl.checkpoint import State
@@ -24,22 +25,19 @@ class Worked(NamedTuple):
     """Seconds in which its orders were under way; None where nothing travels."""
 
 
+@dataclass(eq=False)
 class Clock:
-    """Keeps what every round cost the parties and how long it took.
+    """Keeps what every round cost the parties and how long it took."""
 
-    Args:
-        simulation: the parties' machines, where they are simulated.
-        exchanges: of a round.
-        ahead: exchanges by which parties are ahead.
-    """
-
-    def __init__(self, simulation: SimulationConfig, exchanges: int, ahead: int) -> None:
-        self.simulation = simulation
-        self.exchanges = exchanges
-        self.ahead = ahead
-        self.history: list[dict[str, Spent]] = []
-        """By party, of every round so far."""
-        self.total_s = 0.0
+    simulation: SimulationConfig
+    """The parties' machines, where they are simulated."""
+    exchanges: int
+    """Of a round."""
+    ahead: int
+    """Exchanges by which parties are ahead."""
+    history: list[dict[str, Spent]] = field(default_factory=list[dict[str, Spent]], init=False)
+    """By party, of every round so far."""
+    total_s: float = field(default=0.0, init=False)
 
     def end_round(self, round_index: int, worked: Mapping[str, Worked]) -> Metrics:
         """Take note of a round; return its seconds by tag, none where no clock but the computer's own runs."""

@@ -1,6 +1,7 @@
 """Our compressors: which entries of a batch travel, times how their values travel."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -77,12 +78,12 @@ class Levels:
         return dequantise(decode_as(WHOLE[self.bits], memoryview(frame)[size:], shape), steps)
 
 
+@dataclass(frozen=True, eq=False)
 class Selecting:
     """Leaves the share ``ratio`` of a batch's entries out and sends the others."""
 
-    def __init__(self, select: Callable[[Tensor, float], Tensor], form: Form) -> None:
-        self.select = select
-        self.form = form
+    select: Callable[[Tensor, float], Tensor]
+    form: Form
 
     def compress(self, embedding_BD: Tensor, ratio: float) -> bytes:
         """Return the frame. Raises ValueError for values that cannot travel."""

@@ -3,6 +3,7 @@
 Shapes: B batch, D embedding width.
 """
 
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -42,22 +43,23 @@ def build_compressor(wire: WireConfig) -> Compressor:
     return COMPRESSORS.make(wire.compressor, wire, of=Compressor)
 
 
+@dataclass(frozen=True, eq=False)
 class EmbeddingReceiver:
-    """Turns a sender's frames into its compressed embeddings; every receiver of a frame gets the same bits.
+    """Turns a sender's frames into its compressed embeddings; every receiver of a frame gets the same bits."""
 
-    Args:
-        sender: name of the sending party, for error texts.
-        width: embedding width D.
-        compressor: as the sender's.
-        feedback: this receiver's estimates of the sender's embeddings; None without error feedback.
-    """
+    sender: str
+    """Name of the sending party."""
+    width: int
+    """D"""
+    compressor: Compressor
+    """As the sender's."""
+    feedback: ErrorFeedback | None = None
+    """This receiver's estimates of the sender's embeddings; None without error feedback."""
 
-    def __init__(self, sender: str, width: int, compressor: Compressor, feedback: ErrorFeedback | None = None) -> None:
-        self.sender = sender
-        self.what = f"{sender}'s embedding"
-        self.width = width
-        self.compressor = compressor
-        self.feedback = feedback
+    @property
+    def what(self) -> str:
+        """What it receives, for error texts."""
+        return f"{self.sender}'s embedding"
 
     def receive(self, frame: Buffer, rows_B: Tensor) -> Tensor:
         """Return the embeddings [B, D] float32 on the CPU of the samples ``rows_B``.
@@ -107,22 +109,20 @@ def decompressed(compressor: Compressor, frame: Buffer, shape: tuple[int, int], 
     return check_finite(received_BD, what)
 
 
+@dataclass(frozen=True, eq=False)
 class ResidualSender:
     """Compresses what nobody keeps an estimate of: a sample's gradients, at the server.
 
     With residuals, what a frame leaves out of a sample's gradient is added to its next one: error feedback in the form
     of Seide et al. (2014) and Karimireddy et al. (2019), whose state is the sender's alone.
-
-    Args:
-        compressor: as the receiver's.
-        beta: share of the entries to leave out.
-        residual_ND: zeros for every sample; None without error feedback.
     """
 
-    def __init__(self, compressor: Compressor, beta: float, residual_ND: Tensor | None) -> None:
-        self.compressor = compressor
-        self.beta = beta
-        self.residual_ND = residual_ND
+    compressor: Compressor
+    """As the receiver's."""
+    beta: float
+    """Share of the entries to leave out."""
+    residual_ND: Tensor | None
+    """Of every sample, at first zeros; None without error feedback."""
 
     def send(self, gradient_BD: Tensor, rows_B: Tensor) -> bytes:
         """Return the frame of gradients on the CPU; of no sample's an empty one."""
@@ -137,17 +137,14 @@ class ResidualSender:
         return frame
 
 
+@dataclass(frozen=True, eq=False)
 class EmbeddingSender:
-    """Compresses a party's own embeddings, and knows what the receivers will make of them.
+    """Compresses a party's own embeddings, and knows what the receivers will make of them."""
 
-    Args:
-        receiver: as the others have it.
-        exact: whether the compressor loses nothing but what beta leaves out.
-    """
-
-    def __init__(self, receiver: EmbeddingReceiver, *, exact: bool) -> None:
-        self.receiver = receiver
-        self.exact = exact
+    receiver: EmbeddingReceiver
+    """As the others have it."""
+    exact: bool = field(kw_only=True)
+    """Whether the compressor loses nothing but what beta leaves out."""
 
     def send(self, embedding_BD: Tensor, rows_B: Tensor, beta: float) -> tuple[bytes, Tensor]:
         """Return the frame of the compressed embeddings, and the embeddings [B, D] as they will be received."""

@@ -13,6 +13,7 @@ which a party takes part.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -96,11 +97,11 @@ class PartyProtocol(Protocol):
         """Continue from a state."""
 
 
+@dataclass(frozen=True, eq=False)
 class ShareEmbeddings(ServerProtocol):
     """Server's side of ``labels: shared``: forwards every party's frame to all others as it came."""
 
-    def __init__(self, head_sync: HeadSync) -> None:
-        self.head_sync = head_sync
+    head_sync: HeadSync
 
     def start_round(
         self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]
@@ -117,12 +118,12 @@ class ShareEmbeddings(ServerProtocol):
         return [(*parts[:k], *parts[k + 1 :], *head) for k in range(len(parts))], []
 
 
+@dataclass(frozen=True, eq=False)
 class ReturnGradients(ServerProtocol):
     """Server's side of ``labels: server``: computes the gradient of every embedding and returns it to its owner."""
 
-    def __init__(self, senders: Sequence[ResidualSender]) -> None:
-        self.senders = senders
-        """One for each party."""
+    senders: Sequence[ResidualSender]
+    """One for each party."""
 
     def start_round(
         self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]
@@ -158,44 +159,35 @@ class ReturnGradients(ServerProtocol):
             mine_ND.copy_(residual_ND)
 
 
+@dataclass(eq=False)
 class HeadReplica(PartyProtocol):
     """Party's side of ``labels: shared``.
 
     Holds the labels, a replica of the head and the others' stale embeddings. Within an exchange theta_0 stays
     at its value of the exchange (supplement, eq. 8-9); ``finish`` replays the server's steps, which are a
     function of (theta_0, Phi, y) alone.
-
-    Args:
-        trainer: the replica, built like the server's head.
-        labels_N: labels of all training samples, on the trainer's device.
-        position: the party's place among the embeddings.
-        others: receivers of the other parties' frames, in the parties' order.
-        head_sync: ``replay`` or ``broadcast``.
-        presence: who takes part in each batch, as the server knows it.
     """
 
-    def __init__(
-        self,
-        trainer: HeadTrainer,
-        labels_N: Tensor,
-        position: int,
-        others: Sequence[EmbeddingReceiver],
-        head_sync: HeadSync,
-        presence: Presence,
-    ) -> None:
-        self.trainer = trainer
-        self.labels_N = labels_N
-        self.position = position
-        self.others = others
-        self.head_sync = head_sync
-        self.presence = presence
+    trainer: HeadTrainer
+    """The replica, built like the server's head."""
+    labels_N: Tensor
+    """Of all training samples, on the trainer's device."""
+    position: int
+    """The party's place among the embeddings."""
+    others: Sequence[EmbeddingReceiver]
+    """Of the other parties' frames, in the parties' order."""
+    head_sync: HeadSync
+    presence: Presence
+    """Who takes part in each batch, as the server knows it."""
+
+    def __post_init__(self) -> None:
         self._drift = 0.0
         self._batches: Sequence[Tensor] = []
         self._shares: list[list[Share]] = []  # the parties' parts in each batch
         self._own = Share.of_all(0)  # this party's part in the present exchange
         self._sent_nD = torch.empty(0)
         self._embeddings: list[Tensor] = []
-        self._labels_B = labels_N[:0]
+        self._labels_B = self.labels_N[:0]
         self._gradients_are_here = False  # of the first replayed step
 
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
