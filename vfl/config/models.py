@@ -39,7 +39,8 @@ class ClassifierConfig(Section):
     """The whole model of horizontal learning."""
 
     kind: Annotated[str, name_in(CLASSIFIERS)] = "mlp"
-    """mlp: one hidden layer of 400; others by paper or layers (docs/horizontal.md), or of an installed package."""
+    """logistic, mlp (one hidden layer of 400), lenet, cnn_tsfl, cnn_six_layer, cnn_mcmahan, vgg11, vgg11_bn, resnet18,
+    resnet18_gn, char_lstm (docs/horizontal.md), or one of an installed package (docs/extending.md)."""
 
 
 class ModelsConfig(Section):
