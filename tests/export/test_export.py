@@ -18,8 +18,7 @@ from shorthand import build_feature_model
 from models.features import ModelSpec, TableFeatures
 from models.small_map import SmallMapConv2d
 from models.table import TableMLP
-from parties.export import export_run
-from parties.export_card import card_text
+from parties.export import card_text, export_run
 from parties.predict import predict
 from parties.remote.party.worker import SECTION
 from parties.trained import load_run, load_trained
