@@ -1,5 +1,6 @@
 """The typed experiment: every mistake is one line that names the field and the fix; nothing is lost in the YAML."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -251,12 +252,26 @@ def test_each_setting_of_another_kind_or_mode_is_said_to_be_ignored(settings, ki
     [
         ("data.tables.bank.kye", "did you mean 'key'"),
         ("models.parties.bank.wdth", "did you mean 'width'"),
+        ("training.dict[x]", "known: rounds"),
         ("simulation.parties.bank.mac", "did you mean 'macs_per_s'"),
     ],
 )
 def test_an_unknown_key_of_one_owner_is_answered_by_the_known_ones(digits: Path, key, known):
-    with pytest.raises(ConfigError, match=f"{key}: unknown key; {known}"):
+    with pytest.raises(ConfigError, match=re.escape(f"{key}: unknown key; {known}")):
         load_config(digits, [f"{key}=1"])
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [
+        ("lightweighting.seconds_per_exchange", ["input should be 'auto'", "input should be greater than 0"]),
+        ("training.class_weights", ["input should be 'balanced'", "input should be a valid dictionary"]),
+    ],
+)
+def test_a_value_of_no_kind_that_a_setting_takes_is_answered_by_all_kinds(digits: Path, key, wanted):
+    with pytest.raises(ConfigError) as error:
+        load_config(digits, [f"{key}=-1"])
+    assert str(error.value) == "; ".join(f"{key}: {each} (got -1)" for each in wanted)
 
 
 def test_an_owners_own_file_stands_for_its_table_also_on_the_command_line(tmp_path, monkeypatch):

@@ -22,6 +22,10 @@ FORMS = {
 """What is said instead of a regular expression."""
 
 
+KIND = re.compile(r"(literal|dict|function-\w+)\[.+\]$", re.DOTALL)
+"""What a value might have been, as pydantic names it between the keys: literal['auto']."""
+
+
 class _Loader(yaml.SafeLoader):
     """YAML in which no key stands twice: PyYAML would take the last and say nothing."""
 
@@ -219,9 +223,10 @@ def _flatten(values: object, prefix: str = "") -> dict[str, object]:
 
 def _one_line(error: dict[str, Any]) -> str:
     location: tuple[int | str, ...] = error["loc"]
-    field = ".".join(str(part) for part in location)
+    unknown = error["type"] == "extra_forbidden"
+    field = ".".join(str(part) for part in location if unknown or not KIND.match(str(part)))
     message = " ".join(str(error["msg"]).removeprefix("Value error, ").split())
-    if error["type"] == "extra_forbidden":
+    if unknown:
         return f"{field}: unknown key{nearest(str(location[-1]), _known_keys(location[:-1]))}"
     if field in FORMS and error["type"] == "string_pattern_mismatch":
         return f"{field}: must be {FORMS[field]} (got {error['input']!r})"
