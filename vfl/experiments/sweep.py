@@ -202,7 +202,7 @@ def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console) 
     """Return what holds until the sweep is finished, wherever it goes on; it stands in its manifest."""
     if (folder / MANIFEST).exists():
         fixed = read_manifest(folder, "threads")
-        console.print(f"going on in {folder}; {fixed['threads']} threads per run, as when the sweep began")
+        console.print(f"going on in {folder}; threads per run: {fixed['threads']}, as when the sweep began")
     elif folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--out: {folder} is not empty and holds no sweep; name another folder")
     else:

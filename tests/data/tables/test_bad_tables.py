@@ -143,6 +143,11 @@ def test_a_feature_that_tells_the_class_is_warned_of_and_kept(tmp_path):
         assert len(owners(tmp_path, bank, SHOP).parties) == 2
 
 
+def test_a_label_of_nearly_as_many_classes_as_rows_is_warned_of(tmp_path):
+    with pytest.warns(UserWarning, match="label column 'y': has 20 classes in 40 rows; is it an amount"):
+        owners(tmp_path, changed(BANK, 2, lambda index: index % 20 / 7), SHOP)
+
+
 def test_what_is_dropped_is_counted_in_one_line(tmp_path):
     with pytest.warns(UserWarning, match="30 keys .*; dropped: 10 of 40 rows of bank, 5 of 35"):
         split = owners(tmp_path, BANK, [*SHOP[:31], *((f"x{row}", 1) for row in range(5))])

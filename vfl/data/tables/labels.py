@@ -14,6 +14,8 @@ from vfl.data.tables.keys import Rows
 
 MOST_CLASSES = 1000
 """A label with more values is rather an amount."""
+FEW_CLASSES, FEW_ROWS = 10, 3
+"""A label of more classes, with fewer rows per class, may be an amount."""
 
 
 def read_labels(table: Table, name: str, rows: Rows) -> tuple[Tensor, tuple[str, ...]]:
@@ -32,6 +34,9 @@ def read_labels(table: Table, name: str, rows: Rows) -> tuple[Tensor, tuple[str,
     used = [column.names[code] for code in np.unique(column.codes[rows])]
     if len(used) > MOST_CLASSES:
         raise TableError(f"{where}: has {len(used)} different values; is it an amount? then set task: regression")
+    if len(used) > max(FEW_CLASSES, len(rows) / FEW_ROWS):
+        what = f"has {len(used)} classes in {len(rows)} rows"
+        warnings.warn(f"{where}: {what}; is it an amount? then set task: regression", stacklevel=3)
     whole = all(name.removeprefix("-").isdecimal() for name in used)
     classes = tuple(sorted(used, key=int) if whole else sorted(used))
     places = {name: place for place, name in enumerate(classes)}
