@@ -21,6 +21,9 @@ from checkpoint_states import assert_same, content
 import vfl
 from vfl.checkpoint import CheckpointStore
 
+REACHED = 20
+"""Rounds that are passed before processes are no longer killed."""
+
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +73,7 @@ class TestKill:
             assert_same(sections, content(round_index) if round_index else None)
             reached.append(round_index)
         assert reached == sorted(reached)
-        assert reached[-1] > 20
+        assert reached[-1] > REACHED
 
 
 def main(directory: Path) -> None:
@@ -124,7 +127,7 @@ def die_at(step: int) -> None:
 def kill_at_random_moments(directory: Path) -> None:
     generator = random.Random(0)
     store = CheckpointStore(directory / "0000")
-    for attempt in range(1, 21):
+    for attempt in itertools.count(1):
         child = os.fork()
         if child == 0:
             for round_index in itertools.count(max(store.rounds(), default=1)):  # replaces the last one first
@@ -134,6 +137,8 @@ def kill_at_random_moments(directory: Path) -> None:
         os.waitpid(child, 0)
         if store.directory.exists():
             shutil.copytree(store.directory, directory / f"{attempt:04d}")
+            if attempt >= 20 and max(store.rounds(), default=0) > REACHED:  # sooner or later, however busy the machine is
+                break
     shutil.rmtree(store.directory)
 
 
