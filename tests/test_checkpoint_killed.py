@@ -137,7 +137,7 @@ def kill_at_random_moments(directory: Path) -> None:
         os.waitpid(child, 0)
         if store.directory.exists():
             shutil.copytree(store.directory, directory / f"{attempt:04d}")
-            if attempt >= 20 and max(store.rounds(), default=0) > REACHED:  # sooner or later, however busy the machine is
+            if attempt >= 20 and max(store.rounds(), default=0) > REACHED:  # however busy the machine is
                 break
     shutil.rmtree(store.directory)
 
