@@ -70,9 +70,8 @@ class Labels:
             check_present("present", self.present, (len(self.ids), *self.present.shape[1:2]))
 
     def take(self, order: Tensor) -> "Labels":
-        """Return the given rows (int64 [M], no row twice), in the order given."""
-        keys = (self.keys[0], *(self.keys[1 + row] for row in order.tolist())) if self.keys else ()
-        return Labels(self.ids[order], self.values[order], None if self.present is None else self.present[order], keys)
+        """Return the given rows (int64 [M], no row twice), in the order given; without keys."""
+        return Labels(self.ids[order], self.values[order], None if self.present is None else self.present[order])
 
 
 @dataclass(frozen=True, eq=False)
