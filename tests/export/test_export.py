@@ -8,6 +8,7 @@ import threading
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,7 +164,7 @@ def test_the_cards_code_applies_threshold_and_the_labels_unit(
             return [np.array(scores, np.float32)]
 
     monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=Session))
-    names = {"parts": [[], []]}
+    names: dict[str, Any] = {"parts": [[], []]}
     exec(text.split("```python\n")[1].split("```")[0], names)
     assert names["predicted"].tolist() == predicted
 

@@ -10,7 +10,7 @@ import yaml
 from vfl.config import parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.cells import TableError, column_names
-from vfl.data.tables.columns import ColumnKind, read_table
+from vfl.data.tables.columns import Categories, ColumnKind, Numbers, read_table
 from vfl.data.tables.describe import describe_table, propose_features, proposed_yaml
 
 HEAD = b"k,a,b\n"
@@ -72,8 +72,11 @@ def test_a_header_has_white_space_quotes_and_any_separator(tmp_path, header, sep
     *names, last = column_names(path)
     table = read_table(path, {"a": "number", last: "category"}, [("k",)])
     assert (names, last) == (["k", "a"], "b, in m, dry" if "dry" in header else "b")
-    assert table.columns["a"].values.tolist() == [2.0, 5.0]
-    assert table.columns[last].names == ("3", "x")
+    number, category = table.columns["a"], table.columns[last]
+    assert isinstance(number, Numbers)
+    assert isinstance(category, Categories)
+    assert number.values.tolist() == [2.0, 5.0]
+    assert category.names == ("3", "x")
     assert table.keys[("k",)].to_pylist() == ["1", "4"]
 
 
