@@ -42,6 +42,7 @@ def _not_bool(value: object) -> object:
 
 
 Positive = Annotated[int, BeforeValidator(strict_int), Field(ge=1)]
+AtLeastTwo = Annotated[int, BeforeValidator(strict_int), Field(ge=2)]
 Number = Annotated[float, BeforeValidator(_not_bool)]
 Fraction = Annotated[Number, Field(ge=0, lt=1)]
 AboveZero = Annotated[Number, Field(gt=0)]

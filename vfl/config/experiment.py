@@ -19,6 +19,7 @@ from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule
 from vfl.registry import nearest
 from vfl.settings import (
     AboveZero,
+    AtLeastTwo,
     Fraction,
     Positive,
     Probability,
@@ -79,7 +80,7 @@ class EvaluationConfig(Section):
     estimated: those of a fixed, seeded sample of the party's training rows, under the current weights; running:
     the training's own, which lag behind and are wrong right after a pruning; both: estimated, and for comparison
     ``accuracy/test_running`` and ``loss/test_running`` at every evaluation. Vertical learning only."""
-    statistics_samples: Annotated[Positive, Field(ge=2), SHARED] = STATISTICS_SAMPLES
+    statistics_samples: Annotated[AtLeastTwo, SHARED] = STATISTICS_SAMPLES
     """Rows of that sample (all, where fewer are there), as one batch."""
     subsets: Annotated[bool, OWN] = False
     """Test every set of parties as if the others were absent: all sets of up to six parties, above that those that lack
@@ -105,7 +106,7 @@ class CheckpointConfig(Section):
 
     every: Positive = 5
     """Rounds between checkpoints; the last round and an interrupted one are always saved."""
-    keep: Annotated[int, BeforeValidator(strict_int), Field(ge=2)] = 2
+    keep: AtLeastTwo = 2
     """Checkpoints kept; two, so that a corrupt one has one before it."""
 
 

@@ -18,6 +18,7 @@ differs from the defaults; on the command line a key is written with dots: `trai
 TYPES = {
     "Bits": "8, 4, 2",
     "Positive": "whole number from 1",
+    "AtLeastTwo": "whole number from 2",
     "Number": "number",
     "Fraction": "number from 0, below 1",
     "AboveZero": "number above 0",
