@@ -118,8 +118,12 @@ def _slow(options: Options) -> list[Result]:
 
 def _ahead(options: Options) -> Result:
     """Time whole rounds, which begin and end with nothing under way: an exchange works for later ones as well."""
-    config = make_config(_narrow(options, EXCHANGES - 2 * WARM_UP), LAYOUT)
-    stale = config.model_copy(update={"training": config.training.model_copy(update={"staleness": 1})})
+    made = make_config(_narrow(options, EXCHANGES - 2 * WARM_UP), LAYOUT)
+    rounds = options.pairs + WARM_UP  # parties agree to no more
+    config, stale = (
+        made.model_copy(update={"training": made.training.model_copy(update={"rounds": rounds, "staleness": ahead})})
+        for ahead in (0, 1)
+    )
     with Federation(config, SLOW) as waiting, Federation(stale, SLOW) as ahead, Federation(config) as loopback:
         sides = {"staleness 1": ahead, "staleness 0": waiting, "on loopback": loopback}
         raw: Raw = {name: [] for name in sides}
