@@ -19,7 +19,7 @@ from parties.local import InProcess
 from parties.trained import load_trained
 from vfl.config import ConfigError
 from vfl.data.files import Labels
-from vfl.data.prediction_files import unknown_labels
+from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.source import NewSamples
 from vfl.errors import PeerLost
 from vfl.metrics import shown, title
@@ -216,5 +216,5 @@ def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] 
     if samples.present:
         nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
         present_NK = torch.stack([samples.present.get(party.name, nowhere_N) for party in trained.parties], dim=1)
-    labels_N = unknown_labels(len(whole)) if whole.labels is None else whole.labels
+    labels_N = labels_or_zeros(whole.labels, len(whole))
     return replace(trained.server.joint, samples=Labels(whole.ids, labels_N, present_NK, samples.keys))

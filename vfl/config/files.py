@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import yaml
 from pydantic import ValidationError
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from vfl.config.experiment import ExperimentConfig
 from vfl.errors import ConfigError, one_line
 from vfl.registry import did_you_mean, nearest
-from vfl.settings import Section, section_of_values
+from vfl.settings import Section, section_of, section_of_values
 from vfl.shipped import find_config
 
 FORMS = {
@@ -156,10 +156,10 @@ def _overlay(section: type[Section], under: dict[str, Any], over: dict[str, Any]
     for key, value in over.items():
         inner = _field_type(section, key)
         inherited = merged.get(key)
-        if _is_section(inner) and isinstance(value, dict):
+        if (within := section_of(inner)) and isinstance(value, dict):
             # Where the base wrote something else in the section's place, that is what gives way.
             settings = cast(dict[str, Any], inherited) if isinstance(inherited, dict) else {}
-            merged[key] = _overlay(inner, settings, cast(dict[str, Any], value))
+            merged[key] = _overlay(within, settings, cast(dict[str, Any], value))
         else:
             merged[key] = value
     return merged
@@ -181,18 +181,15 @@ def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: ob
         # A number gives way to a mapping: alpha=0.2 in the file, alpha.party_1=0.4 on the command line.
         values[parent] = dict(cast(dict[str, Any], inner)) if isinstance(inner, dict) else {}
         values, section = values[parent], _field_type(section, parent)
-    if _is_section(section):
-        values |= _overlay(section, values, {last: value})  # a mapping for a section changes what it names
+    if known := section_of(section):
+        values |= _overlay(known, values, {last: value})  # a mapping for a section changes what it names
     else:
         values[last] = value
 
 
 def _field_type(section: object, key: str) -> object:
-    return section.type_of(key) if _is_section(section) else section_of_values(section)
-
-
-def _is_section(kind: object) -> TypeGuard[type[Section]]:
-    return isinstance(kind, type) and issubclass(kind, Section)
+    known = section_of(section)
+    return known.type_of(key) if known else section_of_values(section)
 
 
 def _plain(value: object) -> object:
@@ -249,4 +246,5 @@ def _known_keys(location: Sequence[int | str]) -> list[str]:
     section: object = ExperimentConfig
     for part in location:
         section = _field_type(section, str(part))
-    return section.known_keys() if _is_section(section) else []
+    known = section_of(section)
+    return known.known_keys() if known else []

@@ -80,9 +80,9 @@ def load_sample_labels(path: Path, classes: int) -> tuple[Tensor, Tensor | None]
     return tensors["ids"], labels
 
 
-def unknown_labels(samples: int) -> Tensor:
-    """Return what stands for the labels [N] of samples without any; only their number is ever looked at."""
-    return torch.zeros(samples, dtype=torch.int64)
+def labels_or_zeros(labels_N: Tensor | None, samples: int) -> Tensor:
+    """Return the labels [N] of samples; zeros where there are none: only their number is looked at then."""
+    return torch.zeros(samples, dtype=torch.int64) if labels_N is None else labels_N
 
 
 def _write_labels(path: Path, samples: Samples) -> object:

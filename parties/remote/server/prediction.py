@@ -36,7 +36,7 @@ from vfl.checkpoint import CheckpointStore, State
 from vfl.cli import INTERRUPTED
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
-from vfl.data.prediction_files import load_sample_labels, unknown_labels
+from vfl.data.prediction_files import labels_or_zeros, load_sample_labels
 from vfl.data.samples import ids_digest
 from vfl.data.source import open_source
 from vfl.errors import PeerLost
@@ -149,7 +149,7 @@ class PredictionServer:
         ]
         server = build_head_server(links, self.labels.train, self.labels.test, self.config, self.runtime)
         server.load_state_dict(self.trained.sections)
-        labels_N = unknown_labels(len(self.ids_N)) if self.labels_N is None else self.labels_N
+        labels_N = labels_or_zeros(self.labels_N, len(self.ids_N))
         return replace(server.joint, samples=Labels(self.ids_N, labels_N, self.present_MK, self.keys))
 
 
