@@ -1,0 +1,97 @@
+"""Every setting that is ignored, or only partly followed, is said in one line."""
+
+import pytest
+
+from vfl.config import ExperimentConfig, parse_config
+from vfl.config.files import lay_over, parse_overrides
+
+DIGITS = {"name": "small", "data": {"train_samples": 100}, "training": {"batch_size": 10}}
+
+
+def configured(*overrides: str) -> ExperimentConfig:
+    return parse_config(lay_over(DIGITS, parse_overrides(overrides)))
+
+
+def test_a_falling_alpha_warns_once_for_the_parties_that_fall_alike():
+    alike = configured("lightweighting.alpha={0: 0.5, 3: 0.2}")
+    assert alike.warnings() == [
+        "lightweighting.alpha: falls from 0.5 to 0.2 at round 3 (party_1, party_2, party_3, party_4); "
+        "nothing is un-pruned, the larger ratio stays"
+    ]
+    apart = "lightweighting.alpha={party_1: {0: 0.5, 3: 0.2}, party_2: {1: 0.3, 2: 0.1}, party_3: {0: 0.1, 1: 0.2}}"
+    assert [line.split(";")[0] for line in configured(apart).warnings()] == [
+        "lightweighting.alpha: falls from 0.3 to 0.1 at round 2 (party_2)",
+        "lightweighting.alpha: falls from 0.5 to 0.2 at round 3 (party_1)",
+    ]
+
+
+def test_settings_that_are_ignored_are_warned_of_and_others_are_not():
+    assert configured("lightweighting.beta={0: 0.5, 3: 0.2}").warnings() == []  # beta may fall
+    served = configured("training.labels=server")
+    assert served.warnings() == parse_config(served.model_dump()).warnings() == []  # what it has anyway is not given
+    ignored = configured(
+        "training.labels=server",
+        "training.head_sync=broadcast",
+        "training.rounds=3",
+        "lightweighting.alpha={party_1: {2: 0.1, 3: 0.2}}",
+        "lightweighting.error_feedback=true",
+        "evaluation.batch_statistics=running",
+        "evaluation.statistics_samples=64",
+        "evaluation.sparsified=true",
+    )
+    tables = {"bank": {"label": "left"}, "shop": {}}
+    data = {"dataset": {"kind": "tables"}, "tables": tables, "partition": {"rows": 1}}
+    assert parse_config({"name": "cut", "data": data}).warnings() == [
+        "data.partition: ignored, tables are not cut, their owners are the parties"
+    ]
+    assert [line.split(":")[0] for line in ignored.warnings()] == [
+        "training.head_sync",
+        "evaluation.statistics_samples",
+        "lightweighting.alpha",
+        "evaluation.sparsified",
+    ]
+
+
+OF_VERTICAL = {
+    "lightweighting": {"alpha": 0.4},
+    "wire": {"bits": 4},
+    "simulation": {"device": {"macs_per_s": 1e6}},
+    "models": {"head": {"hidden": [3]}},
+    "training": {"labels": "server"},
+    "evaluation": {"subsets": True},
+    "task": "regression",
+}
+OF_TABLES = {"join": "left", "test_share": 0.5, "test_file": "keys.csv", "validation_share": 0.3}
+PARTITION = {"data": {"partition": {"rows": 1}}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "mode"),
+    [
+        *(({name: value}, "digits", "horizontal") for name, value in OF_VERTICAL.items()),
+        *(({"data": {name: value}}, "digits", "vertical") for name, value in OF_TABLES.items()),
+        *(({"data": {name: value}}, "digits", "horizontal") for name, value in OF_TABLES.items()),
+        (PARTITION, "breast_cancer", "vertical"),
+        (PARTITION, "digits", "horizontal"),
+        ({"data": {"dataset": {"image_size": 8}}}, "breast_cancer", "vertical"),
+        ({"data": {"dataset": {"options": {"a": 1}}}}, "digits", "vertical"),
+        ({"data": {"join": "left"}}, "breast_cancer", "vertical"),
+        ({"models": {"feature": {"options": {"a": 1}}}}, "digits", "vertical"),
+        ({"models": {"classifier": {"kind": "lenet"}}}, "digits", "vertical"),
+        ({"horizontal": {"clients": 20}}, "digits", "vertical"),
+        ({"wire": {"options": {"a": 1}}}, "digits", "vertical"),
+        ({"wire": {"random_share": 0.5}}, "digits", "vertical"),
+        ({"wire": {"rounding": "nearest"}}, "digits", "vertical"),
+        ({"task": "regression", "evaluation": {"threshold": 0.3}}, "breast_cancer", "vertical"),
+    ],
+)
+def test_each_setting_of_another_kind_or_mode_is_said_to_be_ignored(settings, kind, mode):
+    base = {"name": "x", "mode": mode, "data": {"dataset": {"kind": kind}}}
+    config = parse_config(lay_over(base, settings))
+    (line,) = config.warnings()
+    key = line.split(": ignored, ")[0]
+    given = settings
+    for part in key.split("."):
+        given = given[part]
+    assert parse_config(config.model_dump()).warnings() == [line]
+    assert parse_config(base).warnings() == []
