@@ -47,6 +47,8 @@ def digits(tmp_path: Path) -> Path:
     [
         ("sed", "seed"),
         ("trainig.rounds", "training"),
+        ("rounds", "training.rounds"),
+        ("training.alpha", "lightweighting.alpha"),
         ("training.round", "rounds"),
         ("training.optimizer.learning_rat", "learning_rate"),
         ("data.dataset.knd", "kind"),
@@ -82,8 +84,8 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
         ("training.rounds=true", "must be a whole number (got True)"),
         ("training.rounds=1e3", "must be a whole number (got '1e3')"),
         ("training.rounds=0", "greater than or equal to 1 (got 0)"),
-        ("training.rounds=[4]", "valid integer (got [4])"),
-        ("training.rounds=null", "valid integer (got None)"),
+        ("training.rounds=[4]", "whole number (got [4])"),
+        ("training.rounds=null", "whole number (got None)"),
         ("training.batch_size=-1", "greater than or equal to 1 (got -1)"),
         ("training=fast", "got 'fast'"),
         ("training.labels=everywhere", "'shared' or 'server' (got 'everywhere')"),
@@ -103,10 +105,12 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
         ("name=my/run", "got 'my/run'"),
         ("name=..", "got '..'"),
         ("name=", "got None"),
-        ("name=2020-01-01", "valid string"),
+        ("name=2020-01-01", "must be text; in YAML put it in quotes (got "),
         ("data.dataset.kind=imagenet", "unknown data source 'imagenet'; did you mean 'image_folder'?"),
         ("data.dataset.root=5", "got 5"),
-        ("models.head.hidden=256", "got 256"),
+        ("horizontal=5", "must be a mapping (got 5)"),
+        ("training.rounds=", "must be a whole number (got None)"),
+        ("models.head.hidden=256", "must be a list (got 256)"),
         ("models.head.hidden.0=256", "got"),
         ("checkpoint.keep=1", "greater than or equal to 2 (got 1)"),
         ("lightweighting.alpha=1", "outside [0, 1)"),
@@ -116,6 +120,9 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
         ("lightweighting.beta={2: 1.5}", "1.5 is outside [0, 1)"),
         ("lightweighting.alpha.party_1=2", "2.0 is outside [0, 1)"),
         ("lightweighting.alpha={1: 0.1, 2: 0.2, 1: 0.3}", "is not a YAML value ('1' is given twice, line 1)"),
+        ("lightweighting.alpha={0:", "; put the setting in quotes: 'lightweighting.alpha={0: 0.2}'"),
+        ("data.test_share=0", "must be greater than 0 (got 0)"),
+        ("network.consent.run=1234567890123456", "quotes (got 1234567890123456)"),
         ("lightweighting.alpha={}", "is an empty mapping; give a number or {round: value}"),
         ("lightweighting.alpha={-3: 0.2}", "-3 is not a round"),
         ("lightweighting.alpha={0: 0.1, party_1: 0.2}", "mixes rounds and party names"),
@@ -176,8 +183,8 @@ def test_an_unknown_key_of_one_owner_is_answered_by_the_known_ones(digits: Path,
 @pytest.mark.parametrize(
     ("key", "wanted"),
     [
-        ("lightweighting.seconds_per_exchange", ["input should be 'auto'", "input should be greater than 0"]),
-        ("training.class_weights", ["input should be 'balanced'", "input should be a valid dictionary"]),
+        ("lightweighting.seconds_per_exchange", ["must be 'auto'", "must be greater than 0"]),
+        ("training.class_weights", ["must be 'balanced'", "must be a mapping"]),
     ],
 )
 def test_a_value_of_no_kind_that_a_setting_takes_is_answered_by_all_kinds(digits: Path, key, wanted):
@@ -253,6 +260,15 @@ def test_an_override_that_is_not_yaml_names_its_key(digits: Path, value: str):
 
 def test_an_override_of_an_unknown_key_is_refused(digits: Path):
     assert refusal(digits, "lightweighting.gamma.party_1=0.5").startswith("lightweighting.gamma: unknown key")
+
+
+def test_paths_in_an_owners_file_are_relative_to_it(tmp_path: Path):
+    (tmp_path / "bank").mkdir()
+    write(tmp_path, {"file": "t.csv", "match": "t.match", "key": "k"}, "bank/own.yaml")
+    tables = {"bank": "bank/own.yaml", "shop": {"match": "shop.match"}}
+    bank, shop = load_config(write(tmp_path, {"name": "n", "data": {"tables": tables}})).data.tables.values()
+    assert (bank.file, bank.match) == (tmp_path / "bank" / "t.csv", tmp_path / "bank" / "t.match")
+    assert (shop.file, shop.match) == (None, Path("shop.match"))
 
 
 def test_a_base_gives_what_the_file_does_not(tmp_path: Path):

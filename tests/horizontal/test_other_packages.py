@@ -80,7 +80,7 @@ def test_its_section_is_checked_as_ours_are(package, configure):
     assert "majority:\n    step: 0.01\n" in dump_config(configure(horizontal={"algorithm": "majority"}))
     with pytest.raises(ConfigError, match=r"^horizontal\.majority\.stepp: unknown key; did you mean 'step'\?$"):
         configure(horizontal={"majority": {"stepp": 1}})
-    with pytest.raises(ConfigError, match=r"^horizontal\.majority\.step: input should be greater than 0 \(got 0\)$"):
+    with pytest.raises(ConfigError, match=r"^horizontal\.majority\.step: must be greater than 0 \(got 0\)$"):
         configure(horizontal={"majority": {"step": 0}})
 
 

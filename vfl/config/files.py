@@ -20,6 +20,14 @@ FORMS = {
     "name": "of letters, digits, dots, dashes and underscores, as it names a folder",
 }
 """What is said instead of a regular expression."""
+PLAINLY = {
+    "string_type": "must be text; in YAML put it in quotes",
+    "int_type": "must be a whole number",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+}
+"""What is said instead of pydantic's words, by its type of error."""
 
 
 KIND = re.compile(r"(literal|dict|function-\w+)\[.+\]$", re.DOTALL)
@@ -119,7 +127,10 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Put what an owner's own YAML file holds in the place of its name in ``data.tables``, relative to ``folder``."""
+    """Put what an owner's own YAML file holds in the place of its name in ``data.tables``, relative to ``folder``.
+
+    Paths in that file are relative to it.
+    """
     data = values.get("data")
     tables = cast(dict[str, Any], data).get("tables") if isinstance(data, dict) else None
     if not isinstance(tables, dict):
@@ -128,8 +139,9 @@ def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
     for owner, table in cast(dict[str, Any], tables).items():
         read[owner] = table
         if isinstance(table, str):
-            own, file = read_yaml(folder / table), folder / table
-            read[owner] = own | ({"file": str(file.parent / own["file"])} if isinstance(own.get("file"), str) else {})
+            own, beside = read_yaml(folder / table), (folder / table).parent
+            paths = {key: str(beside / own[key]) for key in ("file", "match") if isinstance(own.get(key), str)}
+            read[owner] = own | paths
     return values | {"data": cast(dict[str, Any], data) | {"tables": read}}
 
 
@@ -144,7 +156,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{path}: is nested too deeply to be a configuration") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date such as 2020-99-99
-        raise ConfigError(f"{path}: is not YAML ({one_line(error)})") from None
+        raise ConfigError(f"{path}: is not YAML ({_why(error)})") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: must hold 'key: value' settings")
     return cast(dict[str, Any], values)
@@ -171,7 +183,17 @@ def _parse_value(key: str, text: str) -> object:
     except RecursionError:
         raise ConfigError(f"{key}: is nested too deeply to be a value") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{key}: {text!r} is not a YAML value ({one_line(error)})") from None
+        cut = text[0] in "{[" and text[-1] not in "}]"  # by a shell, at the first space
+        fix = f"; put the setting in quotes: '{key}={{0: 0.2}}'" if cut else ""
+        raise ConfigError(f"{key}: {text!r} is not a YAML value ({_why(error)}){fix}") from None
+
+
+def _why(error: Exception) -> str:
+    """Return what is wrong with a text, and where."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return one_line(error)
 
 
 def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: object) -> None:
@@ -222,9 +244,10 @@ def _one_line(error: dict[str, Any]) -> str:
     location: tuple[int | str, ...] = error["loc"]
     unknown = error["type"] == "extra_forbidden"
     field = ".".join(str(part) for part in location if unknown or not KIND.match(str(part)))
-    message = " ".join(str(error["msg"]).removeprefix("Value error, ").split())
+    told = PLAINLY.get(error["type"]) or str(error["msg"]).replace("Input should", "must")
+    message = " ".join(told.removeprefix("Value error, ").split())
     if unknown:
-        return f"{field}: unknown key{nearest(str(location[-1]), _known_keys(location[:-1]))}"
+        return f"{field}: unknown key{_nearest_key(location)}"
     if field in FORMS and error["type"] == "string_pattern_mismatch":
         return f"{field}: must be {FORMS[field]} (got {error['input']!r})"
     if error["type"] == "missing":
@@ -234,12 +257,22 @@ def _one_line(error: dict[str, Any]) -> str:
     if error["type"] == "value_error" and re.match(r"\w+: ", message):
         return f"{field}.{message}"  # a section that names its key itself
     named = isinstance(error["input"], str) and repr(error["input"]) in message
-    told = error["type"] == "value_error" and ("(" in message or named)
-    got = "" if told else f" (got {error['input']!r})"
+    complete = error["type"] == "value_error" and ("(" in message or named)
+    got = "" if complete else f" (got {error['input']!r})"
     near = ""
     if error["type"] == "literal_error":
         near = did_you_mean(str(error["input"]), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
     return f"{field}: {message[0].lower()}{message[1:]}{got}{near}"
+
+
+def _nearest_key(location: Sequence[int | str]) -> str:
+    """Return the end of the line about an unknown key: where a key of that name is, or the nearest beside it."""
+    name = str(location[-1])
+    inner = {each: section_of(ExperimentConfig.type_of(each)) for each in ExperimentConfig.known_keys()}
+    for section, known in inner.items():
+        if known and name in known.known_keys():
+            return f"; did you mean '{section}.{name}'?"
+    return nearest(name, _known_keys(location[:-1]))
 
 
 def _known_keys(location: Sequence[int | str]) -> list[str]:

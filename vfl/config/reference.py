@@ -21,6 +21,7 @@ TYPES = {
     "AtLeastTwo": "whole number from 2",
     "Number": "number",
     "Fraction": "number from 0, below 1",
+    "Share": "number above 0, below 1",
     "AboveZero": "number above 0",
     "NotNegative": "number from 0",
     "Probability": "number above 0, up to 1",

@@ -9,7 +9,9 @@ from pydantic import Field
 from vfl.agreement import OWN, SHARED
 from vfl.components import SOURCES
 from vfl.data.tables.config import TableConfig
-from vfl.settings import Fraction, Positive, Section, name_in
+from vfl.settings import Fraction, Number, Positive, Section, name_in
+
+Share = Annotated[Number, Field(gt=0, lt=1)]
 
 TABLE_KINDS = ("tables", "breast_cancer")
 """Sources of tables: with other defaults than images."""
@@ -53,7 +55,7 @@ class DataConfig(Section):
     """With kind tables: each owner's table, by the owner's name; the owners are the parties, in this order."""
     join: Annotated[Literal["inner", "left"], OWN] = "inner"
     """With kind tables: the samples are the label owner's rows that all owners have, or all of them."""
-    test_share: Annotated[Fraction, OWN] = 0.2
+    test_share: Annotated[Share, OWN] = 0.2
     """With kind tables: share of the samples that are the test, drawn by the seed."""
     test_file: Annotated[Path | None, OWN] = None
     """With kind tables: a table of the keys of the test samples, in place of test_share."""
