@@ -51,6 +51,12 @@ def test_every_listed_setting_meets_every_point_of_the_grid(write):
     assert sweep.runs(1)[0].config.training.rounds == 5
 
 
+def test_keys_that_end_alike_are_written_whole(write):
+    entries = [{"wire.bits": 4}, {"wire.gradients.bits": 4, "seed": 1}]
+    runs = load_sweep(write(list=entries)).runs(1)
+    assert [run.folder for run in runs] == ["wire.bits4", "seed1-wire.gradients.bits4"]
+
+
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
@@ -60,7 +66,6 @@ def test_every_listed_setting_meets_every_point_of_the_grid(write):
         ({"grid": {"lightweighting.alfa": [0.1]}}, "lightweighting.alfa: unknown key; did you mean 'alpha'?"),
         ({"grid": {"lightweighting.alpha": [0.1, 1.5]}}, "lightweighting.alpha"),
         ({"grid": {"seed": [1, 1]}}, "2 runs have the folder seed1; write each only once"),
-        ({"list": [{"wire.bits": 4}, {"wire.gradients.bits": 4}]}, "2 runs have the folder bits4"),
         ({"grid": {"seed": [1]}, "list": [{"seed": 2}]}, "seed stands in grid and in list"),
         ({"gird": {"seed": [1]}}, "gird: unknown key; did you mean 'grid'?"),
         ({"set": {"seed": 1}}, "set: unknown key; did you mean 'settings'?"),

@@ -16,8 +16,10 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -103,10 +105,15 @@ class Sweep:
     resources: Resources = field(default_factory=Resources)
     """Of each run."""
 
+    @cached_property
+    def varied(self) -> set[str]:
+        """The keys that vary; none where a search chooses."""
+        return {key for point in self.points for key in point}
+
     def run(self, settings: Settings, threads: int) -> SweepRun:
         """Return the run of some settings. Raises ConfigError, which names them, where they make no experiment."""
         config = parse_config(lay_over(self.base, settings)).model_copy(update={"threads": threads})
-        return SweepRun(folder_name(settings), config, tuple(settings), settings=settings)
+        return SweepRun(folder_name(settings, self.varied), config, tuple(settings), settings=settings)
 
     def runs(self, threads: int) -> list[SweepRun]:
         """Return the runs of all points. Raises ConfigError for the first that cannot be one."""
@@ -132,20 +139,20 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
             raise ConfigError(f"{path}: search chooses the runs itself; remove grid and list, or search")
         return Sweep(file.name, base, (), file.search, file.resources)
     points = _points(path, file)
-    names = [folder_name(point) for point in points]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(
-                f"{path}: {names.count(name)} runs have the folder {name}; "
-                "write each only once, and where keys end alike, all of them in every entry of list"
-            )
-    return Sweep(file.name, base, points, None, file.resources)
+    sweep = Sweep(file.name, base, points, None, file.resources)
+    name, runs = Counter(folder_name(point, sweep.varied) for point in points).most_common(1)[0]
+    if runs > 1:
+        raise ConfigError(f"{path}: {runs} runs have the folder {name}; write each only once")
+    return sweep
 
 
-def folder_name(settings: Settings) -> str:
-    """Return a folder's name that tells the settings, as ``alpha0.2-beta0.4-seed1``."""
-    last = [key.rpartition(".")[2] for key in settings]
-    short = {key: key if last.count(end) > 1 else end for key, end in zip(settings, last, strict=True)}
+def folder_name(settings: Settings, varied: Iterable[str] = ()) -> str:
+    """Return a folder's name that tells the settings, as ``alpha0.2-beta0.4-seed1``.
+
+    A key is written whole where another one, of these settings or of those that vary in the sweep, ends alike.
+    """
+    ends = Counter(key.rpartition(".")[2] for key in {*settings, *varied})
+    short = {key: key if ends[end := key.rpartition(".")[2]] > 1 else end for key in settings}
     return "-".join(f"{short[key]}{_value_name(value)}" for key, value in settings.items()) or "base"
 
 
