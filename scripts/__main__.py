@@ -41,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"lvfl {version('lvfl')}")
     parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those below")
     parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="those of the command")
-    return parser.parse_args()
+    return parser.parse_args(sys.argv[1:] or ["--help"])
 
 
 def main() -> int:

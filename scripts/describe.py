@@ -9,6 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
@@ -31,12 +32,14 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
     out = arguments.out or arguments.file.with_suffix(".yaml")
     if out.exists():
-        raise ValueError(f"--out: {out} exists already; name another file")
+        raise ValueError(f"--out: {out} exists already; delete it, or name another file")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out: there is no folder {out.parent}; make it, or name another file")
     with console.status(f"reading {arguments.file}") as status:
         summaries = describe_table(arguments.file, None, lambda rows: status.update(f"{rows:,} rows read"))
     if arguments.label not in (None, *(each.name for each in summaries)):
         raise ValueError(f"--label: {arguments.file} has no column {arguments.label!r}")
-    table = Table("column", "proposed", "missing", "values", "range", "")
+    table = Table("column", "proposed", "missing", "values", "range", "note", box=SIMPLE_HEAD, pad_edge=False)
     for each in summaries:
         kind, warning = each.proposal()
         kind, warning = ("label", "") if each.name == arguments.label else (kind, warning)

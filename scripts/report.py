@@ -1,6 +1,6 @@
-"""Report on a run or a sweep, or compare several of any kinds: lvfl report RUN_OR_SWEEP ... [--out DIR].
+"""Report on a run or a sweep, or compare several of any kinds: lvfl report RUN_OR_SWEEP ... [--out DIR|FILE.html].
 
-Writes DIR/report.html (one file that opens offline), report.md and the figures as PNG.
+Writes DIR/report.html (one file that opens offline), report.md and the figures as PNG; or FILE.html alone.
 Exit codes: 0 done, 2 bad input (one line on stderr).
 """
 
@@ -17,7 +17,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "folders", type=Path, nargs="+", metavar="RUN_OR_SWEEP", help="folder of lvfl train or lvfl sweep"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="output folder (default: report, in the first one's)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR|FILE.html", help="output folder (default: report, in the first one's), or page"
+    )
     return parser.parse_args()
 
 
@@ -25,11 +27,16 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Write the report."""
     from vfl.reports.runs import load_subject
-    from vfl.reports.write import PAGE, write_report
+    from vfl.reports.write import PAGE, write_page, write_report
 
-    folder = arguments.out or arguments.folders[0] / "report"
-    names = write_report(load_subject(*arguments.folders), folder)
-    console.print(f"{folder / PAGE}, and {len(names) - 1} files beside it")
+    out = arguments.out or arguments.folders[0] / "report"
+    subject = load_subject(*arguments.folders)
+    if out.suffix == ".html":
+        write_page(subject, out)
+        console.print(str(out))
+    else:
+        names = write_report(subject, out)
+        console.print(f"{out / PAGE}, and {len(names) - 1} files beside it")
     return DONE
 
 

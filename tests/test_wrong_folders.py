@@ -2,16 +2,19 @@
 
 import io
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from vfl.atomic import write_atomically
 from vfl.cli import ShowConsole
+from vfl.config import parse_config
 from vfl.data.sources import published
 from vfl.data.sources.image_folder import load_image_folder
 from vfl.reports.runs import load_subject
-from vfl.run_folder import read_manifest, read_summary
+from vfl.run_folder import check_run, read_manifest, read_summary
 
 
 def folders(path: Path, *names: str) -> Path:
@@ -23,6 +26,10 @@ def folders(path: Path, *names: str) -> Path:
 def written(path: Path, name: str, text: str) -> Path:
     (path / name).write_text(text)
     return path
+
+
+def check_for_run(path: Path) -> None:
+    check_run(path, parse_config({"name": "any"}), resume=True)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +44,7 @@ def written(path: Path, name: str, text: str) -> Path:
         (lambda tmp: folders(tmp, "a/train", "a/test") / "a/train", load_image_folder, "a' does: name that one"),
         (lambda tmp: folders(tmp, "a/train", "a/test"), load_image_folder, "a' does: name that one"),
         (lambda tmp: folders(tmp, "b") / "b", load_image_folder, "no images as .*b/train/<class>"),
+        (lambda tmp: written(tmp, "run", "") / "run", check_for_run, "--run-dir: .*run is a file; name a folder"),
     ],
 )  # fmt: skip
 def test_a_wrong_folder_is_named_with_the_fix(
@@ -46,6 +54,11 @@ def test_a_wrong_folder_is_named_with_the_fix(
     with pytest.raises(ValueError, match=said) as raised:
         read(make(tmp_path), *arguments)
     assert "\n" not in str(raised.value)
+
+
+def test_what_cannot_be_written_is_named_by_its_own_name(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=re.escape(f"'{tmp_path / 'nowhere' / 'a.csv'}'")):
+        write_atomically(tmp_path / "nowhere" / "a.csv", "content")
 
 
 def test_a_failed_download_leaves_no_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -30,15 +30,18 @@ class Fingerprint(NamedTuple):
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Create or replace the file at `path`; text is written as UTF-8, line ends as they are.
 
-    Raises OSError (disk full, no permission, ...) with the earlier file untouched and nothing left beside it.
+    Raises OSError (disk full, no permission, ...), which names `path`, with the earlier file untouched and nothing left
+    beside it.
     """
     temporary = path.with_name(f".partial-{path.name}")
     data = content.encode() if isinstance(content, str) else content
     try:
         write_durably(temporary, [data])
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None
         raise
     sync_directory(path.parent)
 

@@ -47,9 +47,11 @@ def find_run_dir(config: ExperimentConfig, source: Path, given: Path | None, *, 
 def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
     """Check, before anything is loaded or written, that a run may begin or go on in the folder.
 
-    Raises ConfigError for a folder that is in use, for checkpoints without a ``config.yaml``, and for a resume with
+    Raises ConfigError for a file, a folder that is in use, checkpoints without a ``config.yaml``, and a resume with
     another configuration (names the changed keys).
     """
+    if run_dir.is_file():
+        raise ConfigError(f"--run-dir: {run_dir} is a file; name a folder")
     saved = run_dir / "config.yaml"
     if not saved.exists():
         checkpoints = run_dir / "checkpoints"

@@ -161,6 +161,13 @@ def test_a_folder_without_runs_is_one_line(say: Callable[..., tuple[int, str]], 
         assert not (folder / "report").exists()
 
 
+def test_the_page_alone_is_written_where_the_name_says_html(say: Callable[..., tuple[int, str]], one_run: Path):
+    page = one_run.with_name("page.html")
+    assert say(one_run, "--out", page) == (0, "")
+    assert Page(page.read_text(encoding="utf-8")).loaded == []
+    assert not (one_run / "report").exists()
+
+
 def test_a_damaged_run_is_one_line(say: Callable[..., tuple[int, str]], one_run: Path):
     (one_run / "summary.json").write_text('{"rounds": 4, ')
     code, err = say(one_run)
