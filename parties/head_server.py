@@ -4,8 +4,7 @@ Shapes: B batch, N training samples, D width of one embedding.
 """
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import cached_property, partial
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from parties.exchanges import Exchanges, take_nothing
 from parties.joint_model import JointModel
 from vfl.checkpoint import State
 from vfl.components import CONTROLLERS
@@ -25,21 +25,19 @@ from vfl.lightweighting.controllers import Given
 from vfl.lightweighting.forecast import Forecast, Work
 from vfl.lightweighting.schedule import Assign, Ratios
 from vfl.loop import Metrics, finite
-from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.booking import book, dense_frames
+from vfl.vertical.booking import book
 from vfl.vertical.clock import Clock, Worked, cost_since
 from vfl.vertical.decisions import decision_metrics, tell_unmet
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
-from vfl.vertical.labels import Batch, ServerProtocol
+from vfl.vertical.labels import ServerProtocol
 from vfl.vertical.link import PartyLink
-from vfl.vertical.orders import Order, orders_of
-from vfl.vertical.presence import Presence, Share
+from vfl.vertical.presence import Presence
 from vfl.vertical.prices import build_forecast, scheduled_alphas
 from vfl.vertical.reports import RoundWork, check_report
 from vfl.vertical.subsets import AND, subsets_of
 from vfl.wire.control import AskedRatios, Description, EvaluatedModel, Prices, Report, RoundStart
-from vfl.wire.messages import Buffer, Kind, Message, MessageError, Part, PartKind, check_reply
+from vfl.wire.messages import Kind, Message, check_reply
 
 T = TypeVar("T")
 
@@ -83,10 +81,13 @@ class HeadServer:
         self.receivers = receivers
         self.trainer = trainer
         self.protocol = protocol
-        self.train_labels_N = train_labels_N.to(trainer.runtime.device)
         self.config = config
         self.joint = JointModel(links, receivers, trainer, config, test, self._send)
         """The model that is tested."""
+        self.exchanges = Exchanges(
+            links, receivers, trainer, protocol, train_labels_N, config, presence, self._send, self._report
+        )
+        """How it is trained."""
         self.on_exchange = on_exchange
         ratios = config.lightweighting
         given = Given(ratios, [link.name for link in links], config.training.rounds, lambda: self.forecast)
@@ -97,27 +98,16 @@ class HeadServer:
         self.unmet: list[str] = []
         """Parties of which it is said that they cannot reach the controller's goal."""
         self.prices: dict[str, Prices] = {}
-        self.steps = steps_in_round(config.training, len(train_labels_N))
         self.costs = {link.name: PartyCosts() for link in links}
         self.reports: dict[str, Report] = {}
         self.ratios: Mapping[str, Ratios] = {}
         self.assigned: dict[str, RoundStart] = {}
         training = config.training
-        self.work = Work(self.steps, training.batch_size, training.local_iterations, training.staleness)
-        self.orders = orders_of(self.steps, config.training.staleness)
-        """Of every round."""
-        self.presence = presence
-        self.rows: list[Tensor] = []
-        """Of each exchange of the present round, [B]."""
-        self.shares: list[list[Share]] = []
-        """The parties' parts in each exchange of the present round."""
+        steps = self.exchanges.steps
+        self.work = Work(steps, training.batch_size, training.local_iterations, training.staleness)
         self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
-        self.clock = Clock(config.simulation, self.steps, training.staleness)
-        self.under_way = deque[list[Callable[[], Any]]]()
-        """What waits for the parties' replies, by order, the oldest first."""
-        self.losses: list[Tensor] = []
-        """Of the present round, at the start of each exchange."""
+        self.clock = Clock(config.simulation, steps, training.staleness)
         self.tested: Metrics | None = None
         """Test of the parties' current models; None if they have changed since."""
         self.subsets: dict[str, Metrics] = {}
@@ -129,61 +119,16 @@ class HeadServer:
         under_way_s = {link.name: link.under_way_s for link in self.links}
         self.start_round(round_index)
         metrics = self._test_pruning()
-        for exchange in range(self.steps):
-            self.exchange(round_index, exchange)
-            self.on_exchange(exchange + 1, self.steps)
+        self.tested = None
+        for exchange in range(self.exchanges.steps):
+            self.exchanges.run(exchange)
+            self.on_exchange(exchange + 1, self.exchanges.steps)
         self.end_round()
-        metrics["loss/train"] = finite(float(torch.stack(self.losses).mean()), "the training loss")
+        metrics["loss/train"] = finite(float(torch.stack(self.exchanges.losses).mean()), "the training loss")
         present = [link for link in self.links if not link.absent]
         worked = {each.name: self._worked(each, costs_before[each.name], under_way_s[each.name]) for each in present}
         metrics |= self.clock.end_round(round_index, worked) | decision_metrics(self.ratios)
         return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
-
-    def batches(self, round_index: int) -> list[Tensor]:
-        """Return the rows [B] of each exchange of a round."""
-        samples, batch_size = len(self.train_labels_N), self.config.training.batch_size
-        return batch_rows(self.config.seed, round_index, self.steps, samples, batch_size)
-
-    def exchange(self, round_index: int, exchange: int) -> None:
-        """Run one exchange (lines 3-18) in one round trip: its update travels with the next order.
-
-        The head ends its part of the exchange while the parties compute.
-        """
-        self.tested = None
-        after = self.config.training.staleness + 1
-        if exchange == 0:
-            for order in self.orders[:after]:
-                self._order(round_index, order, [()] * len(self.links))
-        rows_B, device = self.rows[exchange], self.trainer.runtime.device
-        frames, sent = zip(*self._replies(), strict=True)
-        embeddings = [embedding_BD.to(device) for embedding_BD in sent]
-        batch = Batch(rows_B, self.train_labels_N[rows_B.to(device)], frames, embeddings, self.shares[exchange])
-        updates, losses = self.protocol.begin(self.trainer, batch)
-        self._order(round_index, self.orders[exchange + after], updates)
-        steps_left = self.config.training.local_iterations - len(losses)
-        self.losses.append([*losses, *self.trainer.steps(embeddings, batch.labels_B, steps_left)][0])
-
-    def _order(self, round_index: int, order: Order, updates: Sequence[tuple[Part, ...]]) -> None:
-        """Send an order to all parties, to each with its parts of the update that it brings."""
-        self.under_way.append(
-            [
-                self._send(link, Message(order.kind, round_index, order.exchange, parts), take)
-                for link, parts, take in zip(self.links, updates, self._takes(order), strict=True)
-            ]
-        )
-
-    def _takes(self, order: Order) -> Sequence[Callable[[Message], Any]]:
-        """Return what is made of each party's reply to an order."""
-        if order.kind is Kind.UPDATE:
-            return [_done] * len(self.links)
-        if order.kind is Kind.END_ROUND:
-            return [partial(self._report, link) for link in self.links]
-        return [partial(self._receive, order.exchange, place) for place in range(len(self.links))]
-
-    def _replies(self) -> list[Any]:
-        """Return what is taken of the replies to the oldest order."""
-        # One at a time: decoded while the other parties still compute.
-        return [reply() for reply in self.under_way.popleft()]
 
     def evaluate(self) -> Metrics:
         """Return metrics and mean loss of the joint model on all test samples, parties' models finished.
@@ -313,20 +258,15 @@ class HeadServer:
 
     @cached_property
     def _data_digest(self) -> str:
-        test = self.joint.samples
-        gaps = {"train_present": self.presence.held_NK, "test_present": test.present}
+        test, exchanges = self.joint.samples, self.exchanges
+        gaps = {"train_present": exchanges.presence.held_NK, "test_present": test.present}
         there = {name: present for name, present in gaps.items() if present is not None}
-        return weights_digest({"train": self.train_labels_N, "test": test.values, **there})
+        return weights_digest({"train": exchanges.labels_N, "test": test.values, **there})
 
     def start_round(self, round_index: int) -> None:
         """Assign the round's ratios."""
         self._round_began_s = time.monotonic()
-        self.under_way.clear()
-        self.losses = []
-        self.trainer.start_round(round_index)
-        self.rows = self.batches(round_index)
-        self.shares = self.presence.of_round(round_index, self.rows)
-        parts, head_digest = self.protocol.start_round(self.trainer, self.shares)
+        parts, head_digest = self.exchanges.start_round(round_index)
         self.ratios = self.recorded.get(round_index) or self.assign(round_index, self.clock.history)
         self.unmet = tell_unmet(self.ratios, self.unmet)
         told = self.tested if self.config.evaluation.tell_parties else None
@@ -339,14 +279,12 @@ class HeadServer:
             (link, Message(Kind.START_ROUND, round_index, 0, (self.assigned[link.name].part(), *own)))
             for link, own in zip(self.links, parts, strict=True)
         ]
-        for started in [self._send(link, request, _done) for link, request in requests]:
+        for started in [self._send(link, request, take_nothing) for link, request in requests]:
             started()
 
     def end_round(self) -> None:
         """Collect the parties' reports: nothing is under way then."""
-        for _ in range(self.config.training.staleness):
-            self._replies()  # to what brought an update alone
-        for link, report in zip(self.links, self._replies(), strict=True):
+        for link, report in zip(self.links, self.exchanges.end_round(), strict=True):
             self.reports[link.name] = report
             costs = self.costs[link.name]
             costs.train_macs += report.train_macs
@@ -372,7 +310,7 @@ class HeadServer:
     def _work(self, name: str) -> RoundWork:
         """Return what a party had to compute in the round."""
         place = [link.name for link in self.links].index(name)
-        samples = [shares[place].count for shares in self.shares]
+        samples = [shares[place].count for shares in self.exchanges.shares]
         embedded_first = sum(samples[: self.config.training.staleness + 1])
         return RoundWork(sum(samples), embedded_first, self.config.training.local_iterations)
 
@@ -385,16 +323,6 @@ class HeadServer:
         }
         # Corollary 1: the convergence bound grows with both sums over rounds and parties.
         return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
-
-    def _receive(self, exchange: int, place: int, reply: Message) -> tuple[Buffer, Tensor]:
-        """Return the frame of an embedding, to be forwarded as it came, and what it holds, as [B, D]."""
-        rows_B, shares = self.rows[exchange], self.shares[exchange]
-        if self.links[place].absent:
-            shares[place] = Share.of(torch.zeros_like(shares[place].present_B))
-        frame, share = reply.only(PartKind.EMBEDDING), shares[place]
-        if bool(share.count) != bool(len(frame)):
-            raise MessageError(f"a frame of {len(frame)} bytes came for {share.count} samples")
-        return frame, self.receivers[place].receive_share(frame, rows_B, share, self.trainer.missing)
 
     def _send(self, link: PartyLink, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
         """Send a message and book it; return a function that waits for the reply and returns ``take`` of it."""
@@ -412,21 +340,7 @@ class HeadServer:
         return waiting
 
     def _book(self, name: str, direction: Direction, message: Message) -> None:
-        book(self.costs[name], direction, message, self._dense_frames(name, direction, message))
-
-    def _dense_frames(self, name: str, direction: Direction, message: Message) -> Iterator[int]:
-        """Return the sizes of a training message's frames if they were dense; what comes down is of an update."""
-        down = direction == "downlink"
-        order = self.orders[-1 if message.kind is Kind.END_ROUND else message.exchange]
-        exchange = order.brings if down else order.exchange
-        assert exchange is not None, "frames come down with an update"
-        forwarded = down and self.config.training.labels == "shared"
-        samples_K = [share.count for share in self.shares[exchange]]
-        yield from dense_frames(self.receivers, samples_K, name, forwarded=forwarded)
-
-
-def _done(reply: Message) -> None:
-    """Nothing is in the reply."""
+        book(self.costs[name], direction, message, self.exchanges.dense_frames(name, direction, message))
 
 
 def _priced(alphas: Sequence[float], reply: Message) -> Prices:

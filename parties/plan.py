@@ -95,7 +95,7 @@ def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple
 def _total(server: HeadServer, forecast: Forecast) -> Table:
     """Return the whole run's costs with its own ratios: a row per party."""
     rounds = [*planned_rounds(server, forecast)]
-    title = f"the whole run as configured: {len(rounds)} rounds of {server.steps} exchanges"
+    title = f"the whole run as configured: {len(rounds)} rounds of {server.exchanges.steps} exchanges"
     table = numbers_table(title, ("party", "MACs", "sent up", "come down"))
     for name in forecast.curves:
         macs, down, up = (sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True))

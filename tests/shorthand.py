@@ -1,5 +1,7 @@
 """What many tests make or look at: samples of one of our origins, feature models of images, a server's parties."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -52,6 +54,11 @@ def build_classifier(
     kind: str, *, input_shape: tuple[int, ...], classes: int, label_shape: tuple[int, ...] = ()
 ) -> Any:
     return CLASSIFIERS.make(kind, ClassifierSpec(input_shape, classes, label_shape))
+
+
+def replace_links(server: HeadServer, links: Sequence[Any]) -> None:
+    server.links = server.exchanges.links = links
+    server.joint = replace(server.joint, links=links)
 
 
 def parties_of(server: HeadServer) -> list[FeatureParty]:

@@ -154,10 +154,10 @@ def _exchange_s(federation: Federation) -> float:
     server, round_index = federation.server, federation.round_index
     server.start_round(round_index)
     started_s = time.perf_counter()
-    for exchange in range(server.steps):
-        server.exchange(round_index, exchange)
+    for exchange in range(server.exchanges.steps):
+        server.exchanges.run(exchange)
     server.end_round()
-    return (time.perf_counter() - started_s) / server.steps
+    return (time.perf_counter() - started_s) / server.exchanges.steps
 
 
 def _narrow(options: Options, pairs: int) -> Options:

@@ -76,7 +76,7 @@ class Stepped:
     def next_round(self) -> None:
         """End the present round and begin the next one, which assigns its beta; warm up."""
         if self.round_index >= 0:
-            while self.done < self.server.steps:
+            while self.done < self.server.exchanges.steps:
                 self.exchange()
             self.server.end_round()
         self.round_index += 1
@@ -87,7 +87,7 @@ class Stepped:
 
     def exchange(self) -> None:
         """Run the next exchange of the round."""
-        self.server.exchange(self.round_index, self.done)
+        self.server.exchanges.run(self.done)
         self.done += 1
 
 
@@ -112,7 +112,7 @@ class Lightweight(Stepped):
 
     def embeddings(self) -> tuple[list[Tensor], Tensor]:
         """Return the parties' present embeddings of a batch, and its rows."""
-        rows_B = self.server.rows[0]
+        rows_B = self.server.exchanges.rows[0]
         with torch.no_grad():
             embeddings = [
                 party.runtime.forward(party.model, *party.batch(party.train, rows_B)) for party in self.parties

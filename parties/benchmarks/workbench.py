@@ -111,8 +111,8 @@ class Federation(Stepped):
     def exchange(self) -> None:
         """Run the next exchange, and wait for the parties: they would go on beside what is timed after it."""
         super().exchange()
-        replies = [reply() for reply in self.server.under_way.popleft()]
-        self.server.under_way.append([partial(_as_it_came, reply) for reply in replies])
+        replies = [reply() for reply in self.server.exchanges.under_way.popleft()]
+        self.server.exchanges.under_way.append([partial(_as_it_came, reply) for reply in replies])
 
     def _start_party(self, workplace: Workplace, name: str, undo: ExitStack) -> None:
         path = workplace.folder / f"{name}.yaml"

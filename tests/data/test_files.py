@@ -78,7 +78,7 @@ def test_files_hold_what_the_parties_of_one_process_hold(labels, configure, buil
     paths = write_split(tmp_path, split_data(config), shared_labels=labels == "shared", overwrite=False)
     server = build(training={"labels": labels})
     label_data = load_label_data(tmp_path / "labels.safetensors")
-    assert equal(label_data.train.values, server.train_labels_N)
+    assert equal(label_data.train.values, server.exchanges.labels_N)
     assert equal(label_data.test.values, server.joint.samples.values)
     for link in server.links:
         party = link.party

@@ -1,10 +1,10 @@
 """Bytes: what the ledger says equals what really travelled, and only what may travel did."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from shorthand import replace_links
 
 from parties.head_server import HeadServer
 from vfl.wire.codec import dense_frame_size, frame_info
@@ -35,8 +35,7 @@ class RecordingLink:
 
 def record(server: HeadServer, rounds: int) -> list[RecordingLink]:
     links = [RecordingLink(link) for link in server.links]
-    server.links = links  # pyright: ignore[reportAttributeAccessIssue]  # all that the rounds use of a link
-    server.joint = replace(server.joint, links=links)  # pyright: ignore[reportArgumentType]
+    replace_links(server, links)
     for round_index in range(rounds):
         server.train_round(round_index)
         server.evaluate()

@@ -27,9 +27,9 @@ def test_a_round_is_as_long_as_its_slowest_party_by_what_was_counted(build):
             device = server.config.simulation.of(name)
             speed = {"party_2": (1e9, 2e9)[round_index]}.get(name, device.macs_per_s)
             assert each.compute_s == (each.macs / speed if speed else 0.0)
-            assert each.latency_s == server.steps * device.latency_s
+            assert each.latency_s == server.exchanges.steps * device.latency_s
             assert each.macs == metrics[f"macs_per_sample/{name}"] * server.work.forwards or round_index == 1
-            assert metrics[f"exchange_s/{name}"] == each.seconds / server.steps
+            assert metrics[f"exchange_s/{name}"] == each.seconds / server.exchanges.steps
         assert spent["party_3"].uplink_s == spent["party_3"].uplink_bytes / (1e5, 1e3)[round_index]
         assert spent["party_4"].downlink_s == spent["party_4"].downlink_bytes / 5e4
         total_s += max(each.seconds for each in spent.values())

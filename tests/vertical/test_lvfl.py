@@ -62,7 +62,7 @@ def test_without_lightweighting_equals_joint_training(build, labels: str, precis
     for round_index in range(10):  # of 2 steps each
         server.train_round(round_index)
         for rows_B in batch_rows(3, round_index, 2, 48, 24):
-            joint.step(images, server.train_labels_N, rows_B)
+            joint.step(images, server.exchanges.labels_N, rows_B)
             steps += 1
     assert steps == 20
     joint_weights = joint.model.state_dict()
@@ -110,7 +110,7 @@ def test_equals_a_naive_algorithm_1(build, labels: str, iterations: int, beta: f
         [copy.deepcopy(party.model) for party in parties],
         copy.deepcopy(server.trainer.head),
         [party.train.features for party in parties],
-        server.train_labels_N,
+        server.exchanges.labels_N,
         iterations=iterations,
         beta=beta,
         labels="shared" if labels == "shared" else "server",

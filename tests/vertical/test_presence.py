@@ -128,7 +128,7 @@ class Joint(nn.Module):
         self.head = MLP(32, [16], 10)
         self.head.load_state_dict(weights)
         self.images = [party.train.features for party in parties]
-        self.labels_N = server.train_labels_N
+        self.labels_N = server.exchanges.labels_N
         config = server.config.training.optimizer
         head = nn.ModuleList([self.head])
         head.register_parameter("placeholder", self.placeholder)
@@ -198,8 +198,8 @@ def test_training_with_missing_rows_equals_the_joint_masked_model_with_placehold
     for round_index in range(6):
         server.train_round(round_index)
         removed = [party.pruner.state_dict()["history"][0]["removed"] for party in parties if round_index == 3]
-        for exchange, rows_B in enumerate(server.batches(round_index)):
-            joint.step(rows_B, stacked(server.shares[exchange]), removed if exchange == 0 else [], labels)
+        for exchange, rows_B in enumerate(server.exchanges.batches(round_index)):
+            joint.step(rows_B, stacked(server.exchanges.shares[exchange]), removed if exchange == 0 else [], labels)
     assert {0, 1} < joint.sizes
     expected = joint.head.state_dict() | {"placeholder": joint.placeholder}
     for name, value in server.trainer.head.state_dict().items():
@@ -241,7 +241,7 @@ def test_what_is_missing_costs_no_bytes_and_no_macs(build_gaps, labels: str):
     frames = [[], [], [], []]  # of each party's embeddings, dense
     for round_index in range(2):
         server.train_round(round_index)
-        for shares in server.shares:
+        for shares in server.exchanges.shares:
             counts = [share.count for share in shares]
             rows = [before + new for before, new in zip(rows, counts, strict=True)]
             for k, count in enumerate(counts):
@@ -276,7 +276,7 @@ def test_missing_test_rows_are_neither_embedded_nor_sent(build_gaps):
 
 def test_a_server_that_wants_rows_that_a_party_lacks_is_refused(build_gaps):
     server, _ = build_gaps(training={"labels": "server"})
-    server.presence = replace(server.presence, held_NK=None)
+    server.exchanges.presence = replace(server.exchanges.presence, held_NK=None)
     with pytest.raises(MessageError, match="party_2 has no row for samples that the server wants; match the tables"):
         server.train_round(0)
 

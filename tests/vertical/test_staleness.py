@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from conftest import small_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shorthand import parties_of
+from shorthand import parties_of, replace_links
 from torch import Tensor, nn
 
 from parties.feature_party import FeatureParty
@@ -72,7 +72,7 @@ def test_equals_the_rule_written_down_naively(build, labels: str, staleness: int
         [copy.deepcopy(party.model) for party in parties],
         copy.deepcopy(server.trainer.head),
         [party.train.features for party in parties],
-        server.train_labels_N,
+        server.exchanges.labels_N,
         iterations=iterations,
         beta=beta,
         labels="shared" if labels == "shared" else "server",
@@ -112,7 +112,7 @@ class LateLink(LocalLink):
 def built(sections: dict[str, Any], link: type[LocalLink]) -> HeadServer:
     config = small_config(**sections)
     server = build_in_process(config, start_runtime(config)).server
-    server.links = [link(party) for party in parties_of(server)]
+    replace_links(server, [link(party) for party in parties_of(server)])
     return server
 
 

@@ -84,7 +84,7 @@ def test_split_training_equals_joint_training(tmp_path, task, optimizer, class_w
     for round_index in range(5):
         server.train_round(round_index)
         for rows_B in batch_rows(config.seed, round_index, 2, 64, 32):
-            joint.step(features, server.train_labels_N, rows_B)
+            joint.step(features, server.exchanges.labels_N, rows_B)
     trained = [party.model.state_dict() for party in parties]
     for found, wanted in zip([*trained, server.trainer.head.state_dict()], [*models, head], strict=True):
         for name, value in wanted.state_dict().items():
