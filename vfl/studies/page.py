@@ -96,7 +96,7 @@ def write_page(
     note = folder / "command.txt"
     about = f"```\n{note.read_text(encoding='utf-8').strip()}\n```\n\n" if note.exists() else ""
     about += f"{len(results)} of {len(runs)} runs are finished.\n\n" if len(results) < len(runs) else ""
-    page = f"# {title}\n\n{about}" + "\n".join(filter(None, sections(results)))
+    page = f"# {title}\n\n{about}" + "\n".join(sections(results))
     write_csv(folder / "results.csv", results_table(results, columns))
     write_atomically(folder / "README.md", page)
     return len(results)
