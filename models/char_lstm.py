@@ -41,7 +41,7 @@ class EveryCharLSTM(NextCharLSTM):
 
 
 def char_lstm(spec: ClassifierSpec) -> NextCharLSTM:
-    """Return the one that predicts as many characters as a label has. Raises ValueError for samples of no text."""
+    """Return the one that predicts as many characters as a label has. Raises ValueError for samples other than text."""
     if len(spec.input_shape) != 1:
         raise ValueError(f"classifier: char_lstm reads text, not samples of shape {list(spec.input_shape)}")
     return EveryCharLSTM(spec.classes) if spec.label_shape else NextCharLSTM(spec.classes)

@@ -7,11 +7,10 @@ import math
 
 from torch import nn
 
-from models.convolution import ConvolutionalFeatures, plain_convolution
-from models.features import ClassifierSpec, Features, ModelSpec
+from models.convolution import VGG_BLOCKS, ConvolutionalFeatures, convolutional_classifier
+from models.features import ClassifierSpec
 from models.mlp import MLP
 from models.resnet import ResNet18, group_norm
-from models.vgg import VGG_BLOCKS
 
 MLP_HIDDEN = (400,)
 """Hidden nodes of `mlp` (FedLGA, section V-A)."""
@@ -27,15 +26,14 @@ def mlp(spec: ClassifierSpec) -> MLP:
     return MLP(math.prod(spec.image_shape), MLP_HIDDEN, spec.classes)
 
 
-def vgg11(spec: ClassifierSpec, *, batch_norm: bool = False) -> ConvolutionalFeatures:
-    """Of VGG's three linear layers one is left, as is usual for 32 pixels: its embedding is the logits [B, L]."""
-    features = ModelSpec(Features("images", spec.image_shape), spec.classes, batch_norm=batch_norm)
-    return ConvolutionalFeatures(VGG_BLOCKS[11], features, plain_convolution)
+def vgg11(spec: ClassifierSpec) -> ConvolutionalFeatures:
+    """Of VGG's three linear layers one is left, as is usual for 32 pixels: [B, C, H, W] -> [B, L]."""
+    return convolutional_classifier(VGG_BLOCKS[11], spec, batch_norm=False)
 
 
 def vgg11_bn(spec: ClassifierSpec) -> ConvolutionalFeatures:
     """As `vgg11`, with BatchNorm after every convolution."""
-    return vgg11(spec, batch_norm=True)
+    return convolutional_classifier(VGG_BLOCKS[11], spec, batch_norm=True)
 
 
 def resnet18(spec: ClassifierSpec) -> ResNet18:

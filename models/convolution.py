@@ -1,4 +1,4 @@
-"""Convolutional feature models as a list of blocks: the part that VGG and the small CNN share.
+"""Convolutional feature models as lists of blocks: VGG (Simonyan & Zisserman, ICLR 2015, A and D) and a small one.
 
 Shapes: B samples, C channels, H x W pixels, D the embedding's width.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from models.features import ModelSpec
+from models.features import ClassifierSpec, Features, ModelSpec
 from models.narrow_norm import NarrowBatchNorm2d
 from models.small_map import SmallMapConv2d
 
@@ -47,9 +47,8 @@ class ConvolutionalFeatures(nn.Module):
     follows a block only while both sides are at least 2 pixels, so that any image size works; what is left of
     the image after the last block is averaged. `embedding` has neither ReLU nor dropout after it: the head sees
     signed values. With `batch_norm` the convolutions have no bias, which the normalization would cancel.
-    `convolution(in_channels, out_channels, batch_norm)` makes each with its normalization.
 
-    Raises ValueError for features that are no images, a size below 1 or a width that is not positive.
+    Raises ValueError for features other than images, a size below 1 or a width that is not positive.
     """
 
     def __init__(
@@ -78,6 +77,36 @@ class ConvolutionalFeatures(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Embeddings [B, D] of the images [B, C, H, W]."""
         return self.embedding(self.features(images).flatten(1))
+
+
+VGG_BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
+    11: ((64,), (128,), (256, 256), (512, 512), (512, 512)),
+    16: ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512)),
+}
+"""Channels of the convolutions of each block, by depth (convolutions plus the paper's three linear layers)."""
+
+
+def vgg11(spec: ModelSpec) -> ConvolutionalFeatures:
+    """VGG of depth 11 whose three linear layers are replaced by one, `embedding`: [B, C, H, W] -> [B, D]."""
+    return ConvolutionalFeatures(VGG_BLOCKS[11], spec)
+
+
+def vgg16(spec: ModelSpec) -> ConvolutionalFeatures:
+    """VGG of depth 16, as `vgg11`."""
+    return ConvolutionalFeatures(VGG_BLOCKS[16], spec)
+
+
+def small_cnn(spec: ModelSpec) -> ConvolutionalFeatures:
+    """Three blocks of 32, 64 and 128 channels, for parties with little compute: [B, C, H, W] -> [B, D]."""
+    return ConvolutionalFeatures(((32,), (64,), (128,)), spec)
+
+
+def convolutional_classifier(
+    blocks: Sequence[Sequence[int]], spec: ClassifierSpec, *, batch_norm: bool
+) -> ConvolutionalFeatures:
+    """Return blocks of layers that torch.func can batch, whose embedding is the logits [B, L]."""
+    features = ModelSpec(Features("images", spec.image_shape), spec.classes, batch_norm=batch_norm)
+    return ConvolutionalFeatures(blocks, features, plain_convolution)
 
 
 def _initialize(conv: nn.Module) -> None:

@@ -69,7 +69,7 @@ class ClassifierSpec:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width. Raises ValueError for samples that are no images."""
+        """Channels, height and width. Raises ValueError for samples other than images."""
         if len(self.input_shape) != 3:
             raise ValueError(f"classifier: this one reads images, not samples of shape {list(self.input_shape)}")
         return self.input_shape

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from models.convolution import ConvolutionalFeatures, plain_convolution
-from models.features import ClassifierSpec, Features, ModelSpec
+from models.convolution import ConvolutionalFeatures, convolutional_classifier
+from models.features import ClassifierSpec
 from models.mlp import MLP
 
 KERNEL = 5
@@ -23,11 +23,7 @@ class PooledCNN(nn.Module):
     """
 
     def __init__(
-        self,
-        spec: ClassifierSpec,
-        channels: Sequence[int],
-        paddings: Sequence[tuple[int, int]],
-        hidden: Sequence[int],
+        self, spec: ClassifierSpec, channels: Sequence[int], paddings: Sequence[tuple[int, int]], hidden: Sequence[int]
     ) -> None:
         super().__init__()
         in_channels, *sides = spec.image_shape
@@ -72,14 +68,9 @@ def mcmahan_cnn(spec: ClassifierSpec) -> PooledCNN:
     return PooledCNN(spec, (32, 64), ((2, 2), (2, 2)), (512,))
 
 
-SIX_LAYERS = ((32,), (32,), (64,), (64,), (128,), (128,))
-"""Channels of `six_layer_cnn`; the paper does not give them."""
-
-
 def six_layer_cnn(spec: ClassifierSpec) -> ConvolutionalFeatures:
     """The CNN for Fashion-MNIST of the T-SFL paper (section 5.1): six 3x3 convolutions with ReLU and 2x2 pooling.
 
-    28 pixels can be halved four times, not six: a pool is left out once a side is 1 pixel.
+    28 pixels can be halved four times, not six: a pool is left out once a side is 1 pixel. The channels are a choice.
     """
-    features = ModelSpec(Features("images", spec.image_shape), spec.classes, batch_norm=False)
-    return ConvolutionalFeatures(SIX_LAYERS, features, plain_convolution)
+    return convolutional_classifier(((32,), (32,), (64,), (64,), (128,), (128,)), spec, batch_norm=False)

@@ -56,14 +56,14 @@ def tensors() -> st.SearchStrategy[torch.Tensor]:
         tensor = (values % 2 if dtype == torch.bool else values).view(dtype).reshape(shape)
         return tensor.mT if transpose and tensor.dim() > 1 else tensor
 
-    names = "bool uint8 uint16 int64 float8_e4m3fn float16 bfloat16 float32 float64 complex64 complex128"
+    names = "bool uint8 uint16 int64 float8_e4m3fn float16 bfloat16 float32 float64"
     dtypes = st.sampled_from([getattr(torch, name) for name in names.split()])
     return st.builds(build, dtypes, st.lists(st.integers(0, 4), max_size=3), st.integers(0, 999), st.booleans())
 
 
 def states() -> st.SearchStrategy[State]:
     # Keys that try to look like the file format's own marks and paths.
-    keys = st.sampled_from(["$tensor", "$$tensor", "$complex", "$", "a/b", "a~1b", "a", "b", "", "0"]) | st.text()
+    keys = st.sampled_from(["$tensor", "$$tensor", "$", "a/b", "a~1b", "a", "b", "", "0"]) | st.text()
     scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)
     nodes = st.recursive(
         scalars | tensors(),
@@ -88,7 +88,6 @@ class TestRoundTrip:
             "tied": [image, image, image.view(-1)],
             "expanded": torch.tensor(3.0).expand(2, 3),
             "parameter": torch.nn.Parameter(torch.randn(3)),
-            "conjugate": complex_image.T.conj(),
             "negative": complex_image[:1, :1].conj().imag,
             "a": {"b": torch.zeros(1)},
             "a/b": torch.ones(2),  # must not pass for the one above in the file, nor the next for this
@@ -118,6 +117,7 @@ class TestRoundTrip:
             ({"betas": [1, (0.9, 0.999)]}, "server/betas/1: .* not tuple"),
             ({"a": {"b": {1, 2}}}, "server/a/b: .* not set"),
             ({"model": [torch.eye(2).to_sparse()]}, "server/model/0: a tensor of torch.float32 and torch.sparse"),
+            ({"signal": torch.zeros(2, dtype=torch.complex64)}, "server/signal: a tensor of torch.complex64"),
         ],
     )
     def test_what_would_not_come_back_equal_is_refused_by_path(

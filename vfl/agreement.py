@@ -5,7 +5,8 @@ from enum import Enum
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+
+from vfl.settings import section_of
 
 
 class Agreed(Enum):
@@ -23,7 +24,7 @@ def marked_fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[
     """Return the dotted names of all fields with their marks, of marked sections only theirs; None marks a gap."""
     for name, field in section.model_fields.items():
         mark = next((each for each in field.metadata if isinstance(each, Agreed)), None)
-        inner = _section_of(field)
+        inner = section_of(field.annotation)
         if mark is None and inner is not None:
             yield from marked_fields(inner, f"{prefix}{name}.")
         else:
@@ -34,11 +35,6 @@ def agreed_values(config: BaseModel, *, replayed: bool) -> dict[str, Any]:
     """Return the values that both sides must have in common by dotted name; with those that parties replay or not."""
     wanted = {SHARED, REPLAYED} if replayed else {SHARED}
     return {name: _value(config, name) for name, mark in marked_fields(type(config)) if mark in wanted}
-
-
-def _section_of(field: FieldInfo) -> type[BaseModel] | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def _value(config: BaseModel, name: str) -> Any:

@@ -3,6 +3,7 @@
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from vfl.config.files import lay_over, read_settings
 from vfl.errors import ConfigError
 from vfl.experiments.mode import MODES
 from vfl.experiments.run import run_experiment
-from vfl.lightweighting.schedule import Lightweighted, Ratios, Reports, check_ratio
+from vfl.lightweighting.schedule import Lightweighted, Ratios, check_ratio
 from vfl.loop import Callback, Metrics, TrainingLoop
 from vfl.registry import nearest
 from vfl.reports.runs import load_runs
@@ -118,30 +119,24 @@ def report(runs: Sequence[Run], file: str | Path) -> None:
     write_page(load_runs([run.folder for run in runs], runs[0].folder), Path(file))
 
 
+@dataclass(frozen=True, eq=False)
 class _Chooser(Callback):
     """Lets a function choose each round's ratios by what the rounds before have shown."""
 
-    def __init__(self, choose: Choose, config: ExperimentConfig) -> None:
-        self.choose = choose
-        self.config = config
-        self.metrics: Metrics = {}
+    choose: Choose
+    config: ExperimentConfig
 
     def on_start(self, loop: TrainingLoop) -> None:
-        """Take the schedules' place, knowing what a resumed run has shown."""
+        """Take the schedules' place."""
         if not isinstance(loop.algorithm, Lightweighted):
             raise ConfigError("ratios: mode horizontal has no lightweighting; leave them out")
-        loop.algorithm.assign = self
-        self.metrics = dict(loop.last_metrics)
+        loop.algorithm.assign = lambda round_index, _: self._ratios(round_index, dict(loop.last_metrics))
 
-    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
-        """Know what the round has shown."""
-        self.metrics = dict(loop.last_metrics)
-
-    def __call__(self, round_index: int, reports: Reports) -> dict[str, Ratios]:
+    def _ratios(self, round_index: int, metrics: Metrics) -> dict[str, Ratios]:
         """Return the ratios of a round by party."""
         parties = self.config.parties
         chosen: dict[str, Ratios] = {}
-        given = self.choose(round_index, self.metrics)
+        given = self.choose(round_index, metrics)
         try:
             pairs = {name: (float(alpha), float(beta)) for name, (alpha, beta) in given.items()}
         except (AttributeError, TypeError, ValueError):

@@ -38,7 +38,6 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
 # A user's key that starts with "$" is stored with one more: no user data can look like these.
 _TENSOR = "$tensor"
-_COMPLEX = "$complex"
 
 
 class CorruptCheckpoint(ValueError):  # noqa: N818 - names the object, not the error
@@ -50,17 +49,16 @@ class CheckpointWriteError(OSError):
 
 
 class CheckpointStore:
-    """The newest `keep` checkpoints of one run, below `directory`; for one writer; reading changes nothing.
+    """The newest `keep` checkpoints of one run, below `directory`; for one writer; reading changes nothing."""
 
-    `usable` are the rounds that `load_latest` may choose from; None for all.
-    """
+    usable: Collection[int] | None = None
+    """The rounds that `load_latest` may choose from; None for all."""
 
-    def __init__(self, directory: Path, keep: int = 2, usable: Collection[int] | None = None) -> None:
+    def __init__(self, directory: Path, keep: int = 2) -> None:
         if keep < 1:
             raise ValueError(f"keep: {keep} checkpoints would leave nothing to resume from; give at least 1")
         self.directory = directory
         self.keep = keep
-        self.usable = usable
 
     def rounds(self) -> list[int]:
         """Rounds with a committed checkpoint, ascending."""
@@ -216,7 +214,7 @@ def _read_manifest(folder: Path, round_index: int) -> dict[str, Fingerprint]:
 
 def _read_section(folder: Path, name: str) -> State:
     tree = json.loads((folder / f"{name}.json").read_bytes())
-    # The library maps the file: a clone stays valid whatever happens to it, and is aligned for complex numbers.
+    # The library maps the file: a clone stays valid whatever happens to it.
     tensors = {key: tensor.clone() for key, tensor in load_file(folder / f"{name}.safetensors").items()}
     return _unpack(tree, tensors)
 
@@ -229,7 +227,8 @@ def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.Tensor):
-        return _pack_tensor(value, path, tensors)
+        tensors[path] = value
+        return {_TENSOR: path}
     if isinstance(value, list):
         items = cast("list[Any]", value)
         return [_pack(item, f"{path}/{index}", tensors) for index, item in enumerate(items)]
@@ -248,14 +247,6 @@ def _pack_key(key: Any, path: str) -> str:
     return f"${key}" if key.startswith("$") else key
 
 
-def _pack_tensor(tensor: torch.Tensor, path: str, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    if not tensor.is_complex():
-        tensors[path] = tensor
-        return {_TENSOR: path}
-    tensors[path] = torch.view_as_real(tensor.detach().resolve_conj().resolve_neg())
-    return {_COMPLEX: path}
-
-
 def _unpack(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
     """Inverse of `_pack`."""
     if isinstance(node, list):
@@ -265,6 +256,4 @@ def _unpack(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
     tree = cast("dict[str, Any]", node)
     if _TENSOR in tree:
         return tensors[tree[_TENSOR]]
-    if _COMPLEX in tree:
-        return torch.view_as_complex(tensors[tree[_COMPLEX]])
     return {key.removeprefix("$"): _unpack(item, tensors) for key, item in tree.items()}

@@ -21,9 +21,9 @@ FEATURE_MODELS: "Registry[Callable[[ModelSpec], Module]]" = Registry(
     "lvfl.feature_models",
     "feature model",
     {
-        "vgg16": "models.vgg:vgg16",
-        "vgg11": "models.vgg:vgg11",
-        "cnn": "models.cnn:SmallCNN",
+        "vgg16": "models.convolution:vgg16",
+        "vgg11": "models.convolution:vgg11",
+        "cnn": "models.convolution:small_cnn",
         "mlp": "models.table:mlp",
     },
     "a callable that makes a torch.nn.Module of a models.features.ModelSpec",
@@ -107,10 +107,7 @@ ALGORITHMS: "Registry[type[FederatedAlgorithm[Any]]]" = Registry(
 COMPRESSORS: "Registry[Callable[[WireConfig], Compressor]]" = Registry(
     "lvfl.compressors",
     "compressor",
-    {
-        "magnitude": "vfl.vertical.compressors:magnitude",
-        "random_top_k": "vfl.vertical.compressors:randomised",
-    },
+    {"magnitude": "vfl.vertical.compressors:magnitude", "random_top_k": "vfl.vertical.compressors:randomised"},
     "a callable that makes a vfl.vertical.embeddings.Compressor of the section `wire`",
 )
 """`wire.compressor`"""

@@ -49,6 +49,22 @@ class PartyCosts:
         """Return the bytes of evaluations in one direction."""
         return self.bytes_of(direction).get(EVALUATION, 0)
 
+    def since(self, before: "PartyCosts") -> "PartyCosts":
+        """Return what was spent after ``before``."""
+        return PartyCosts(
+            _difference(self.uplink_bytes, before.uplink_bytes),
+            _difference(self.downlink_bytes, before.downlink_bytes),
+            _difference(self.dense_uplink_bytes, before.dense_uplink_bytes),
+            _difference(self.dense_downlink_bytes, before.dense_downlink_bytes),
+            self.train_macs - before.train_macs,
+            self.unpruned_train_macs - before.unpruned_train_macs,
+            self.train_time_s - before.train_time_s,
+        )
+
+
+def _difference(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, int]:
+    return {kind: size - then.get(kind, 0) for kind, size in now.items()}
+
 
 def savings(actual: float, unlightened: float) -> float:
     """Return 1 - actual / unlightened, 0 where nothing was spent."""
@@ -72,26 +88,15 @@ def round_metrics(before: Mapping[str, PartyCosts], after: Mapping[str, PartyCos
     multiply-accumulates of the feature models; ``savings_communication/PARTY`` and ``savings_compute/PARTY`` are the
     same of one party.
     """
+    spent = {name: costs.since(before[name]) for name, costs in after.items()}
     metrics: dict[str, float] = {}
-    spent = {"bytes": 0, "dense": 0, "macs": 0, "unpruned": 0}
-    directions: tuple[Direction, ...] = ("uplink", "downlink")
-    for name, now in after.items():
-        then = before[name]
-        own = {"bytes": 0, "dense": 0}
-        for direction in directions:
-            sent = now.training_bytes(direction) - then.training_bytes(direction)
-            metrics[f"{direction}_bytes/{name}"] = sent
-            own["bytes"] += sent
-            own["dense"] += now.training_bytes(direction, dense=True) - then.training_bytes(direction, dense=True)
-        own["macs"] = now.train_macs - then.train_macs
-        own["unpruned"] = now.unpruned_train_macs - then.unpruned_train_macs
-        metrics[f"train_time_s/{name}"] = now.train_time_s - then.train_time_s
-        metrics[f"savings_communication/{name}"] = savings(own["bytes"], own["dense"])
-        metrics[f"savings_compute/{name}"] = savings(own["macs"], own["unpruned"])
-        spent = {kind: total + own[kind] for kind, total in spent.items()}
-    metrics["savings/communication"] = savings(spent["bytes"], spent["dense"])
-    metrics["savings/compute"] = savings(spent["macs"], spent["unpruned"])
-    return metrics
+    for name, own in spent.items():
+        metrics[f"uplink_bytes/{name}"] = own.training_bytes("uplink")
+        metrics[f"downlink_bytes/{name}"] = own.training_bytes("downlink")
+        metrics[f"train_time_s/{name}"] = own.train_time_s
+        metrics |= {f"{share}/{name}": value for share, value in shares_saved(total_costs({name: own})).items()}
+    saved = shares_saved(total_costs(spent))
+    return metrics | {share.replace("_", "/"): value for share, value in saved.items()}
 
 
 def total_costs(parties: Mapping[str, PartyCosts]) -> dict[str, int]:

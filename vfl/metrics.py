@@ -88,10 +88,7 @@ def many_class_metrics(predicted_N: Tensor, labels_N: Tensor, classes: int) -> d
     confusion = torch.bincount(labels_N * classes + predicted_N, minlength=classes**2).view(classes, classes)
     counts = (confusion.sum(dim=0) + confusion.sum(dim=1)).double()
     f1 = 2 * confusion.diag().double() / counts
-    return {
-        "accuracy": float((predicted_N == labels_N).double().mean()),
-        "macro_f1": float(f1[counts > 0].mean()),
-    }
+    return {"accuracy": float((predicted_N == labels_N).double().mean()), "macro_f1": float(f1[counts > 0].mean())}
 
 
 def regression_metrics(predicted_N: Tensor, values_N: Tensor) -> dict[str, float]:

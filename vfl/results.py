@@ -124,7 +124,7 @@ class RunResult:
         return sum(per_round) if per_round else None
 
     def corollary_sum(self, ratio: str) -> float | None:
-        """Return Corollary 1's sum of ``alpha`` or ``beta`` over rounds and parties; None where there is none."""
+        """Return Corollary 1's sum of ``alpha`` or ``beta`` over rounds and parties; None where unmeasured."""
         return self.rows[-1].get(f"corollary1/sum_{ratio}")
 
     def bytes_by_round(self) -> list[float]:

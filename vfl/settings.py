@@ -4,24 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
-from vfl.lightweighting.schedule import PartySchedule, Schedule, parse_party_schedule, parse_schedule
+from vfl.lightweighting.schedule import PartySchedule, Schedule, parse_party_schedule, parse_schedule, values_of
 from vfl.registry import Registry
 
 
 def _learning_rate(value: object) -> Schedule:
     schedule = parse_schedule(value)
-    values = list(schedule.values()) if isinstance(schedule, dict) else [schedule]
-    if not all(0 < rate < math.inf for rate in values):
+    if not all(0 < rate < math.inf for rate in values_of(schedule)):
         raise ValueError("must be above 0 and finite")
     if isinstance(schedule, dict) and 0 not in schedule:
         raise ValueError("must name round 0")

@@ -20,10 +20,7 @@ _SAFETENSORS_NAMES = {
 
 
 def write_tensors(
-    path: Path,
-    tensors: Mapping[str, torch.Tensor],
-    metadata: Mapping[str, str] | None = None,
-    mode: int | None = None,
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None, mode: int | None = None
 ) -> Fingerprint:
     """Write a safetensors file durably: any strides, device and sharing of memory; one copied tensor at a time.
 

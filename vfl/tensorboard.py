@@ -86,8 +86,10 @@ class TensorBoard(Viewer):
         if self.writer is None:
             return
         with suppress(OSError):  # the rounds are flushed; closing must not hide why the run ended
-            lines = [f"| {tag} | {value:.6g} |" for tag, value in loop.last_metrics.items() if self._is_result(tag)]
-            self.writer.add_text("result", "\n".join(["| last | value |", "|---|---|", *lines]), loop.next_round - 1)
+            last = loop.last_metrics.items()
+            shown = {tag: value for tag, value in last if tag.endswith("/test") or tag in self.front_page.values()}
+            lines = ["| last | value |", "|---|---|", *(f"| {tag} | {value:.6g} |" for tag, value in shown.items())]
+            self.writer.add_text("result", "\n".join(lines), loop.next_round - 1)
             for writer in {self.writer, *self._owners.values()}:
                 writer.close()
 
@@ -96,9 +98,6 @@ class TensorBoard(Viewer):
             return {names[0]: own}
         folder = self.run_dir / "parties"
         return {name: SummaryWriter(str(folder / name), purge_step=round_index) for name in names[:MOST_OWNERS]}
-
-    def _is_result(self, tag: str) -> bool:
-        return tag.endswith("/test") or tag in self.front_page.values()
 
     def _describe(self, writer: SummaryWriter, metrics: Metrics) -> None:
         """Write what belongs to the run, not to a round."""
@@ -132,7 +131,7 @@ def run_name(run_dir: Path) -> str:
 
 
 def owners_of(metrics: Metrics) -> list[str]:
-    """Return the owners of whom the metrics tell what they saved: the parties of a vertical run."""
+    """Return the owners whose savings are among the metrics: the parties of a vertical run."""
     return [tag.partition("/")[2] for tag in metrics if tag.startswith("savings_compute/")]
 
 

@@ -20,19 +20,15 @@ SHORT = {"alpha": "lightweighting.alpha", "beta": "lightweighting.beta", "seed":
 COMMON = ("data.dataset.kind", "mode")
 """What follows where no sweep varies anything else: TensorBoard opens on five columns."""
 LEFT_OUT = ("name", "network", "checkpoint", "data.file", "data.labels_file")
-"""Settings, or sections, that change nothing of what is learned."""
+"""Settings, or sections, without influence on what is learned."""
 
 
 def hparams_summaries(
     name: str, settings: Mapping[str, object], varied: Iterable[str], metrics: Mapping[str, str]
 ) -> list[Summary]:
-    """Return what makes a run a row of the page: its settings as columns, then metrics.
+    """Return what makes a run a row of the page: its settings by dotted key as columns, then metrics, titles by tag.
 
-    Args:
-        name: of the row.
-        settings: values by dotted key.
-        varied: keys that stand first, after alpha, beta and seed.
-        metrics: titles by tag.
+    The keys ``varied`` stand first, after alpha, beta and seed.
     """
     columns = {title: settings.get(key, "") for title, key in SHORT.items()}
     columns |= {key: value for key, value in settings.items() if key not in SHORT.values() and not _left_out(key)}

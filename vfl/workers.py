@@ -57,11 +57,9 @@ class Alone:
 
 
 class Workers(Alone):
-    """A process group that torchrun has set up in the environment.
+    """A process group that torchrun has set up in the environment, on gloo ("cpu") or nccl ("cuda").
 
-    Args:
-        device: "cpu" (gloo) or "cuda" (nccl).
-        timeout_s: seconds after which a worker that others wait for counts as lost.
+    A worker that others wait for longer than ``timeout_s`` counts as lost.
     """
 
     def __init__(self, device: str, timeout_s: float) -> None:
@@ -163,7 +161,7 @@ def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, in
 
 
 def _take_share_of_machine(config: ExperimentConfig) -> None:
-    """Choose the GPU of this worker, and one thread where nobody has said how many."""
+    """Choose the GPU of this worker, and one thread unless the user has set their number."""
     if config.device.startswith("cuda"):
         if config.device != "cuda":
             raise ConfigError(f"device: {config.device} is one GPU for all workers; use device=cuda")

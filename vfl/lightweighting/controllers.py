@@ -100,10 +100,7 @@ def budget(given: Given) -> Assign:
 
 
 def _in_time(
-    given: Given,
-    round_index: int,
-    reports: Reports,
-    limit_s: Callable[[Forecast, Mapping[str, Rates]], float],
+    given: Given, round_index: int, reports: Reports, limit_s: Callable[[Forecast, Mapping[str, Rates]], float]
 ) -> dict[str, Ratios]:
     """Choose the least ratios with which each party takes at most ``limit_s`` a round; nothing is known before one."""
     rounds = {party: [spent[party] for spent in reports if party in spent] for party in given.parties}

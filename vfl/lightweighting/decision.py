@@ -77,7 +77,7 @@ class Goal:
         return {name for name, amount in self.amounts(ratios).items() if amount > slack * self.limit}
 
     def possible(self, choices: Mapping[str, Choices]) -> "Goal":
-        """Return the goal, or the least limit that can be kept: nobody need be faster than who cannot keep it."""
+        """Return the goal with the least limit that can be kept: no party need be faster than one that misses it."""
         most = self.amounts({name: each.most for name, each in choices.items()})
         return replace(self, limit=max([self.limit, *most.values()]))
 
@@ -130,7 +130,7 @@ def _best_pairs(
 ) -> dict[str, Ratios]:
     """Return each party's pair of smallest weight with a beta of at least ``common``; none where one finds none.
 
-    Who has no rates gets the least.
+    A party without rates gets its weakest ratios.
     """
     betas = {name: at_least(common, each.betas) for name, each in choices.items()}
     pairs = {name: each.least._replace(beta=betas[name]) for name, each in choices.items()}

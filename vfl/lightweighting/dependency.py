@@ -89,7 +89,7 @@ class Shadow:
                 if produces and isinstance(node.module, PrunableLayer):
                     name = self._names[node.module]
                     # Of a concatenation a part is coupled: channel i here is another one there.
-                    if sorted(indices) != list(range(width)) or _out_width(node.module) != width:
+                    if sorted(indices) != list(range(width)) or len(node.module.weight) != width:
                         raise ValueError(
                             f"cannot prune {name!r}: it is coupled with a part of another layer, or traced so"
                         )
@@ -178,7 +178,3 @@ def _fork_rng() -> AbstractContextManager[None]:
 
 def _is_plain_or_depthwise(conv: nn.Conv2d) -> bool:
     return conv.groups == 1 or conv.groups == conv.in_channels == conv.out_channels
-
-
-def _out_width(layer: PrunableLayer) -> int:
-    return layer.out_channels if isinstance(layer, nn.Conv2d) else layer.out_features

@@ -71,14 +71,9 @@ class Work:
     """Exchanges by which parties are ahead."""
 
     @property
-    def passes(self) -> int:
-        """Samples times passes through the feature model in one exchange, a backward one counted as two."""
-        return self.batch_size * self.local_iterations * 3
-
-    @property
     def forwards(self) -> int:
-        """The same of a round."""
-        return self.exchanges * self.passes
+        """Samples times passes through the feature model in a round, a backward one counted as two."""
+        return self.exchanges * self.batch_size * self.local_iterations * 3
 
 
 @dataclass(frozen=True)

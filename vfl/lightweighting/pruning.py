@@ -11,14 +11,28 @@ Shapes: B samples, D the embedding's width.
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor, nn
 
 from vfl.amounts import exact
 from vfl.lightweighting.dependency import CoupledLayers, Importance, PrunableLayer, Shadow, modules_by_name
-from vfl.lightweighting.history import PruningEvent, PruningState, checked_state
 from vfl.lightweighting.shrink import Optimizer, carry_optimizer, check_optimizer, shrink_model
+
+
+class PruningEvent(TypedDict):
+    """One pruning of a model, as JSON."""
+
+    alpha: float
+    removed: dict[str, list[int]]
+    """Channels removed, by the first layer of their group, counted in the widths just before the event."""
+
+
+class PruningState(TypedDict):
+    """Everything that separates a pruned model's structure from the dense one's, as JSON."""
+
+    alpha_max: float
+    history: list[PruningEvent]
 
 
 def kept_width(alpha: float, width: int, round_to: int | None = None) -> int:
@@ -140,12 +154,37 @@ class StructuredPruner:
         """
         if self._history or self.alpha_max > 0:
             raise ValueError("pruning state: load it into a newly built model, this one was pruned already")
-        checked = checked_state(state, {group.names[0]: group.width for group in self._groups})
+        checked = _checked(state, {group.names[0]: group.width for group in self._groups})
         for event in checked["history"]:
             # A shadow for each: an event's channels are counted in the widths that the one before has left.
             with Shadow(self._model, self._example) as shadow:
                 self._remove(shadow, event["removed"], optimizer)
         self._history, self.alpha_max = checked["history"], checked["alpha_max"]
+
+
+def _checked(state: Mapping[str, Any], widths: Mapping[str, int]) -> PruningState:
+    """The pruning state, read strictly; ValueError unless it fits groups of these original widths, by first layer."""
+    try:
+        alpha_max = float(state["alpha_max"])
+        history = [
+            PruningEvent(
+                alpha=float(event["alpha"]),
+                removed={str(name): [int(i) for i in channels] for name, channels in event["removed"].items()},
+            )
+            for event in state["history"]
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"pruning state: malformed ({error!r})") from error
+    if not 0 <= alpha_max < 1:
+        raise ValueError(f"pruning state: expected 0 <= alpha_max < 1, got {alpha_max}")
+    left = dict(widths)
+    for event in history:
+        for name, channels in event["removed"].items():
+            distinct = set(channels)
+            if name not in left or not distinct < set(range(left[name])) or len(distinct) < len(channels):
+                raise ValueError(f"pruning state: its removals from {name!r} do not fit this model")
+            left[name] -= len(channels)
+    return {"alpha_max": alpha_max, "history": history}
 
 
 def psi(dense: Tensor, pruned: Tensor) -> float:

@@ -20,13 +20,9 @@ def blocks_of(entries: int) -> int:
 def quantise(values: Tensor, bits: int, stream: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """Return whole numbers of ``bits`` bits, float32 in the shape of the values, and the blocks' scales.
 
-    Zeros stay zeros. With a stream a value is rounded up with the probability of its distance to the level below, so
-    that its mean is exact; without one to the nearest level, which is never farther away than zero is.
-
-    Args:
-        values: float32 on the CPU, finite.
-        bits: from 2; levels are -s to s for s = 2 ** (bits - 1) - 1.
-        stream: of the rounding.
+    The values are float32 on the CPU and finite, the levels -s to s for s = 2 ** (bits - 1) - 1. Zeros stay zeros. With
+    a stream a value is rounded up with the probability of its distance to the level below, so that its mean is exact;
+    without one to the nearest level, which is never farther away than zero is.
     """
     levels = 2 ** (bits - 1) - 1
     padded = torch.zeros(blocks_of(values.numel()), BLOCK)

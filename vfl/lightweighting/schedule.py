@@ -72,20 +72,22 @@ def named_parties(schedule: PartySchedule) -> Mapping[str, Schedule] | None:
     return None
 
 
+def values_of(schedule: Schedule) -> list[float]:
+    """Return all values that a schedule ever has."""
+    return list(schedule.values()) if isinstance(schedule, dict) else [schedule]
+
+
 def largest(schedule: Schedule) -> float:
     """Return the largest value that a schedule ever has."""
-    return max(schedule.values()) if isinstance(schedule, dict) else schedule
+    return max(values_of(schedule))
 
 
 def falls(schedule: Schedule) -> tuple[int, float, float] | None:
     """Return (round, value before, value) at the first fall of a schedule, None if it never falls."""
     if not isinstance(schedule, dict):
         return None
-    rounds = sorted(schedule)
-    for previous, current in pairwise(rounds):
-        if schedule[current] < schedule[previous]:
-            return current, schedule[previous], schedule[current]
-    return None
+    steps = ((current, schedule[previous], schedule[current]) for previous, current in pairwise(sorted(schedule)))
+    return next((step for step in steps if step[2] < step[1]), None)
 
 
 def parse_schedule(value: object) -> Schedule:
@@ -102,7 +104,7 @@ def parse_schedule(value: object) -> Schedule:
 def parse_ratio_schedule(value: object) -> Schedule:
     """Like ``parse_schedule``, for ratios: every value must lie in [0, 1)."""
     schedule = parse_schedule(value)
-    for ratio in schedule.values() if isinstance(schedule, dict) else [schedule]:
+    for ratio in values_of(schedule):
         check_ratio(ratio)
     return schedule
 

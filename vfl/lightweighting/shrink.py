@@ -71,9 +71,7 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module, positions: Positions
 
 
 def carry_optimizer(
-    optimizer: Optimizer,
-    replaced: Mapping[Tensor, nn.Parameter],
-    positions_of: Mapping[Tensor, Tensor],
+    optimizer: Optimizer, replaced: Mapping[Tensor, nn.Parameter], positions_of: Mapping[Tensor, Tensor]
 ) -> None:
     """Rebind the parameter groups to the new parameters, in order, with the surviving entries of their state.
 
@@ -84,10 +82,10 @@ def carry_optimizer(
     for old in list(optimizer.state):
         entries: dict[str, Any] = optimizer.state.pop(old)
         if old in replaced:
-            entries = {key: _carried(value, old.shape, positions_of[old]) for key, value in entries.items()}
+            entries = {
+                key: select(value, positions_of[old])
+                if isinstance(value, Tensor) and value.shape == old.shape
+                else value
+                for key, value in entries.items()
+            }
         optimizer.state[replaced.get(old, old)] = entries
-
-
-def _carried(value: Any, shape: torch.Size, positions: Tensor) -> Any:
-    """A state entry of a parameter after pruning: selected where it has the parameter's shape, else as it was."""
-    return select(value, positions) if isinstance(value, Tensor) and value.shape == shape else value

@@ -31,15 +31,8 @@ def sparsify(embedding_BD: Tensor, beta: float) -> Tensor:
     Among equal magnitudes the entry of lower (row-major) index is zeroed first, so the result depends on
     neither device nor thread count. NaN counts as larger than infinity: it is kept, and stays visible.
 
-    Args:
-        embedding_BD: float32, float16 or bfloat16, on any device; not changed.
-        beta: share of the entries to zero, in [0, 1).
-
-    Returns:
-        B x D, same type and device, detached from autograd; without a copy when there is nothing to zero.
-
-    Raises:
-        ValueError: beta outside [0, 1), or another element type.
+    The embedding is float32, float16 or bfloat16, on any device. Returns B x D of the same, detached; without a copy
+    when there is nothing to zero. Raises ValueError for beta outside [0, 1) and other element types.
     """
     embedding_BD = embedding_BD.detach()
     removed = _removed(embedding_BD, beta)
@@ -112,10 +105,7 @@ def omega(embedding_BD: Tensor, sparsified_BD: Tensor) -> float:
     """Communication lightweighting error of one party: mean over samples of |h - h^|^2, summed in float64.
 
     With h^ = sparsify(h, beta) it is at most beta * mean |h|^2: the smallest beta share of the entries holds
-    at most a beta share of the energy. 0.0 for an empty batch.
-
-    Raises:
-        ValueError: the shapes differ.
+    at most a beta share of the energy. 0.0 for an empty batch. Raises ValueError where the shapes differ.
     """
     if embedding_BD.shape != sparsified_BD.shape:
         shapes = f"{tuple(embedding_BD.shape)} and {tuple(sparsified_BD.shape)}"
@@ -129,17 +119,14 @@ def omega(embedding_BD: Tensor, sparsified_BD: Tensor) -> float:
 class ErrorFeedback:
     """Running estimate of a party's embeddings, one row per sample, kept alike at both ends of a link.
 
-    What a round leaves out is not lost: the party sends the sparsified *difference* to the estimate, so that
-    entries passed over grow until they are sent. With C = sparsify and a lossless or lossy wire,
+    The party sends the sparsified *difference* to the estimate, so that entries passed over grow until they are sent:
 
         sender:    frame = encode(sparsify(feedback.difference(rows, h), beta))
         both ends: h^ = feedback.apply(rows, decode(frame))
 
-    The sender too applies what it *decodes*, hence rounding by the wire's value type cannot part the two: the
-    estimates stay equal bit for bit. A sample may appear once per batch (asserted): two differences to the
-    same old estimate would otherwise overwrite each other.
-
-    Both ends start from zero and must see the same batches in the same order; a difference that is not finite
+    The sender too applies what it *decodes*, so the wire's rounding cannot part the two: the estimates stay equal bit
+    for bit. A sample may appear once per batch (asserted): two differences to one old estimate would overwrite each
+    other. Both ends start from zero and must see the same batches in the same order; a difference that is not finite
     spoils its row for good, so check it before `apply`.
     """
 
@@ -164,11 +151,7 @@ class ErrorFeedback:
         return {"estimate_ND": self.estimate_ND}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Copy a stored estimate into place.
-
-        Raises:
-            ValueError: the stored estimate has another number of samples or another width.
-        """
+        """Copy a stored estimate into place. Raises ValueError for one of other samples or another width."""
         stored_ND = state["estimate_ND"]
         if stored_ND.shape != self.estimate_ND.shape:
             raise ValueError(

@@ -6,8 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vfl.lightweighting.config import PruningConfig
-from vfl.lightweighting.history import PruningState
-from vfl.lightweighting.pruning import StructuredPruner
+from vfl.lightweighting.pruning import PruningState, StructuredPruner
 from vfl.lightweighting.shrink import Optimizer
 
 

@@ -45,14 +45,11 @@ def expand_message(message: bytes, tag: bytes, length: int) -> bytes:
     return hashlib.sha512(head + b"\1" + suffix).digest()[:length]
 
 
-def hash_to_group(key: str) -> bytes:
-    """Return the point of a key."""
-    return swift_point(expand_message(key.encode(), TAG, 64))
-
-
 def swift_point(uniform: bytes) -> bytes:
     """Return the point of 64 uniform bytes: SwiftEC of two field elements, as BIP 324 decodes them."""
-    return _serialized(_decoded(uniform))
+    out, size = _ffi.new(f"unsigned char[{POINT_BYTES}]"), _ffi.new("size_t *", POINT_BYTES)
+    _lib.secp256k1_ec_pubkey_serialize(_context, out, size, _decoded(uniform), _COMPRESSED)
+    return bytes(_ffi.buffer(out))
 
 
 def raise_keys(scalar: bytes, keys: Iterable[str]) -> bytes:
@@ -111,9 +108,3 @@ def _times(scalar: bytes, points: Iterable[Any]) -> bytes:
             raise ValueError("the scalar is 0 or not below the group's order")
         result += _ffi.buffer(out)
     return bytes(result)
-
-
-def _serialized(point: Any) -> bytes:
-    out, size = _ffi.new(f"unsigned char[{POINT_BYTES}]"), _ffi.new("size_t *", POINT_BYTES)
-    _lib.secp256k1_ec_pubkey_serialize(_context, out, size, point, _COMPRESSED)
-    return bytes(_ffi.buffer(out))

@@ -29,11 +29,7 @@ def has_doubled(points: Column) -> bool:
 
 
 def join_points(
-    leader: str,
-    wanted: Mapping[str, Column],
-    places: Mapping[str, Rows],
-    own: Mapping[str, Column],
-    how: How,
+    leader: str, wanted: Mapping[str, Column], places: Mapping[str, Rows], own: Mapping[str, Column], how: How
 ) -> dict[str, Rows]:
     """Return by owner the place in its list that belongs to each sample, int64 [N]; -1 where it has none.
 

@@ -96,8 +96,5 @@ def measured(cost: Cost, compute_s: float, under_way_s: float, ahead: int) -> tu
 
 def cost_since(before: PartyCosts, now: PartyCosts) -> Cost:
     """Return what a party has cost since then."""
-    return Cost(
-        now.train_macs - before.train_macs,
-        now.tensor_bytes("downlink") - before.tensor_bytes("downlink"),
-        now.tensor_bytes("uplink") - before.tensor_bytes("uplink"),
-    )
+    spent = now.since(before)
+    return Cost(spent.train_macs, spent.tensor_bytes("downlink"), spent.tensor_bytes("uplink"))

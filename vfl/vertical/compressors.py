@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,8 +12,8 @@ from vfl.components import COMPRESSORS
 from vfl.lightweighting.quantise import blocks_of, dequantise, quantise
 from vfl.lightweighting.sparsify import random_top_k, sparsify
 from vfl.random import stream_of
-from vfl.vertical.embeddings import check_finite, decode_as, encode_as
-from vfl.wire.codec import CodecError, ValueType
+from vfl.vertical.embeddings import check_finite, encode_as
+from vfl.wire.codec import CodecError, ValueType, decode
 from vfl.wire.config import Bits, WireConfig
 from vfl.wire.messages import Buffer
 
@@ -22,33 +21,22 @@ WHOLE: dict[Bits, ValueType] = {8: "int8", 4: "int4", 2: "int2"}
 STEP = np.dtype("<f4")
 
 
-class Form(Protocol):
-    """How values travel."""
-
-    def encode(self, tensor_BD: Tensor) -> bytes:
-        """Return the frame of float32 values."""
-        ...
-
-    def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
-        """Return float32 values. Raises CodecError for a frame of another kind."""
-        ...
-
-
+@dataclass(frozen=True)
 class Floats:
     """Values as floating point numbers, in the smallest of the codec's forms."""
 
-    def __init__(self, values: ValueType) -> None:
-        self.values: ValueType = values
+    values: ValueType
 
     def encode(self, tensor_BD: Tensor) -> bytes:
         """Return the frame. Raises ValueError where values do not fit the type in which they travel."""
         return encode_as(self.values, tensor_BD, "the embedding or gradient")
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
-        """Return the values; they may be part of the frame."""
-        return decode_as(self.values, frame, shape)
+        """Return the values; they may be part of the frame. Raises CodecError for a frame of another kind."""
+        return decode(frame, shape=shape, values=self.values)
 
 
+@dataclass(frozen=True)
 class Levels:
     """Values of few bits: a block's distance between levels as float32, little endian, block by block, and then a frame
     of whole numbers.
@@ -56,9 +44,8 @@ class Levels:
     The values themselves seed the rounding: equal values give equal draws, also after a resume, without any state.
     """
 
-    def __init__(self, bits: Bits, *, stochastic: bool) -> None:
-        self.bits: Bits = bits
-        self.stochastic = stochastic
+    bits: Bits
+    stochastic: bool
 
     def encode(self, tensor_BD: Tensor) -> bytes:
         """Return the frame. Raises ValueError for values that are not finite."""
@@ -68,14 +55,18 @@ class Levels:
         return steps.numpy().astype(STEP).tobytes() + encode_as(WHOLE[self.bits], codes_BD, "the embedding or gradient")
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
-        """Return the values."""
+        """Return the values. Raises CodecError for a frame of another kind."""
         size = STEP.itemsize * blocks_of(shape[0] * shape[1])
         if len(frame) < size:
             raise CodecError(f"{len(frame)} bytes, its scales alone are {size}")
         steps = torch.as_tensor(np.frombuffer(frame, STEP, size // STEP.itemsize).astype(np.float32))
         if not (steps.isfinite() & (steps >= 0)).all():
             raise CodecError("a scale that is not finite or below 0")
-        return dequantise(decode_as(WHOLE[self.bits], memoryview(frame)[size:], shape), steps)
+        return dequantise(decode(memoryview(frame)[size:], shape=shape, values=WHOLE[self.bits]), steps)
+
+
+Form = Floats | Levels
+"""How values travel."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,4 +106,4 @@ def gradient_compressor(wire: WireConfig) -> Selecting:
 
 
 def _form(wire: WireConfig) -> Form:
-    return Floats(wire.values) if wire.bits is None else Levels(wire.bits, stochastic=wire.rounding == "stochastic")
+    return Floats(wire.values) if wire.bits is None else Levels(wire.bits, wire.rounding == "stochastic")

@@ -14,7 +14,7 @@ from vfl.checkpoint import State
 from vfl.components import COMPRESSORS
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.vertical.presence import Share
-from vfl.wire.codec import BLOCK, CodecError, ValueType, decode_view, encode
+from vfl.wire.codec import BLOCK, CodecError, ValueType, decode, encode
 from vfl.wire.config import WireConfig
 from vfl.wire.messages import Buffer
 
@@ -174,25 +174,16 @@ def decode_finite(frame: Buffer, shape: tuple[int, ...], values: ValueType, what
     Raises CodecError, naming what it was, where it is malformed or not as agreed; ValueError for NaN and infinity.
     """
     try:
-        tensor = decode_as(values, frame, shape)
+        tensor = decode(frame, shape=shape, values=values)
     except CodecError as error:
         raise CodecError(f"{what}: {error}") from None
     return check_finite(tensor, what)
 
 
-def decode_as(values: ValueType, frame: Buffer, shape: tuple[int, ...]) -> Tensor:
-    """Decode as ``decode_finite``, but for the check of the values."""
-    return decode_view(frame, shape=shape, values=values)
-
-
 def check_finite(tensor: Tensor, what: str) -> Tensor:
     """Return a tensor on the CPU. Raises ValueError for NaN and infinity."""
-    if not _all_finite(tensor):
-        raise ValueError(f"{what} has values that are not finite: lower training.optimizer.learning_rate")
-    return tensor
-
-
-def _all_finite(tensor: Tensor) -> bool:
     # In blocks, so that it takes no memory to speak of; numpy takes a tenth of torch's time.
     values = tensor.numpy().reshape(-1)
-    return all(np.isfinite(values[start : start + BLOCK]).all() for start in range(0, len(values), BLOCK))
+    if not all(np.isfinite(values[start : start + BLOCK]).all() for start in range(0, len(values), BLOCK)):
+        raise ValueError(f"{what} has values that are not finite: lower training.optimizer.learning_rate")
+    return tensor

@@ -1,13 +1,12 @@
 """The finished model of a party, and the cost of evaluating it; no bit of training changes.
 
-Evaluation, prediction and export use the *finished* model: the current weights, normalising with
-statistics estimated on a fixed sample of the party's own training rows. The training's running statistics stay what
-they are, and the digest of the training's weights with them.
+Evaluation, prediction and export use the *finished* model: the current weights, normalising with statistics estimated
+on a fixed sample of the party's own training rows. The training's running statistics stay what they are.
 """
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
@@ -30,33 +29,26 @@ class Evaluated:
     statistics: Statistics
 
 
+@dataclass(eq=False)
 class EvaluatedModels:
-    """The models of one party that can be looked at, each made when it is first asked for and kept until ``forget``.
+    """The models of one party that can be looked at, each made when it is first asked for and kept until ``forget``."""
 
-    Args:
-        model: the party's, as it is trained.
-        pruner: of that model.
-        train: the party's training samples, as the model reads them.
-        config: with which statistics models are looked at; its seed draws the sample.
-        runtime: device and precision.
-    """
-
-    macs: int
+    model: nn.Module
+    """The party's, as it is trained."""
+    pruner: Pruner
+    train: Samples
+    """The party's training samples, as the model reads them."""
+    config: ExperimentConfig
+    runtime: Runtime
+    macs: int = field(default=0, init=False)
     """Multiply-accumulates spent on looking since round 0, estimates of statistics included."""
+    _finished: Evaluated | None = field(default=None, init=False)
+    _pruned: Evaluated | None = field(default=None, init=False)
 
-    def __init__(
-        self, model: nn.Module, pruner: Pruner, train: Samples, config: ExperimentConfig, runtime: Runtime
-    ) -> None:
-        self.model = model
-        self.pruner = pruner
-        self.train = train
-        self.estimated = config.evaluation.batch_statistics != "running"
-        held_N = train.held_rows()
-        self.rows_B = held_N[sample_rows(config.seed, len(held_N), config.evaluation.statistics_samples)]
-        self.runtime = runtime
-        self.macs = 0
-        self._finished: Evaluated | None = None
-        self._pruned: Evaluated | None = None
+    def __post_init__(self) -> None:
+        settings, held_N = self.config.evaluation, self.train.held_rows()
+        self.estimated = settings.batch_statistics != "running"
+        self.rows_B = held_N[sample_rows(self.config.seed, len(held_N), settings.statistics_samples)]
 
     def embed(self, which: EvaluatedModel, inputs: Sequence[Tensor], alpha: float) -> Tensor:
         """Return the embeddings [B, D] of inputs, [B, ...] each, by one of the models; ``alpha``: of the pruned one."""

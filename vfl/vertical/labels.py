@@ -14,7 +14,7 @@ which a party takes part.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from vfl.vertical.presence import Presence, Share, pack, unpack
 from vfl.wire.messages import Buffer, Message, Part, PartKind
 
 HeadSync = Literal["replay", "broadcast"]
+PartsK = list[tuple[Part, ...]]
+"""What goes to each party."""
 
 
 class Batch(NamedTuple):
@@ -39,101 +41,49 @@ class Batch(NamedTuple):
     shares: Sequence[Share]
 
 
-class ServerProtocol(Protocol):
-    """The server's side of a label protocol."""
-
-    def start_round(
-        self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]
-    ) -> tuple[list[tuple[Part, ...]], str | None]:
-        """Return what each party needs at the start of a round, and the digest of theta_0 where that is part of it.
-
-        ``shares``: the parties' parts in each exchange.
-        """
-        ...
-
-    def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
-        """Return each party's parts of the update, and the losses of the head's steps that were taken for it."""
-        ...
-
-    def state_dict(self) -> State:
-        """Return what the next rounds depend on: nothing, if nothing outlasts an exchange."""
-        return {}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a state."""
-
-
-class PartyProtocol(Protocol):
-    """A party's side of a label protocol, within one exchange: receive, E times gradient, finish."""
-
-    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
-        """Take what the server sent at the start of a round; ``head_digest`` is that of theta_0 within.
-
-        Return the party's part in each of the round's batches of rows [B].
-        """
-        ...
-
-    def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
-        """Take the update of an exchange; ``sent_nD`` are the party's own embeddings as the others got them."""
-        ...
-
-    def gradient(self, embedding_nD: Tensor) -> Tensor:
-        """Return the loss's gradient [n, D] at the party's fresh, unsparsified embeddings."""
-        ...
-
-    def finish(self, iterations: int) -> None:
-        """End the exchange after the party's local iterations."""
-        ...
-
-    def drift(self) -> float | None:
-        """Return the replica's difference to theta_0 at the start of the round; None where nothing is replayed."""
-        return None
-
-    def state_dict(self) -> State:
-        """Return what the next rounds depend on: nothing, if nothing outlasts an exchange."""
-        return {}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a state."""
-
-
 @dataclass(frozen=True, eq=False)
-class ShareEmbeddings(ServerProtocol):
+class ShareEmbeddings:
     """Server's side of ``labels: shared``: forwards every party's frame to all others as it came."""
 
     head_sync: HeadSync
 
-    def start_round(
-        self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]
-    ) -> tuple[list[tuple[Part, ...]], str | None]:
-        """Return theta_0 with its digest where parties replay from here; who takes part they know by themselves."""
+    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]) -> tuple[PartsK, str | None]:
+        """Return what each party needs, given their parts in each exchange, and the digest of theta_0 where it is sent.
+
+        That is theta_0 where parties replay from here; who takes part they know by themselves.
+        """
         replays = self.head_sync == "replay"
         parts = trainer.parts() if replays else ()
         return [parts] * len(shares[0]), weights_digest(trainer.head.state_dict()) if replays else None
 
-    def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
+    def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
         """Return the others' frames for each party, with the theta_0 of this exchange when it is broadcast."""
         parts = [Part(PartKind.EMBEDDING, frame) for frame in batch.frames]
         head = trainer.parts() if self.head_sync == "broadcast" else ()
         return [(*parts[:k], *parts[k + 1 :], *head) for k in range(len(parts))], []
 
+    def state_dict(self) -> State:
+        """Return what the next rounds depend on: nothing outlasts an exchange."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+
 
 @dataclass(frozen=True, eq=False)
-class ReturnGradients(ServerProtocol):
+class ReturnGradients:
     """Server's side of ``labels: server``: computes the gradient of every embedding and returns it to its owner."""
 
     senders: Sequence[ResidualSender]
     """One for each party."""
 
-    def start_round(
-        self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]
-    ) -> tuple[list[tuple[Part, ...]], str | None]:
+    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]) -> tuple[PartsK, str | None]:
         """Return in which samples each party takes part, where it is not all: it knows no other's gaps. No theta_0."""
         if all(share.whole for exchange in shares for share in exchange):
             return [()] * len(shares[0]), None
         return [(Part(PartKind.PRESENCE, pack(own)),) for own in zip(*shares, strict=True)], None
 
-    def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[list[tuple[Part, ...]], list[Tensor]]:
+    def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
         """Take the head's first step; its backward pass gives the gradients as well."""
         representation_BP = torch.cat(list(batch.embeddings), dim=1).requires_grad_()
         loss = trainer.step(representation_BP, batch.labels_B)
@@ -159,8 +109,12 @@ class ReturnGradients(ServerProtocol):
             mine_ND.copy_(residual_ND)
 
 
+ServerProtocol = ShareEmbeddings | ReturnGradients
+"""The server's side of a label protocol: in a round ``start_round``, in an exchange ``begin``."""
+
+
 @dataclass(eq=False)
-class HeadReplica(PartyProtocol):
+class HeadReplica:
     """Party's side of ``labels: shared``.
 
     Holds the labels, a replica of the head and the others' stale embeddings. Within an exchange theta_0 stays
@@ -191,7 +145,7 @@ class HeadReplica(PartyProtocol):
         self._gradients_are_here = False  # of the first replayed step
 
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
-        """Take over theta_0 and note how far the replica had drifted from it."""
+        """Take over theta_0, noting how far the replica had drifted from it; return the party's part in each batch."""
         self._batches, self._shares = batches, self.presence.of_round(message.round_index, batches)
         self.trainer.start_round(message.round_index)
         if self.head_sync == "replay":
@@ -201,7 +155,7 @@ class HeadReplica(PartyProtocol):
         return [shares[self.position] for shares in self._shares]
 
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
-        """Decode the others' embeddings and, when it is broadcast, take over theta_0."""
+        """Decode the others' embeddings and, when it is broadcast, take over theta_0; the others got ``sent_nD``."""
         frames = message.payloads(PartKind.EMBEDDING)
         if len(frames) != len(self.others):
             raise ValueError(f"{len(frames)} embeddings of other parties came instead of {len(self.others)}")
@@ -269,7 +223,7 @@ def gradient_scale(batch_size: int) -> float:
     return 2.0 ** math.floor(math.log2(batch_size))
 
 
-class ReceivedGradient(PartyProtocol):
+class ReceivedGradient:
     """Party's side of ``labels: server``: sees no label, no head and no other party's embedding."""
 
     def __init__(self, compressor: Compressor, device: torch.device) -> None:
@@ -301,3 +255,18 @@ class ReceivedGradient(PartyProtocol):
     def finish(self, iterations: int) -> None:
         """Forget the gradient."""
         self._gradient_nD = torch.empty(0)
+
+    def drift(self) -> None:
+        """Return None: nothing is replayed."""
+
+    def state_dict(self) -> State:
+        """Return what the next rounds depend on: nothing outlasts an exchange."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+
+
+PartyProtocol = HeadReplica | ReceivedGradient
+"""A party's side of a label protocol: in a round ``start_round``, in an exchange ``receive``, E times ``gradient``, and
+``finish``."""

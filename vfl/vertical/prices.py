@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.forecast import ALPHAS, Curve, Forecast, Work
-from vfl.lightweighting.schedule import PartySchedule, named_parties
+from vfl.lightweighting.schedule import PartySchedule, named_parties, schedule_of, values_of
 from vfl.vertical.compressors import gradient_compressor
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
@@ -50,9 +50,9 @@ def build_forecast(
 
 def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:
     """Return the ratios to ask the parties about, ascending: the grid, and what the configuration has."""
-    schedules = (named_parties(alpha) or {"": alpha}).values()
-    own = (each.values() if isinstance(each, dict) else (each,) for each in schedules)
-    return tuple(sorted({*ALPHAS, *(float(value) for values in own for value in values)}))  # pyright: ignore[reportArgumentType]  # not by party, so numbers
+    by_party = named_parties(alpha)
+    schedules = [schedule_of(alpha, "")] if by_party is None else by_party.values()
+    return tuple(sorted({*ALPHAS, *(value for schedule in schedules for value in values_of(schedule))}))
 
 
 def _probe(batch_size: int, width: int) -> Tensor:

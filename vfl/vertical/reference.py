@@ -9,6 +9,7 @@ Shapes: N samples, B batch; features [N, ...] per party.
 
 import copy
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 import torch
@@ -16,39 +17,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+@dataclass(eq=False)
 class Reference:
-    """All parties and the server.
+    """All parties and the server."""
 
-    Args:
-        models: feature models f(theta_k), one per party.
-        head: f(theta_0).
-        features: [N, ...] of each party.
-        labels_N: int64 class indices.
-        iterations: E, local steps per exchange.
-        beta: share of the embedding's entries that are not sent.
-        labels: whether parties hold the labels and replay the head, or get a gradient from the server.
-        learning_rate: of SGD with ``momentum``.
-    """
+    models: Sequence[nn.Module]
+    """Feature models f(theta_k), one per party."""
+    head: nn.Module
+    """f(theta_0)."""
+    features: Sequence[Tensor]
+    labels_N: Tensor
+    """int64 class indices."""
+    _: KW_ONLY
+    iterations: int
+    """E, local steps per exchange."""
+    beta: float
+    """Share of the embedding's entries that are not sent."""
+    labels: Literal["shared", "server"]
+    """Whether parties hold the labels and replay the head, or get a gradient from the server."""
+    learning_rate: float
+    momentum: float
 
-    def __init__(
-        self,
-        models: Sequence[nn.Module],
-        head: nn.Module,
-        features: Sequence[Tensor],
-        labels_N: Tensor,
-        *,
-        iterations: int,
-        beta: float,
-        labels: Literal["shared", "server"],
-        learning_rate: float,
-        momentum: float,
-    ) -> None:
-        self.models, self.head = models, head
-        self.features, self.labels_N = features, labels_N
-        self.iterations, self.beta, self.labels = iterations, beta, labels
+    def __post_init__(self) -> None:
         self.optimizers = {
-            module: torch.optim.SGD(module.parameters(), lr=learning_rate, momentum=momentum)
-            for module in (*models, head)
+            module: torch.optim.SGD(module.parameters(), lr=self.learning_rate, momentum=self.momentum)
+            for module in (*self.models, self.head)
         }
 
     def exchange(self, rows_B: Tensor) -> None:

@@ -1,6 +1,6 @@
 """The table at the end of a vertical run."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -26,27 +26,16 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         f"(up {savings(summary['uplink_bytes'], summary['dense_uplink_bytes']):.1%}, "
         f"down {savings(summary['downlink_bytes'], summary['dense_downlink_bytes']):.1%})",
     )
-    for name, party in summary["parties"].items():
-        table.add_row(
-            name,
-            f"{party['alpha']:g}",
-            f"{party['beta']:g}",
-            amount(party["macs_per_sample"]),
-            amount(party["parameters"]),
-            f"{amount(party['uplink_bytes'])}B",
-            f"{amount(party['downlink_bytes'])}B",
-            f"{party['train_time_s']:.1f} s",
-        )
-    parties = summary["parties"].values()
+    parties = summary["parties"]
+    for name, party in parties.items():
+        table.add_row(name, f"{party['alpha']:g}", f"{party['beta']:g}", *_costs([party]))
     table.add_section()
-    table.add_row(
-        "all",
-        "",
-        "",
-        amount(sum(party["macs_per_sample"] for party in parties)),
-        amount(sum(party["parameters"] for party in parties)),
-        f"{amount(summary['uplink_bytes'])}B",
-        f"{amount(summary['downlink_bytes'])}B",
-        f"{sum(party['train_time_s'] for party in parties):.1f} s",
-    )
+    table.add_row("all", "", "", *_costs(parties.values()))
     return table
+
+
+def _costs(parties: Collection[Mapping[str, Any]]) -> list[str]:
+    """Return the cells of what some parties are and cost together."""
+    counts = {"macs_per_sample": "", "parameters": "", "uplink_bytes": "B", "downlink_bytes": "B"}
+    cells = [f"{amount(sum(party[key] for party in parties))}{unit}" for key, unit in counts.items()]
+    return [*cells, f"{sum(party['train_time_s'] for party in parties):.1f} s"]

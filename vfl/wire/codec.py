@@ -29,14 +29,14 @@ a bit stream like the others.
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vfl.wire.messages import MessageError
+from vfl.wire.messages import Buffer, MessageError
 
 ValueType = Literal["float32", "float16", "bfloat16", "int8", "int4", "int2"]
 Format = Literal["dense", "bitmap", "gaps"]
@@ -45,8 +45,8 @@ MAX_DIMENSIONS = 8
 MAX_RICE_K = 31
 
 _VERSION = 1
-_FORMATS: tuple[Format, ...] = ("dense", "bitmap", "gaps")
-_VALUE_TYPES: tuple[ValueType, ...] = ("float32", "float16", "bfloat16", "int8", "int4", "int2")
+_FORMATS: tuple[Format, ...] = get_args(Format)
+_VALUE_TYPES: tuple[ValueType, ...] = get_args(ValueType)
 _FIXED_HEADER = struct.Struct("<BBBBBI")
 
 BLOCK = 1 << 16
@@ -68,6 +68,7 @@ class FrameInfo(NamedTuple):
     values: ValueType
     shape: tuple[int, ...]
     nonzeros: int
+    rice_k: int
 
 
 class _Storage(NamedTuple):
@@ -93,13 +94,10 @@ _STORAGE: dict[ValueType, _Storage] = {
 def encode(tensor: Tensor, values: ValueType = "float32") -> bytes:
     """Encode in the smallest of the three formats; never more bytes than `dense_frame_size`.
 
-    Args:
-        tensor: floating point, of any shape up to 8 dimensions, on any device (moved to the CPU once).
-        values: type in which the values travel. `decode` gives back `tensor` converted to it, bit for bit.
+    `decode` gives back the tensor, converted to the type in which its values travel, bit for bit.
 
-    Raises:
-        ValueError: not a floating point tensor, too many dimensions or entries, an unknown value type, or a
-            finite value that would become infinite in it, or is no whole number of so many bits.
+    Raises ValueError for a tensor that is not floating point, too many dimensions or entries, an unknown value type,
+    and a value that is finite but becomes infinite in it, or is no whole number of so many bits.
     """
     shape = tuple(tensor.shape)
     dense_size = dense_frame_size(shape, values)
@@ -124,41 +122,18 @@ def encode(tensor: Tensor, values: ValueType = "float32") -> bytes:
 
 
 def decode(
-    frame: bytes | bytearray | memoryview, *, shape: tuple[int, ...] | None = None, max_entries: int = 2**26
+    frame: Buffer, *, shape: tuple[int, ...] | None = None, values: ValueType | None = None, max_entries: int = 2**26
 ) -> Tensor:
     """Decode a frame, trusting none of it: memory is spent in proportion to the frame and the bounds given here.
 
-    Args:
-        frame: as received; not kept.
-        shape: if given, the shape agreed upon, which the frame's must equal.
-        max_entries: most entries to accept (an empty dimension counts as 1): even an empty frame may declare
-            that many zeros.
+    Returns float32 on the CPU. Dense float32 values stay where they are if that memory can be written, which saves as
+    much as the frame takes: the tensor is then part of the frame, and begins at any byte.
 
-    Returns:
-        float32 on the CPU, with its own memory.
-
-    Raises:
-        CodecError: the frame departs from the layout above in any way, or is not what was agreed. That another
-            format or Rice parameter would have been smaller is no error.
+    Raises CodecError for a frame that departs from the layout above in any way, or is not of the ``shape`` and
+    ``values`` agreed upon, where these are given. That another format or Rice parameter would have been smaller is no
+    error. Even an empty frame may declare ``max_entries`` zeros (an empty dimension counts as 1).
     """
-    return decode_view(memoryview(frame).toreadonly(), shape=shape, max_entries=max_entries)
-
-
-def decode_view(
-    frame: bytes | bytearray | memoryview,
-    *,
-    shape: tuple[int, ...] | None = None,
-    values: ValueType | None = None,
-    max_entries: int = 2**26,
-) -> Tensor:
-    """Decode as ``decode`` does, but leave dense float32 values where they are if their memory can be written.
-
-    ``values``: if given, the value type agreed upon.
-
-    That saves as much memory as the frame takes. The tensor is then part of the frame: who still needs the frame must
-    not write to it. It may lie at any byte, as the frame does.
-    """
-    info, k = _read_header(frame)
+    info = frame_info(frame)
     if values is not None and info.values != values:
         raise CodecError(f"its values are {info.values}, {values} was agreed")
     if shape is not None and info.shape != tuple(shape):
@@ -171,24 +146,14 @@ def decode_view(
     elif info.format == "bitmap":
         patterns = _read_bitmap(body, info)
     else:
-        patterns = _read_gaps(body, info, k)
+        patterns = _read_gaps(body, info)
     return torch.as_tensor(patterns).view(_STORAGE[info.values].numbers).reshape(info.shape).float()
-
-
-def frame_info(frame: bytes | bytearray | memoryview) -> FrameInfo:
-    """Read the header alone; the body is not looked at.
-
-    Raises:
-        CodecError: the header is malformed.
-    """
-    return _read_header(frame)[0]
 
 
 def dense_frame_size(shape: Sequence[int], values: ValueType = "float32") -> int:
     """Bytes of the dense frame, header included: no frame of this shape and value type is larger.
 
-    Raises:
-        ValueError: the shape does not fit in a frame, or the value type is unknown.
+    Raises ValueError for a shape that does not fit in a frame and an unknown value type.
     """
     if values not in _STORAGE:
         raise ValueError(f"value type {values!r} is unknown: use one of {', '.join(_VALUE_TYPES)}")
@@ -225,8 +190,8 @@ def _frame(header: bytes, *body: NDArray[Any]) -> bytes:
     return b"".join((header, *(part.data for part in body)))
 
 
-def _read_header(frame: bytes | bytearray | memoryview) -> tuple[FrameInfo, int]:
-    """The header, seen to be consistent in itself, and the Rice parameter."""
+def frame_info(frame: Buffer) -> FrameInfo:
+    """Read the header alone; the body is not looked at. Raises CodecError for a malformed one."""
     if len(frame) < _FIXED_HEADER.size:
         raise CodecError(f"frame of {len(frame)} bytes is shorter than a header")
     version, format_code, values_code, dimensions, k, nonzeros = _FIXED_HEADER.unpack_from(frame)
@@ -237,12 +202,12 @@ def _read_header(frame: bytes | bytearray | memoryview) -> tuple[FrameInfo, int]
     if dimensions > MAX_DIMENSIONS or len(frame) < _FIXED_HEADER.size + 4 * dimensions:
         raise CodecError(f"frame declares {dimensions} dimensions: above {MAX_DIMENSIONS}, or cut short")
     shape = struct.unpack_from(f"<{dimensions}I", frame, _FIXED_HEADER.size)
-    info = FrameInfo(_FORMATS[format_code], _VALUE_TYPES[values_code], shape, nonzeros)
+    info = FrameInfo(_FORMATS[format_code], _VALUE_TYPES[values_code], shape, nonzeros, k)
     if nonzeros > math.prod(shape):
         raise CodecError(f"frame declares {nonzeros} non-zero values in shape {shape}")
     if k > (MAX_RICE_K if info.format == "gaps" and nonzeros else 0):
         raise CodecError(f"frame declares Rice parameter {k} for {nonzeros} values in format {info.format}")
-    return info, k
+    return info
 
 
 def _header_size(shape: Sequence[int]) -> int:
@@ -316,9 +281,9 @@ def _read_bitmap(body: _Bytes, info: FrameInfo) -> _Patterns:
     return patterns
 
 
-def _read_gaps(body: _Bytes, info: FrameInfo, k: int) -> _Patterns:
+def _read_gaps(body: _Bytes, info: FrameInfo) -> _Patterns:
     """All entries' bit patterns, in native byte order."""
-    entries = math.prod(info.shape)
+    entries, k = math.prod(info.shape), info.rice_k
     values_size = _values_size(info.nonzeros, info.values)
     remainders_size = _bits_size(info.nonzeros * k)
     unary_size = len(body) - remainders_size - values_size

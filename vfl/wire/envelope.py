@@ -7,41 +7,18 @@ import re
 
 from google.protobuf.message import DecodeError, Message
 
-from vfl.wire.envelope_pb2 import (
-    Envelope,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Leaving,
-    Refusal,
-    Restore,
-    Restored,
-    Save,
-    Saved,
-    Welcome,
-)
+from vfl.wire.envelope_pb2 import Envelope, Refusal
+from vfl.wire.envelope_pb2 import Goodbye as Goodbye
+from vfl.wire.envelope_pb2 import Heartbeat as Heartbeat
+from vfl.wire.envelope_pb2 import Hello as Hello
+from vfl.wire.envelope_pb2 import Leaving as Leaving
+from vfl.wire.envelope_pb2 import Restore as Restore
+from vfl.wire.envelope_pb2 import Restored as Restored
+from vfl.wire.envelope_pb2 import Save as Save
+from vfl.wire.envelope_pb2 import Saved as Saved
+from vfl.wire.envelope_pb2 import Welcome as Welcome
 from vfl.wire.messages import MessageError
 from vfl.wire.text import plain
-
-__all__ = [
-    "PROTOCOL_VERSION",
-    "Envelope",
-    "EnvelopeError",
-    "Goodbye",
-    "Heartbeat",
-    "Hello",
-    "Leaving",
-    "Refusal",
-    "Restore",
-    "Restored",
-    "Save",
-    "Saved",
-    "Welcome",
-    "check_run",
-    "kind_of",
-    "read_envelope",
-    "refusal",
-]
 
 PROTOCOL_VERSION = 2
 MOST_ROUNDS = 10_000
@@ -63,7 +40,7 @@ def read_envelope(data: bytes) -> Envelope:
     """Read an envelope.
 
     Raises EnvelopeError for other bytes, another version, a field that is not of this protocol or of another type than
-    in it, for a name that is none, and for one without content. Prose is made ``plain``.
+    in it, for a malformed name, and for one without content. Prose is made ``plain``.
     """
     try:
         envelope = Envelope.FromString(data)
@@ -87,7 +64,7 @@ def read_envelope(data: bytes) -> Envelope:
 
 
 def _check_texts(message: Message) -> None:
-    """Make prose plain. Raises EnvelopeError for a name that is none."""
+    """Make prose plain. Raises EnvelopeError for a malformed name."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
             _check_texts(value)

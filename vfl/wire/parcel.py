@@ -53,9 +53,7 @@ def check_size(kind: str, size: int, max_message_mb: int) -> None:
 def cut(envelope: Envelope, content: Sequence[Buffer] = ()) -> Iterator[bytes]:
     """Serialize into gRPC messages, each made when it is asked for.
 
-    Args:
-        envelope: its kind is ``request`` or ``reply`` (and the field empty) where there is content.
-        content: the packed message's bytes, one after another.
+    ``content`` is a packed message's bytes; where there is any, the envelope is an empty ``request`` or ``reply``.
     """
     kind = kind_of(envelope)
     if kind not in _TAGS:

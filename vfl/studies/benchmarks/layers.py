@@ -10,8 +10,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from models.convolution import Convolution, fast_convolution, plain_convolution, scaled_width
-from models.vgg import VGG_BLOCKS
+from models.convolution import VGG_BLOCKS, Convolution, fast_convolution, plain_convolution, scaled_width
 from vfl.random import generator
 from vfl.studies.benchmarks.paired import Options, Result, interleave, ratios, required_ratio
 
