@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from vfl.atomic import write_atomically
 from vfl.checkpoint import State
 from vfl.loop import Callback, Metrics, TrainingLoop, Viewer, Watched
 from vfl.metrics import is_better, shown, title
+from vfl.run_folder import row_of
 
 
 class JsonLines(Viewer):
@@ -29,7 +29,7 @@ class JsonLines(Viewer):
     def on_start(self, loop: Watched) -> None:
         """Keep the rows of the rounds before the first one to come; warn where they are not those that were written."""
         text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
-        rows = {_round_of(line): line for line in text.splitlines(keepends=True)}
+        rows = {int(row["round"]): line for line in text.splitlines(keepends=True) if (row := row_of(line))}
         kept = "".join(row for number, row in rows.items() if number < loop.next_round)
         write_atomically(self.path, kept)
         self._written = hashlib.sha256(kept.encode())
@@ -38,7 +38,7 @@ class JsonLines(Viewer):
             what = f"rounds {lost} are damaged or missing" if lost else "a row is not as it was written"
             warnings.warn(f"{self.path}: {what}; the checkpoints are whole, training goes on", stacklevel=2)
 
-    def lost(self, rows: Collection[float], next_round: int) -> list[int]:
+    def lost(self, rows: Collection[int], next_round: int) -> list[int]:
         """Return the rounds before the next one that have no row."""
         return [number for number in range(next_round) if number not in rows]
 
@@ -59,16 +59,11 @@ class JsonLines(Viewer):
 
 
 class ShowProgress(Viewer):
-    """A bar on a terminal, one plain line per round otherwise.
+    """A bar on a terminal, one plain line per round otherwise; ``shown`` has formats by tag of what else it tells."""
 
-    Args:
-        console: where it is shown.
-        shown: what a round's line tells beside loss and metric: a format by tag.
-    """
-
-    def __init__(self, console: Console, shown: Mapping[str, str] | None = None) -> None:
+    def __init__(self, console: Console, shown: Mapping[str, str]) -> None:
         self.console = console
-        self.shown = dict(shown or {})
+        self.shown = shown
         self.bar = Progress(
             TextColumn("round {task.fields[label]}"),
             BarColumn(),
@@ -151,11 +146,3 @@ class EarlyStop(Callback):
             metric = loop.metric
             best = f"no better test {title(metric)} than {shown(metric, self.best)}"
             loop.request_stop(f"{best} in {self.patience} evaluations")
-
-
-def _round_of(line: str) -> float:
-    try:
-        number = json.loads(line)["round"]
-    except (ValueError, KeyError, TypeError, RecursionError):  # the last line of a killed run may be cut off
-        return math.inf
-    return number if isinstance(number, int) else math.inf

@@ -200,8 +200,24 @@ def read_rows(run_dir: Path) -> list[Row]:
     return [json.loads(line) for line in lines]
 
 
+def whole_rows(run_dir: Path) -> list[Row]:
+    """Return the rounds of a run that may go on: without damaged lines, none where there is no ``metrics.jsonl``."""
+    path = run_dir / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    return [row for line in lines if (row := row_of(line))]
+
+
+def row_of(line: str) -> Row | None:
+    """Return the round that a line of ``metrics.jsonl`` holds; None for a damaged line, as a killed run's last."""
+    try:
+        row = json.loads(line)
+        return row if isinstance(row["round"], int) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def read_run_id(run_dir: Path) -> str:
-    """Return the id of the run that the folder belongs to, ``""`` where there is none yet.
+    """Return the id of the run that the folder belongs to, ``""`` before it belongs to one.
 
     Raises ConfigError where the file cannot be read.
     """

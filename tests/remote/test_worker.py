@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from models.features import Features
 from parties.build import build_party
 from parties.feature_party import FeatureParty
+from parties.remote.party.own_view import OwnView
 from parties.remote.party.worker import PartyWorker, open_store
 from vfl.checkpoint import State
 from vfl.data.samples import Samples
@@ -263,3 +265,12 @@ def test_a_session_restores_at_its_beginning_only(history):
     server.restore(4, before[4])
     with pytest.raises(EnvelopeError, match="restore came as order 3: a session begins with it"):
         server.restore(3, before[3])
+
+
+def test_an_owners_view_goes_on_over_a_row_that_was_cut_off(configure, tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text('{"round": 0, "given/bytes": 5.0}\n{"round": 1, "gi')
+    view = OwnView("party_1", configure(training={"batch_size": 4}), tmp_path, Console(quiet=True), samples=16)
+    request = Message(Kind.START_ROUND, 1, parts=(RATIOS,))
+    view.note(request, reply := Message(Kind.DONE, 1))
+    view.close()
+    assert view.given["bytes"] == 5.0 + reply.size

@@ -100,7 +100,7 @@ def test_decisions_in_the_rows_are_repeated_whatever_the_clock_says(build, tmp_p
     server = build(lightweighting=deadline(), simulation=MACHINES)
     parties = {f"{tag}/party_{number}": 0.3 for tag in ("alpha", "beta") for number in range(1, 5)}
     row = {"round": 0, **parties, "reason/party_1/compute": 1.0, "predicted_exchange_s/party_1": 0.5}
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + '\n{"round": 1, "alp')
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + '\n5\n{"round": 1, "alp')
     server.recorded = recorded_decisions(server.config, tmp_path)
     assert list(server.recorded) == [0]
     metrics = server.train_round(0)

@@ -3,7 +3,6 @@
 Decisions follow from clocks, so that a resumed run repeats those that its rows have and decides the others anew.
 """
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.schedule import Ratios
 from vfl.loop import Metrics
-from vfl.run_folder import Row
+from vfl.run_folder import Row, whole_rows
 
 REASON, EXPECTED = "reason", "predicted_exchange_s"
 
@@ -37,19 +36,8 @@ def tell_unmet(ratios: Mapping[str, Ratios], told: Sequence[str]) -> list[str]:
 
 def recorded_decisions(config: ExperimentConfig, run_dir: Path) -> dict[int, dict[str, Ratios]]:
     """Return the ratios that a controller has chosen already, by round: those in the rows of the run's folder."""
-    path = run_dir / "metrics.jsonl"
-    if not config.lightweighting.measures or not path.exists():
-        return {}
-    rows = [row for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if (row := _row(line))]
+    rows = whole_rows(run_dir) if config.lightweighting.measures else []
     return {int(row["round"]): {party: _decision(row, party) for party in config.parties} for row in rows}
-
-
-def _row(line: str) -> Row | None:
-    try:
-        row: Row = json.loads(line)
-    except ValueError:  # the last line of a killed run may be cut off
-        return None
-    return row
 
 
 def _decision(row: Row, party: str) -> Ratios:

@@ -14,7 +14,7 @@ from vfl.callbacks import JsonLines, ShowProgress
 from vfl.config import ExperimentConfig, dump_config
 from vfl.costs import savings
 from vfl.loop import Metrics, Viewer
-from vfl.run_folder import read_rows
+from vfl.run_folder import whole_rows
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.wire.control import Report, RoundStart, SampleRange
 from vfl.wire.messages import MEASURING, Kind, Message, PartKind
@@ -25,7 +25,7 @@ OF_REPORT = ("alpha", "beta", "macs_per_sample", "parameters", "omega", "psi")
 class OwnRows(JsonLines):
     """A party's rows: it has none of the rounds that were trained without it, under ``network.on_party_loss: drop``."""
 
-    def lost(self, rows: Collection[float], next_round: int) -> list[int]:
+    def lost(self, rows: Collection[int], next_round: int) -> list[int]:
         """Return none: no row says of a round before it that the party took part."""
         return []
 
@@ -109,9 +109,9 @@ class OwnView:
 
         for callback in self.watching:
             callback.on_end(self)
-        if not self.watching and (self.run_dir / "metrics.jsonl").exists():  # this process goes on for another
-            before = [row for row in read_rows(self.run_dir) if row["round"] < round_index]
-            self.given = {what: before[-1].get(f"given/{what}", 0.0) if before else 0.0 for what in self.given}
+        before = [row for row in whole_rows(self.run_dir) if row["round"] < round_index]
+        if not self.watching and before:  # this process goes on for another
+            self.given = {what: before[-1].get(f"given/{what}", 0.0) for what in self.given}
         self.next_round = round_index
         for number in range(round_index):
             self._see(number, self.steps)
