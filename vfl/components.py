@@ -93,7 +93,7 @@ ALGORITHMS: "Registry[type[FederatedAlgorithm[Any]]]" = Registry(
         "feddyn": "vfl.horizontal.feddyn:FedDyn",
         "fedlga": "vfl.horizontal.fedlga:FedLGA",
         "fedasync": "vfl.horizontal.fedasync:FedAsync",
-        "fedasync_average": "vfl.horizontal.fedasync_average:FedAsyncAverage",
+        "fedasync_average": "vfl.horizontal.fedasync:FedAsyncAverage",
         "dms": "vfl.horizontal.dms:DMS",
         "fedmom": "vfl.horizontal.fedmom:FedMom",
         "flare": "vfl.horizontal.flare:Flare",

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.experiments.run import run_experiment
-from vfl.horizontal.build import build_horizontal
 from vfl.horizontal.flare import Flare
+from vfl.horizontal.mode import HORIZONTAL
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.scheduling import build_policy
@@ -42,7 +42,7 @@ def flare_config(**horizontal: Any) -> ExperimentConfig:
 
 
 def build(config: ExperimentConfig, tmp_path: Path) -> SynchronousTrainer:
-    trainer, _ = build_horizontal(config, start_runtime(config), tmp_path, QUIET)
+    trainer = HORIZONTAL.build(config, HORIZONTAL.stage(config, start_runtime(config), tmp_path, QUIET)).algorithm
     assert isinstance(trainer, SynchronousTrainer)
     return trainer
 
@@ -168,13 +168,14 @@ def test_many_clients_are_shown_as_statistics_only(tmp_path: Path):
 def test_a_client_that_is_away_or_too_slow_is_not_scheduled(tmp_path: Path):
     settings = {
         "wireless": {"policy": "channel_proportion", "deadline_s": 1e3},
-        "devices": EXPONENTIAL | {"availability": 0.8},
+        "devices": {"speed": {"kind": "uniform", "mean": 1.6, "std": 1.5}, "availability": 0.8},
         "selection": {"min_steps": 2},
     }
     trainer = build(flare_config(local_steps=None, work=INTERVAL, **settings), tmp_path)
     plan = trainer.devices.plan(0)
     there, able = plan.available_N, plan.available_N & (plan.steps_N >= 2)
     assert 0 < able.sum() < there.sum() < 8
+    assert (plan.steps_N == 0).any()  # a device that fits no step into the interval
     assert list(trainer.algorithm.select(trainer.state, 0, plan).clients) == able.nonzero().flatten().tolist()
 
 

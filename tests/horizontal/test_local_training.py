@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from torch.func import functional_call, grad
 from torch.testing import assert_close
 
 from vfl.config import OptimizerConfig
+from vfl.horizontal.engines.batched import BatchedEngine
+from vfl.horizontal.engines.sequential import SequentialEngine
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalTask, batch_loss
 from vfl.runtime import Runtime
@@ -151,3 +154,24 @@ def test_running_statistics_are_those_of_the_clients_batches(problem_with_batch_
     model.load(one.start_P, result.statistics_Q)
     assert_close(norm.running_mean, 0.1 * hidden.mean(dim=0), rtol=1e-4, atol=1e-6)
     assert_close(norm.running_var, 0.9 + 0.1 * hidden.var(dim=0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine_class", [SequentialEngine, BatchedEngine])
+def test_frozen_and_unused_layers_stay_as_they_are(engine_class):
+    class Partly(nn.Module):
+        def __init__(self, frozen: bool) -> None:
+            super().__init__()
+            self.first, self.last, self.unused = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(2, 2)
+            self.first.requires_grad_(not frozen)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x)))
+
+    model = FlatModel(Partly(frozen=engine_class is SequentialEngine))
+    features, labels, rows_N = torch.randn(6, 3), torch.tensor([0, 1, 0, 1, 0, 1]), torch.arange(6)
+    task = LocalTask(0, rows_N, model.weights_P.clone(), model.statistics_Q, [rows_N, rows_N], 0.1, pull=0.5)
+    engine = engine_class(model, features, labels, OptimizerConfig(momentum=0.0), Runtime(torch.device("cpu")))
+    (result,) = engine.train([replace(task, gradient_norms=True)])
+    moved = [bool(delta.any()) for delta in model.split(result.delta_P)]
+    assert moved == [True] * (len(moved) - 2) + [False, False]
+    assert model.weight_count == (16 if engine_class is SequentialEngine else 32)

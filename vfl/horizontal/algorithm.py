@@ -95,12 +95,7 @@ S = TypeVar("S", bound=AlgorithmConfig)
 
 
 class FederatedAlgorithm(Generic[S]):
-    """The skeleton of ``w += sum_i coefficient_i delta_i``; subclasses override what differs.
-
-    Args:
-        settings: the algorithm's own section.
-        federation: everything else that it may know.
-    """
+    """The skeleton of ``w += sum_i coefficient_i delta_i``; subclasses override what differs."""
 
     Settings: ClassVar[type[AlgorithmConfig]] = AlgorithmConfig
     """Class of the section ``horizontal.NAME``."""

@@ -4,58 +4,30 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from torch import Tensor, nn
 
 from models.features import ClassifierSpec
 from vfl.components import ALGORITHMS, CLASSIFIERS
-from vfl.config import ExperimentConfig
-from vfl.data.horizontal.partition import SamplePartition, partition_samples
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.horizontal.partition import SamplePartition
 from vfl.data.samples import Dataset
-from vfl.data.source import open_source, prepare_whole
 from vfl.digest import weights_digest
 from vfl.horizontal.algorithm import FederatedAlgorithm, Federation
 from vfl.horizontal.asynchronous import AsynchronousTrainer
 from vfl.horizontal.client_states import InMemory, OnDisk
 from vfl.horizontal.devices import Devices
-from vfl.horizontal.engines.choice import build_engine
+from vfl.horizontal.engines.batched import BatchedEngine
+from vfl.horizontal.engines.distributed import DistributedEngine
+from vfl.horizontal.engines.sequential import Engine, SequentialEngine
 from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.fleet import Fleet
-from vfl.horizontal.show_split import ShowSplit
 from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
 from vfl.random import seeded
 from vfl.runtime import Runtime
-from vfl.workers import Alone
-
-
-def build_horizontal(
-    config: ExperimentConfig,
-    runtime: Runtime,
-    run_dir: Path,
-    console: Console,
-    on_client: Callable[[int, int], None] = lambda done, total: None,
-    workers: Alone | None = None,
-) -> tuple[SynchronousTrainer | AsynchronousTrainer, ShowSplit]:
-    """Load the data, split it over the clients, and build the server with all of them, and what shows the split.
-
-    ``run_dir`` is where client state goes with ``horizontal.client_state: disk``; ``on_client`` is called with
-    (clients done, clients of the round) as they get ready; ``workers`` share the clients. Raises ValueError for data
-    that is not there or does not fit.
-    """
-    data = load_data(config)
-    horizontal = config.horizontal
-    partition = partition_samples(horizontal.partition, data.train, data.owners, horizontal.clients, config.seed)
-    trainer = assemble(config, data, partition, runtime, run_dir, on_client, workers)
-    assert data.train.labels is not None
-    return trainer, ShowSplit(partition, data.train.labels, data.classes, run_dir / "split.png", console)
-
-
-def load_data(config: ExperimentConfig) -> Dataset:
-    """Load the samples as a model reads them: images standardised per channel by the training samples."""
-    return prepare_whole(open_source(config))
+from vfl.workers import Alone, Workers
 
 
 def assemble(
@@ -64,10 +36,14 @@ def assemble(
     partition: SamplePartition,
     runtime: Runtime,
     run_dir: Path,
+    workers: Alone,
     on_client: Callable[[int, int], None] = lambda done, total: None,
-    workers: Alone | None = None,
 ) -> SynchronousTrainer | AsynchronousTrainer:
-    """Build the server and its clients over samples that are loaded and split."""
+    """Build the server and its clients over samples that are loaded and split.
+
+    ``run_dir`` is where client state goes with ``horizontal.client_state: disk``; ``workers`` share the clients;
+    ``on_client`` is called with (clients done, clients of the round) as they get ready.
+    """
     assert data.train.labels is not None
     assert data.test.labels is not None
     features, labels = data.train.features.to(runtime.device), data.train.labels.to(runtime.device)
@@ -78,7 +54,7 @@ def assemble(
     model = FlatModel(runtime.place(module))
     samples_N = partition.sizes
     algorithm = build_algorithm(config, samples_N, model)
-    engine = build_engine(config, model, features, labels, runtime, on_client, workers)
+    engine = build_engine(config, model, features, labels, runtime, workers, on_client)
     rows = [rows.to(runtime.device) for rows in partition.rows]
     on_disk = config.horizontal.client_state == "disk"
     states = OnDisk(run_dir / "client_states", config.checkpoint.keep) if on_disk else InMemory()
@@ -105,9 +81,44 @@ def assemble(
     )
     server = AsynchronousTrainer if algorithm.asynchronous else SynchronousTrainer
     digest = _data_digest(data, partition)
-    if workers is not None:
-        workers.must_agree_in(digest)
+    workers.must_agree_in(digest)
     return server(config, algorithm, fleet, devices, evaluator, digest)
+
+
+def build_engine(
+    config: ExperimentConfig,
+    model: FlatModel,
+    features: Tensor,
+    labels: Tensor,
+    runtime: Runtime,
+    workers: Alone,
+    on_client: Callable[[int, int], None],
+) -> Engine:
+    """Build the engine that ``horizontal.engine`` names, or the one that is faster for the model and device.
+
+    Raises ConfigError where the batched engine is asked for and cannot be had.
+    """
+    optimizer = config.training.optimizer
+    sequential = SequentialEngine(model, features, labels, optimizer, runtime, on_client=on_client)
+    if isinstance(workers, Workers):
+        return DistributedEngine(sequential, model, workers)
+    named = config.horizontal.engine
+    if named == "sequential" or (named == "auto" and not _batching_pays(model, runtime)):
+        return sequential
+    try:
+        return BatchedEngine(model, features, labels, optimizer, runtime, on_client=on_client)
+    except ConfigError:
+        if named == "batched":
+            raise
+        return sequential
+
+
+def _batching_pays(model: FlatModel, runtime: Runtime) -> bool:
+    """Return whether stacking is the faster form: on a GPU, and on the CPU for models without convolutions.
+
+    The CPU's convolution of many clients is slower than one after the other.
+    """
+    return runtime.device.type == "cuda" or not any(isinstance(each, nn.Conv2d) for each in model.module.modules())
 
 
 def build_algorithm(

@@ -177,10 +177,7 @@ class DMS(FederatedAlgorithm[DMSConfig]):
             self.horizontal.clients_per_round,
             max(steps),
         )
-        metrics = {
-            "dms/gradient_squared_norm": gradients.squared_norm,
-            "dms/gradient_variance": gradients.variance,
-        }
+        metrics = {"dms/gradient_squared_norm": gradients.squared_norm, "dms/gradient_variance": gradients.variance}
         if settings.weights == "corollary1":
             slope = bounds.slope(gradients.variance)
             return corollary1_weights(steps, slope), metrics | {"dms/slope": slope}

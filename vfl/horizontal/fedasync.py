@@ -1,7 +1,8 @@
 """FedAsync: the server takes every client's weights as they arrive.
 
 Xie et al. 2019, "Asynchronous Federated Optimization", Algorithm 1: proximal local SGD from the version that the
-client received, and a mixing weight that falls with the versions that came in between.
+client received, and a mixing weight that falls with the versions that came in between. The T-SFL paper (section 5)
+compares with an averaging form, synchronous in rounds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
-from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors
+from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, equal_mean
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
-from vfl.settings import AboveZero, NotNegative, Number
+from vfl.settings import AboveZero, Fraction, NotNegative, Number
 
 
 class FedAsyncConfig(AlgorithmConfig):
@@ -66,6 +67,25 @@ class FedAsync(FederatedAlgorithm[FedAsyncConfig]):
             {"fedasync/staleness": report.staleness, "fedasync/mixing": share},
             statistics_share=share,
         )
+
+
+class FedAsyncAverageConfig(AlgorithmConfig):
+    """The synchronous averaging form of FedAsync that T-SFL compares with."""
+
+    averages_equally, has_server_rate = True, False  # of which gamma is another form
+    gamma: Fraction = 0.5
+    """Weight of the old weights."""
+
+
+class FedAsyncAverage(FederatedAlgorithm[FedAsyncAverageConfig]):
+    """w = gamma w + (1 - gamma) mean w_i: with equal weights FedAvg at the server rate 1 - gamma."""
+
+    Settings = FedAsyncAverageConfig
+
+    def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
+        """Return (1 - gamma) times the mean change."""
+        share = 1 - self.settings.gamma
+        return Aggregate({"delta": equal_mean(reports, rate=share)}, statistics_share=share)
 
 
 def mixing_weight(settings: FedAsyncConfig, staleness: int) -> float:

@@ -11,15 +11,7 @@ import torch
 from torch import Tensor
 
 from vfl.config.horizontal import AlgorithmConfig
-from vfl.horizontal.algorithm import (
-    Aggregate,
-    ClientUpdate,
-    FederatedAlgorithm,
-    Report,
-    Vectors,
-    combine,
-    equal_mean,
-)
+from vfl.horizontal.algorithm import Aggregate, ClientUpdate, FederatedAlgorithm, Report, Vectors, combine, equal_mean
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalResult, LocalTask
 from vfl.settings import AboveZero
@@ -59,9 +51,7 @@ class FedDyn(FederatedAlgorithm[FedDynConfig]):
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return the change of h and the mean change of the clients."""
         share = self.settings.alpha / len(self.samples_N)
-        return Aggregate(
-            {"delta": equal_mean(reports), "h": combine(reports, [-share] * len(reports))},
-        )
+        return Aggregate({"delta": equal_mean(reports), "h": combine(reports, [-share] * len(reports))})
 
     def server_update(self, state: Vectors, aggregate: Aggregate) -> Vectors:
         """Return mean w_i - h/a with the new h."""

@@ -81,7 +81,7 @@ class Flare(FederatedAlgorithm[FlareConfig]):
         return replace(task, learning_rate=task.learning_rate * (tau_bar / len(task.batches)))
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
-        """Return the mean change, and the learning rates that there were."""
+        """Return the mean change, and what the clients' learning rates were."""
         rates = [report.result.learning_rate for report in reports]
         statistics = {"mean": sum(rates) / len(rates), "min": min(rates), "max": max(rates)}
         metrics = {f"learning_rate/{name}": value for name, value in statistics.items()}

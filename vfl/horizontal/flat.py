@@ -13,16 +13,16 @@ ALIGNMENT = 16
 
 
 class FlatModel:
-    """A module whose parameters are views of ``weights_P``, and its floating-point buffers of ``statistics_Q``.
+    """A module whose trained parameters are views of ``weights_P``, and its floating-point buffers of ``statistics_Q``.
 
-    The vectors hold zeros between the tensors (see ``ALIGNMENT``), which no arithmetic of an algorithm changes.
-    Integer buffers (BatchNorm's counters) stay the module's own: they are never sent nor averaged.
-    Place the module on its device before.
+    The vectors hold zeros between the tensors (see ``ALIGNMENT``), which no arithmetic of an algorithm changes. Frozen
+    parameters and integer buffers (BatchNorm's counters) stay the module's own: they are never sent nor averaged.
+    Place the module on its device before. Raises ValueError where either has tensors of several types.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.parameters = list(module.parameters())
+        self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
         self.weights_P, self._weight_slots = _flatten(self.parameters)
         self.statistics_Q, self._statistic_slots = _flatten(self.buffers)
@@ -64,7 +64,10 @@ def _flatten(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
     like = tensors[0] if tensors else torch.empty(0)
     vector = torch.zeros(size, dtype=like.dtype, device=like.device)
     for start, tensor in zip(slots, tensors, strict=True):
-        assert tensor.dtype == vector.dtype, "all parameters, and all floating-point buffers, have one dtype"
+        if tensor.dtype != vector.dtype:
+            raise ValueError(
+                f"models.classifier: its weights or buffers mix {vector.dtype} and {tensor.dtype}; use one"
+            )
         view = vector[start : start + tensor.numel()].view(tensor.shape)
         view.copy_(tensor.detach())
         tensor.data = view

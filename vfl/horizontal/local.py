@@ -43,6 +43,32 @@ class LocalTask:
     gradient_norms: bool = False
     """Whether the squared norm of every step's gradient is wanted."""
 
+    @property
+    def samples(self) -> int:
+        """Samples that go forward and backward in the steps, each time they do."""
+        return sum(len(rows_B) for rows_B in self.batches)
+
+    def result(
+        self,
+        delta_P: Tensor,
+        statistics_Q: Tensor,
+        loss: Tensor,
+        full_gradient_P: Tensor | None,
+        squared_norms_S: Tensor | None,
+    ) -> "LocalResult":
+        """Return the result of the task, done as asked."""
+        return LocalResult(
+            self.client,
+            delta_P,
+            statistics_Q,
+            self.learning_rate,
+            len(self.batches),
+            self.samples,
+            loss,
+            full_gradient_P,
+            squared_norms_S,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class LocalResult:
@@ -55,7 +81,7 @@ class LocalResult:
     learning_rate: float
     steps: int
     samples: int
-    """Samples that went forward and backward, each time they did."""
+    """That went forward and backward, each time they did."""
     loss: Tensor
     """Mean over the steps of the batch losses, scalar; without shift and pull."""
     full_gradient_P: Tensor | None = None

@@ -1,16 +1,77 @@
-"""Horizontal experiments, as the room that runs them sees them."""
+"""Horizontal experiments, as the room that runs them sees them: how one is built, and what it shows."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from vfl.amounts import amount
+from vfl.cli import numbers_table, print_table
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.horizontal.partition import SamplePartition, partition_samples
+from vfl.data.horizontal.summary import class_counts, draw_split, split_table
+from vfl.data.source import open_source, prepare_whole
 from vfl.experiments.mode import Built, Mode, Stage
-from vfl.horizontal.build import build_horizontal
-from vfl.horizontal.table import summary_table
+from vfl.horizontal.build import assemble
+from vfl.loop import Callback, TrainingLoop
 
 
 def _build(config: ExperimentConfig, stage: Stage) -> Built:
-    trainer, show_split = build_horizontal(
-        config, stage.runtime, stage.run_dir, stage.console, stage.progress.on_step, stage.workers
+    data, horizontal = prepare_whole(open_source(config)), config.horizontal
+    partition = partition_samples(horizontal.partition, data.train, data.owners, horizontal.clients, config.seed)
+    trainer = assemble(config, data, partition, stage.runtime, stage.run_dir, stage.workers, stage.progress.on_step)
+    assert data.train.labels is not None
+    picture = stage.run_dir / "split.png"
+    return Built(trainer, [ShowSplit(partition, data.train.labels, data.classes, picture, stage.console)])
+
+
+@dataclass(frozen=True, eq=False)
+class ShowSplit(Callback):
+    """Prints at a run's start which client holds what, and draws it into the run's folder."""
+
+    partition: SamplePartition
+    """Rows of the training samples by client."""
+    labels: Tensor
+    """Of the training samples."""
+    classes: Sequence[str]
+    """Names of what labels index."""
+    path: Path
+    """Of the picture."""
+    console: Console
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Show the split of a run that begins; a resumed one has shown it."""
+        if loop.next_round == 0:
+            counts = class_counts(self.partition, self.labels, len(self.classes))
+            print_table(self.console, split_table(self.partition, counts, self.classes))
+            draw_split(self.partition, counts, self.classes, self.path)
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """Return what a run reached, and what the clients that took part have cost: in all, and the median and largest."""
+    clients = list(summary["parties"].values())
+    table = numbers_table(
+        f"test accuracy {summary['test_accuracy']:.2%} after {summary['rounds']} rounds, "
+        f"{summary['wall_time_s']:.0f} s",
+        ("", "all clients", "median client", "largest"),
+        f"simulated time {summary['simulated_time_s']:.1f} s; {len(clients)} clients took part",
     )
-    return Built(trainer, [show_split])
+    quantities = {
+        "samples": ("samples", ""),
+        "sent up": ("uplink_bytes", "B"),
+        "sent down": ("downlink_bytes", "B"),
+        "MACs": ("train_macs", ""),
+        "time": ("train_time_s", "s"),
+    }
+    for heading, (key, unit) in quantities.items():
+        values = sorted(client[key] for client in clients) or [0]
+        shown = (sum(values), values[len(values) // 2], values[-1])
+        table.add_row(heading, *(f"{amount(value)}{unit}" for value in shown))
+    return table
 
 
 def _check_workers(config: ExperimentConfig, workers: int) -> None:

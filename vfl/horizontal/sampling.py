@@ -11,16 +11,10 @@ def sample_by_groups(
 ) -> list[int]:
     """Return ``count`` of the candidates, ascending, each with a chance in proportion to its group's weight.
 
-    The N clients form equal consecutive groups. Unlike draws one after another without replacement, systematic
-    sampling (Madow 1949) gives exactly these chances, so that FLARE's 0.05, 0.15, 0.2 and 0.6 for quarters of 40
-    clients, 10 of them per round, are met. A chance that would come above 1 is 1, and the others share what is left.
-
-    Args:
-        candidates: clients that may be chosen, int64.
-        group_weights: of each group, above 0.
-        clients: N.
-        count: of them to choose; all candidates where there are no more.
-        draw: where randomness comes from.
+    All ``clients`` form equal consecutive groups, each with a weight above 0. Unlike draws one after another without
+    replacement, systematic sampling (Madow 1949) gives exactly these chances, so that FLARE's 0.05, 0.15, 0.2 and 0.6
+    for quarters of 40 clients, 10 of them per round, are met. A chance that would come above 1 is 1, and the others
+    share what is left.
     """
     if count >= len(candidates):
         return [int(client) for client in candidates.sort().values]

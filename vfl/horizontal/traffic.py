@@ -18,11 +18,6 @@ def frame_bytes(entries: int) -> int:
     return PART_BYTES + dense_frame_size((entries,))
 
 
-def settings_bytes(settings: Mapping[str, float]) -> int:
-    """Return the bytes of a message's envelope with these settings or numbers in it."""
-    return ENVELOPE_BYTES + control(settings).size
-
-
 def book_message(
     costs: PartyCosts, direction: Direction, entries: Mapping[str, int], settings: Mapping[str, float]
 ) -> None:
@@ -30,7 +25,7 @@ def book_message(
     for name, count in entries.items():
         size = frame_bytes(count)
         costs.book_bytes(direction, name, size, size)
-    size = settings_bytes(settings)
+    size = ENVELOPE_BYTES + control(settings).size
     costs.book_bytes(direction, "control", size, size)
 
 

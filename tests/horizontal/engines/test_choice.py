@@ -6,13 +6,14 @@ from shorthand import build_classifier
 from torch import nn
 
 from vfl.config import ConfigError, parse_config
+from vfl.horizontal.build import build_engine
 from vfl.horizontal.engines.batched import BatchedEngine
-from vfl.horizontal.engines.choice import build_engine
 from vfl.horizontal.engines.distributed import share_out
 from vfl.horizontal.engines.sequential import SequentialEngine
 from vfl.horizontal.engines.stacked import stack_model
 from vfl.horizontal.flat import FlatModel
 from vfl.runtime import Runtime
+from vfl.workers import Alone
 
 
 class Tied(nn.Module):
@@ -37,7 +38,7 @@ def build(kind: str, engine: str, precision: str = "float32"):
     features, labels = torch.zeros(4, *shape), torch.zeros(4, dtype=torch.int64)
     runtime = Runtime(torch.device("cpu"), torch.bfloat16 if precision == "bfloat16" else None)
     model = FlatModel(build_classifier(kind, input_shape=shape, classes=5))
-    return build_engine(config, model, features, labels, runtime, lambda done, total: None, None)
+    return build_engine(config, model, features, labels, runtime, Alone(), lambda done, total: None)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ def test_batched_on_what_it_cannot_stack_is_one_line(kind, precision, named):
         (nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), "dropout"),
         (nn.Sequential(nn.LSTM(3, 3)), "LSTM"),
         (Tied(), "share a parameter"),
+        (nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3)), "frozen"),
         (nn.Sequential(nn.BatchNorm1d(3, momentum=None)), "momentum=None"),
         (Owner(nn.Dropout(0.5)), "Dropout within"),
         (Owner(nn.BatchNorm1d(3)), "buffers"),

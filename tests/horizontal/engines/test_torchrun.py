@@ -294,18 +294,18 @@ def run(order: dict[str, Any], rank: int) -> None:
 def strike(passing: int, action: str) -> None:
     """Let something happen to this worker, a signal when it is about to train its ``passing``-th client."""
     import vfl.experiments.run
-    import vfl.horizontal.build
+    import vfl.horizontal.mode
     from vfl.horizontal.engines.sequential import SequentialEngine
 
     if action == "other data":
-        load = vfl.horizontal.build.load_data
+        load = vfl.horizontal.mode.prepare_whole
 
-        def load_other(config: Any) -> Any:
-            data = load(config)
+        def load_other(source: Any) -> Any:
+            data = load(source)
             data.train.features[0, 0, 0, 0] += 1
             return data
 
-        vfl.horizontal.build.load_data = load_other
+        vfl.horizontal.mode.prepare_whole = load_other  # pyright: ignore[reportPrivateImportUsage]
         return
     if action == "no checkpoint":
         vfl.experiments.run.ReadOnlyStore.load_latest = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]

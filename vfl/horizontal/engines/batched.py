@@ -80,13 +80,9 @@ class BatchedEngine(LocalEngine):
         full_gradients |= self._full_gradients(ended)
         losses, squared_norms = _by_client(losses_SK, counts), _by_client(squared_norms_SK, counts)
         return [
-            LocalResult(
-                task.client,
+            task.result(
                 deltas[place],
                 statistics[place],
-                task.learning_rate,
-                len(counts[place]),
-                sum(counts[place]),
                 losses[place].mean(),
                 full_gradients.get(place),
                 squared_norms[place] if task.gradient_norms else None,
@@ -114,7 +110,7 @@ class BatchedEngine(LocalEngine):
         outputs = self.module(self.features[rows_KB].flatten(0, 1))
         losses_K = self.losses(outputs, self.labels[rows_KB], counts)
         # Clients are independent: the gradient of the sum is every client's own.
-        gradients = torch.autograd.grad(losses_K.sum(), self.stack.weights)
+        gradients = torch.autograd.grad(losses_K.sum(), self.stack.weights, materialize_grads=True)
         for place, gradient in zip(self.stack.gradients, gradients, strict=True):
             place.copy_(gradient)  # nothing to do where it was computed there
         return losses_K.detach()

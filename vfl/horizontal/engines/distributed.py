@@ -30,7 +30,8 @@ class DistributedEngine:
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train this worker's share and return the results of all. Raises PeerLost."""
-        own = share_out([_work(task) for task in tasks], self.workers.size)[self.workers.rank]
+        work = [task.samples + (len(task.rows_N) if task.full_gradient else 0) for task in tasks]
+        own = share_out(work, self.workers.size)[self.workers.rank]
         table = _Table(tasks, self.model)
         results = self.inner.train([tasks[place] for place in own])
         for place, result in zip(own, results, strict=True):
@@ -48,11 +49,6 @@ def share_out(work: Sequence[int], workers: int) -> list[list[int]]:
         shares[least].append(place)
         loads[least] += work[place]
     return shares
-
-
-def _work(task: LocalTask) -> int:
-    """Return the samples that go forward and backward."""
-    return sum(len(rows_B) for rows_B in task.batches) + (len(task.rows_N) if task.full_gradient else 0)
 
 
 def _fingerprint(tasks: Sequence[LocalTask]) -> list[int]:
@@ -93,18 +89,9 @@ class _Table:
     def read(self, place: int, task: LocalTask) -> LocalResult:
         """Return the result of a task, as its worker wrote it."""
         row = {name: values.clone() for name, values in self._row(place).items()}  # no result keeps the others alive
-        steps = len(task.batches)
-        return LocalResult(
-            task.client,
-            row["delta"],
-            row["statistics"],
-            task.learning_rate,
-            steps,
-            sum(len(rows_B) for rows_B in task.batches),
-            row["loss"][0],
-            row["full_gradient"] if task.full_gradient else None,
-            row["squared_norms"][:steps] if task.gradient_norms else None,
-        )
+        full_gradient_P = row["full_gradient"] if task.full_gradient else None
+        norms_S = row["squared_norms"][: len(task.batches)] if task.gradient_norms else None
+        return task.result(row["delta"], row["statistics"], row["loss"][0], full_gradient_P, norms_S)
 
     def _row(self, place: int) -> dict[str, Tensor]:
         parts = torch.split(self.values.view(self.clients, -1)[place], list(self.columns.values()))

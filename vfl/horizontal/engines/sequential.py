@@ -79,17 +79,8 @@ class SequentialEngine(LocalEngine):
         delta_P, statistics_Q = self.model.weights_P - task.start_P, self.model.statistics_Q.clone()
         if task.full_gradient == "end":
             full_gradient_P = self._full_gradient(task, self.model.weights_P.clone())
-        return LocalResult(
-            task.client,
-            delta_P,
-            statistics_Q,
-            task.learning_rate,
-            len(task.batches),
-            sum(len(rows_B) for rows_B in task.batches),
-            torch.stack(losses).mean(),
-            full_gradient_P,
-            torch.stack(squared_norms) if task.gradient_norms else None,
-        )
+        norms_S = torch.stack(squared_norms) if task.gradient_norms else None
+        return task.result(delta_P, statistics_Q, torch.stack(losses).mean(), full_gradient_P, norms_S)
 
     def _gradient(self, rows_B: Tensor) -> Tensor:
         """Leave the gradient of the batch's loss in the parameters and return the loss."""
@@ -113,5 +104,6 @@ class SequentialEngine(LocalEngine):
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None, "every parameter takes part in the loss"
+    if parameter.grad is None:  # it takes no part in the loss
+        parameter.grad = torch.zeros_like(parameter)
     return parameter.grad

@@ -67,7 +67,9 @@ class _Layout:
         return None if parameter is None else self.place(parameter)
 
     def place(self, parameter: Tensor) -> int:
-        """Return a parameter's place. Raises ConfigError where two layers share it."""
+        """Return a parameter's place. Raises ConfigError where two layers share it, or it is frozen."""
+        if id(parameter) not in self.parameters:
+            raise _refusal("a parameter is frozen")
         if id(parameter) in self.taken:
             raise _refusal("two layers share a parameter")
         self.taken.add(id(parameter))
@@ -220,7 +222,7 @@ class _BatchNormalization(_Layer):
         outputs: list[Tensor] = []
         for client, count in enumerate(self.stack.counts):
             normalised = self._normalise(samples_KB[client, :count], slice(client, client + 1))
-            outputs.append(F.pad(normalised, _behind(samples, size - count)))
+            outputs.append(F.pad(normalised, [0, 0] * (samples.dim() - 1) + [0, size - count]))  # last dimension first
         return torch.cat(outputs)
 
     def _normalise(self, samples: Tensor, clients: slice) -> Tensor:
@@ -271,8 +273,3 @@ def _channels_as_clients(samples: Tensor, clients: int) -> Tensor:
     """[B, K * C, ...] -> [K * B, C, ...]."""
     by_client = samples.reshape(len(samples), clients, -1, *samples.shape[2:])
     return by_client.transpose(0, 1).flatten(0, 1)
-
-
-def _behind(samples: Tensor, count: int) -> list[int]:
-    """Return the padding of so many samples behind the last, in the order of ``F.pad``: last dimension first."""
-    return [0, 0] * (samples.dim() - 1) + [0, count]

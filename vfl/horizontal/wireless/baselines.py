@@ -31,7 +31,7 @@ def device_maximization(cell: Cell) -> Schedule:
         seconds_K = cell.compute_s_K + transmission_seconds(cell, cell.bandwidth_hz / (len(chosen) + 1))
         idle_s_K = seconds_K.copy()
         idle_s_K[chosen] = np.inf
-        best = int(idle_s_K.argmin())  # who is done first lengthens the round least
+        best = int(idle_s_K.argmin())  # the first to finish lengthens the round least
         if seconds_K[[*chosen, best]].max() > cell.deadline_s:
             break
         chosen.append(best)

@@ -14,11 +14,7 @@ def greedy(cell: Cell, gamma: float) -> Schedule:
     """Select devices as long as the objective falls and the deadline holds; an empty schedule where no device meets it.
 
     The first is the device of most steps that can meet the deadline alone (choice: of equals the one that would be
-    done first). Then, of the devices that lower the objective, always the one that makes the shortest round.
-
-    Args:
-        cell: the round.
-        gamma: eta_g / L.
+    done first). Then, of those that lower the objective (gamma = eta_g / L), always the one of the shortest round.
     """
     needs_K = needed_bands(cell, cell.deadline_s)
     reachable = np.flatnonzero(needs_K <= cell.bandwidth_hz)

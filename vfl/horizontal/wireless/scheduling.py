@@ -45,24 +45,15 @@ def build_policy(horizontal: HorizontalConfig, lipschitz: float) -> Policy:
 
 
 class Scheduler:
-    """Selects clients by a policy over a network.
-
-    Args:
-        horizontal: the settings; ``wireless`` holds the cell and the policy.
-        lipschitz: L of gamma = eta_g / L.
-        batch_size: samples per local step.
-        seed: of the experiment.
-        upload_bits: of a client, where ``wireless.update_bits`` is null.
-    """
+    """Selects clients by a policy over a network; L of gamma = eta_g / L; ``upload_bits`` unless the settings say."""
 
     def __init__(
         self, horizontal: HorizontalConfig, lipschitz: float, batch_size: int, seed: int, upload_bits: float
     ) -> None:
         self.horizontal = horizontal
         self.seed = seed
-        settings = horizontal.wireless
-        bits = settings.update_bits or upload_bits
-        self.network = Network(settings, horizontal.clients, batch_size, bits, seed)
+        bits = horizontal.wireless.update_bits or upload_bits
+        self.network = Network(horizontal.wireless, horizontal.clients, batch_size, bits, seed)
         self.policy = build_policy(horizontal, lipschitz)
         self.warned = False
 

@@ -24,6 +24,7 @@ from vfl.random import generator, seeded
 from vfl.runtime import start_runtime
 from vfl.studies.benchmarks.memory import Memory, compare_memory, peak_bytes
 from vfl.studies.benchmarks.paired import Options, Result, interleave, required_ratio
+from vfl.workers import Alone
 
 WARM_UP = 1
 SHAPE = (1, 28, 28)
@@ -108,7 +109,7 @@ def build_trainer(case: Case, rows: tuple[Tensor, ...], samples: int, threads: i
         Samples(ids, features, labels), Samples(ids[:1], features[:1], labels[:1]), tuple(map(str, range(CLASSES)))
     )
     names = tuple(f"client_{number + 1}" for number in range(len(rows)))
-    trainer = assemble(config, data, SamplePartition(names, rows), start_runtime(config), Path())
+    trainer = assemble(config, data, SamplePartition(names, rows), start_runtime(config), Path(), Alone())
     assert isinstance(trainer, SynchronousTrainer)
     return trainer
 
