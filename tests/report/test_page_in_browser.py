@@ -24,7 +24,7 @@ def test_the_page_fits(browse: Browse, kind: str, width: int, request: pytest.Fi
     assert min(seen["lines"]) > 5
     assert seen["overlaps"] == []
     assert seen["outside"] == []
-    assert seen["smallest"] >= 8
+    assert seen["smallest"] >= 7, "exponents; other letters are larger"
 
 
 def test_the_check_sees_an_overlap_and_a_page_too_wide(browse: Browse, one_run: Path, tmp_path: Path):

@@ -161,6 +161,15 @@ def test_a_folder_without_runs_is_one_line(say: Callable[..., tuple[int, str]], 
         assert not (folder / "report").exists()
 
 
+def test_a_run_alone_is_compared_with_nothing(one_run: Path, horizontal_run: Path):
+    vertical, horizontal = (settings_table(load_subject(run)) for run in (one_run, horizontal_run))
+    assert [name for name in vertical.headings if name not in horizontal.headings] == ["saved (%)"] * 2
+    assert "without lightweighting" in vertical.caption
+    assert not {"change (points)", "on the front of"} & {*vertical.headings}
+    assert "its change" not in vertical.caption
+    assert "without lightweighting" not in horizontal.caption
+
+
 def test_the_page_alone_is_written_where_the_name_says_html(say: Callable[..., tuple[int, str]], one_run: Path):
     page = one_run.with_name("page.html")
     assert say(one_run, "--out", page) == (0, "")

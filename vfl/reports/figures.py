@@ -128,7 +128,8 @@ def _curves(
     left_out = f" Only the first {MOST_CURVES} of {len(shown)} are drawn." if len(shown) > MOST_CURVES else ""
     seeds = max(len(variant.runs) for variant in variants)
     band = f" Mean and range of {seeds} seeds." if seeds > 1 else ""
-    _legend(figure, axes)
+    if len(shown) > 1:
+        _legend(figure, axes)
     hover = {f"curve_{position}": variant.label for position, (variant, _) in enumerate(shown[:MOST_CURVES])}
     return Drawing(name, title, (caption + band + left_out).strip(), figure, hover)
 
@@ -213,8 +214,8 @@ def _spent(subject: Subject) -> list[Drawing]:
         axes.xaxis.set_major_locator(MaxNLocator(5))
         for position, variant in enumerate(subject.variants):
             across, scores = _mean_curve(variant, spent)
-            style = curve_style(position if several else 2, len(across))
-            axes.plot(across, scores, label=variant.label, gid=f"curve_{position}", **style)
+            curve = f"curve_{position}"
+            axes.plot(across, scores, label=variant.label, gid=curve, **curve_style(position, len(across)))
         if several:
             _legend(figure, axes)
         hover = {f"curve_{position}": variant.label for position, variant in enumerate(subject.variants)}

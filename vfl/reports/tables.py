@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from vfl.amounts import amount
@@ -60,7 +61,7 @@ def _subsets_table(subject: Subject) -> list[TableData]:
 def settings_table(subject: Subject) -> TableData:
     """Return what every setting reached and cost, best score first."""
     on_bytes, on_macs = (pareto_front(subject.variants, cost) for cost in (sent_bytes, train_macs))
-    reference = subject.reference
+    reference, several = subject.reference, len(subject.variants) > 1
     rows: list[tuple[str, ...]] = []
     for variant in sorted(subject.variants, key=merit, reverse=True):
         scores = [drawn(subject.metric, run.score) for run in variant.runs]
@@ -76,17 +77,21 @@ def settings_table(subject: Subject) -> TableData:
                 _percent(variant, lambda run: run.bytes_saved),
                 amount(train_macs(variant)).strip(),
                 _percent(variant, lambda run: run.macs_saved),
-                ", ".join(marks) if len(subject.variants) > 1 else "",
+                ", ".join(marks) if several else "",
             )
         )
+    change = f"; its change is against {reference.label}" if several else ""
+    saved = "; saved is against the same steps without lightweighting"
     caption = (
-        f"The {title(subject.metric)} is that of the test split at the end, mean over the seeds (lowest to highest); "
-        f"its change is against {reference.label}. Bytes are all that training exchanged, both ways; MACs the "
-        "multiply-accumulates of training the parties' models; saved is against the same steps without lightweighting."
+        f"The {title(subject.metric)} is that of the test split at the end, mean over the seeds (lowest to highest)"
+        f"{change}. Bytes are all that training exchanged, both ways; MACs the multiply-accumulates of training the "
+        f"models{'' if all(run.simulated for run in subject.runs) else saved}."
     )
     scores = ("setting", "seeds", axis(subject.metric), f"change ({_unit(subject)})")
     headings = (*scores, "bytes", "saved (%)", "MACs", "saved (%)", "on the front of")
-    return TableData("Settings", caption, headings, rows)
+    filled = [any(column) for column in zip(*rows, strict=True)]
+    kept = [tuple(compress(row, filled)) for row in (headings, *rows)]
+    return TableData("Settings", caption, kept[0], kept[1:])
 
 
 def time_table(subject: Subject) -> TableData:
@@ -244,7 +249,7 @@ def _saved(variant: Variant) -> str:
 
 def _percent(variant: Variant, quantity: Callable[[RunResult], float]) -> str:
     value = variant.mean(quantity)
-    return "" if value is None else f"{100 * value:.1f}"
+    return "" if value is None or variant.runs[0].simulated else f"{100 * value:.1f}"
 
 
 def _number(value: float | None) -> str:
