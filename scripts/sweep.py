@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     folder = arguments.out or Path("runs") / sweep.name
     with open_executor(arguments, sweep.resources) as executor:
         if arguments.dry_run:
-            for line in foresee(sweep, folder, executor):
+            for line in foresee(sweep, folder, executor, shard):
                 console.print(line)
             return DONE
         keep = arguments.keep_checkpoints

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vfl.config import ConfigError, dump_config
 from vfl.experiments.pool import LocalProcesses
-from vfl.experiments.sweep import foresee
+from vfl.experiments.sweep import Shard, foresee
 from vfl.experiments.sweep_plan import Sweep, folder_name, load_sweep
 
 BASE = {"name": "base", "training": {"rounds": 7}, "lightweighting": {"beta": 0.1}}
@@ -116,6 +116,10 @@ def test_a_dry_run_tells_what_is_left_and_for_how_long(write, tmp_path: Path):
     lines = foresee(sweep, out, LocalProcesses(2))
     assert lines[:2] == ["seed0: finished", "seed1: to be trained"]
     assert lines[-1] == "1 of 3 runs finished, 90 s each; about 1.5 minutes are left"
+    assert foresee(sweep, out, LocalProcesses(2), Shard(2, 2)) == [
+        "seed1: to be trained",
+        "1 runs, none finished: how long one takes is known after the first",
+    ]
 
 
 numbers = st.one_of(st.integers(-9, 9), st.floats(-1, 1), st.floats(1e-9, 1e30))

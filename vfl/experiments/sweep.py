@@ -154,20 +154,21 @@ def train_sweep(
     return state
 
 
-def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor) -> list[str]:
-    """Return what a call would do, training nothing: the runs with their state, and the minutes that are left.
+def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor, shard: Shard = WHOLE) -> list[str]:
+    """Return what a call would do, training nothing: its shard's runs with their state, and the minutes that are left.
 
     Minutes are those of the finished runs, on average. Raises ConfigError as ``train_sweep``.
     """
-    state = SweepState(folder, keep_checkpoints=True)
+    state = SweepState(folder, keep_checkpoints=True, shard=shard)
     state.add(sweep.runs(_fixed(sweep, folder, executor, Console(quiet=True))["threads"]))
-    lines = [f"{run.folder}: {'finished' if run.folder in state.summaries else 'to be trained'}" for run in state.runs]
-    done, every = len(state.summaries), len(state.runs)
+    finished = {run.folder: run.folder in state.summaries for run in state.own}
+    lines = [f"{name}: {'finished' if done else 'to be trained'}" for name, done in finished.items()]
+    done, every = sum(finished.values()), len(finished)
     if sweep.search is not None:
         return [f"a search of at most {Search(sweep.search).most_runs} runs; it chooses them as it goes"]
     if not done:
         return [*lines, f"{every} runs, none finished: how long one takes is known after the first"]
-    seconds = sum(summary["wall_time_s"] for summary in state.summaries.values()) / done
+    seconds = sum(state.summaries[name]["wall_time_s"] for name, done in finished.items() if done) / done
     minutes = seconds * (every - done) / min(executor.places(state.runs[0]), max(1, every - done)) / 60
     return [*lines, f"{done} of {every} runs finished, {seconds:.0f} s each; about {minutes:.1f} minutes are left"]
 
