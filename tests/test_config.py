@@ -120,7 +120,7 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
         ("lightweighting.beta={2: 1.5}", "1.5 is outside [0, 1)"),
         ("lightweighting.alpha.party_1=2", "2.0 is outside [0, 1)"),
         ("lightweighting.alpha={1: 0.1, 2: 0.2, 1: 0.3}", "is not a YAML value ('1' is given twice, line 1)"),
-        ("lightweighting.alpha={0:", "; put the setting in quotes: 'lightweighting.alpha={0: 0.2}'"),
+        ("lightweighting.alpha={0:", "; put the setting in quotes: 'lightweighting.alpha={...}'"),
         ("data.test_share=0", "must be greater than 0 (got 0)"),
         ("network.consent.run=1234567890123456", "quotes (got 1234567890123456)"),
         ("lightweighting.alpha={}", "is an empty mapping; give a number or {round: value}"),

@@ -149,10 +149,10 @@ def test_fixed_ratios_ask_no_party_for_prices(build):
     ("settings", "told"),
     [
         ({"controller": "deadlin"}, "unknown controller 'deadlin'; did you mean 'deadline'?"),
-        ({"controller": "deadline"}, "lightweighting: seconds_per_exchange is missing"),
+        ({"controller": "deadline"}, "lightweighting.seconds_per_exchange: controller deadline needs"),
         (deadline(seconds_per_exchange=0), "lightweighting.seconds_per_exchange"),
         (deadline(seconds_per_exchange="soon"), "lightweighting.seconds_per_exchange"),
-        ({"controller": "budget"}, "budget must have one of seconds, bytes and macs (it has none)"),
+        ({"controller": "budget"}, "lightweighting.budget: needs one of seconds, bytes and macs (it has none)"),
         ({"controller": "budget", "budget": {"bytes": 5, "macs": 5}}, "(it has bytes and macs)"),
         ({"controller": "budget", "budget": {"seconds": -1}}, "lightweighting.budget.seconds"),
         (

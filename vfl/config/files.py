@@ -184,7 +184,7 @@ def _parse_value(key: str, text: str) -> object:
         raise ConfigError(f"{key}: is nested too deeply to be a value") from None
     except (yaml.YAMLError, ValueError) as error:
         cut = text[0] in "{[" and text[-1] not in "}]"  # by a shell, at the first space
-        fix = f"; put the setting in quotes: '{key}={{0: 0.2}}'" if cut else ""
+        fix = f"; put the setting in quotes: '{key}={{...}}'" if cut else ""
         raise ConfigError(f"{key}: {text!r} is not a YAML value ({_why(error)}){fix}") from None
 
 
@@ -257,7 +257,7 @@ def _one_line(error: dict[str, Any]) -> str:
     if error["type"] == "value_error" and re.match(r"\w+: ", message):
         return f"{field}.{message}"  # a section that names its key itself
     named = isinstance(error["input"], str) and repr(error["input"]) in message
-    complete = error["type"] == "value_error" and ("(" in message or named)
+    complete = error["type"] == "value_error" and ("(" in message or named or bool(_known_keys(location)))
     got = "" if complete else f" (got {error['input']!r})"
     near = ""
     if error["type"] == "literal_error":

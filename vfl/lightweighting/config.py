@@ -63,12 +63,10 @@ class LightweightingConfig(Section):
     @model_validator(mode="after")
     def _goal(self) -> Self:
         if self.controller == "deadline" and self.seconds_per_exchange is None:
-            raise ValueError("seconds_per_exchange is missing: controller deadline needs a number above 0, or auto")
+            raise ValueError("seconds_per_exchange: controller deadline needs a number above 0, or auto")
         given = [name for name in BudgetConfig.model_fields if getattr(self.budget, name) is not None]
         if self.controller == "budget" and len(given) != 1:
-            raise ValueError(
-                f"budget must have one of seconds, bytes and macs (it has {' and '.join(given) or 'none'})"
-            )
+            raise ValueError(f"budget: needs one of seconds, bytes and macs (it has {' and '.join(given) or 'none'})")
         return self
 
     @property
