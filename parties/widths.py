@@ -64,7 +64,7 @@ def draw_widths(title: str, parties: Mapping[str, Description]) -> "np.ndarray[A
     for axes in every[len(parties) :]:
         axes.remove()
     for axes, (name, party) in zip(every, parties.items(), strict=False):
-        layer_names = list(party.widths)
+        layer_names = sorted(party.widths, key=by_number)
         axes.barh(layer_names, [party.original_widths[layer] for layer in layer_names], color=FULL, label="as built")
         bars = axes.barh(layer_names, [party.widths[layer] for layer in layer_names], color=KEPT, label="left")
         axes.bar_label(bars, fontsize=7, padding=2)
@@ -76,3 +76,8 @@ def draw_widths(title: str, parties: Mapping[str, Description]) -> "np.ndarray[A
     figure.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())
+
+
+def by_number(layer: str) -> list[str]:
+    """Order layers as their numbers do, features.3 before features.10: on the wire their names are sorted as text."""
+    return [part.zfill(6) if part.isdigit() else part for part in layer.split(".")]

@@ -229,9 +229,9 @@ def test_progress_is_a_bar_on_a_terminal_above_which_the_rounds_stay(tmp_path: P
     text = file.getvalue()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert text.startswith(HIDE)
-    assert re.search("round 1 of 2 ━+ ", plain), "also after the first round's line"
-    assert "round 0 of 2" in plain
-    assert "2 of 2" not in plain
+    assert re.search(r"round 1 \(2/2\) ━+ ", plain), "also after the first round's line"
+    assert "round 0 (1/2) ━" in plain
+    assert "(3/2)" not in plain
     assert "round 1 (2/2)  loss 0.5000  test accuracy 2.00%" in plain
     assert text.rfind(SHOW) > text.rfind(HIDE)  # the cursor is back
 

@@ -11,7 +11,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.summary.writer import event_file_writer
 
 from parties.mode import VERTICAL
-from parties.widths import ShowWidths, draw_widths
+from parties.widths import ShowWidths, by_number, draw_widths
 from vfl.checkpoint import CheckpointStore
 from vfl.config import dotted_settings, parse_config
 from vfl.horizontal.mode import HORIZONTAL
@@ -160,6 +160,11 @@ def test_the_layouts_of_different_runs_have_equal_charts():
     vertical = layout({"accuracy/test": 0.5, "loss/train": 1.0, "savings/compute": 0.5}, VERTICAL.front_page)
     for title, charts in horizontal.items():
         assert charts.items() <= vertical[title].items()
+
+
+def test_the_layers_of_the_picture_are_in_the_networks_order():
+    layers = [f"features.{number}" for number in (0, 3, 7, 10, 40)]
+    assert sorted(sorted(layers), key=by_number) == layers
 
 
 def test_the_picture_grows_with_the_layers_and_the_parties():

@@ -102,7 +102,8 @@ class ShowProgress(Viewer):
         self.bar.stop()
 
     def _label_round(self, loop: Watched) -> None:
-        self.bar.update(self.task, label=f"{min(loop.next_round, loop.rounds - 1)} of {loop.rounds}")
+        now = min(loop.next_round, loop.rounds - 1)
+        self.bar.update(self.task, label=f"{now} ({now + 1}/{loop.rounds})")
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
