@@ -23,8 +23,8 @@ HEADINGS = (
     "MACs",
 )
 READING = (
-    "Mean ± standard deviation over the seeds. matched: points of the last tenth over FedAvg at the server rate that "
-    "makes its steps as long. There and in the orderings: mean of the paired differences ± half of its 95 % interval "
+    "Mean ± standard deviation over the seeds. matched: points of the last tenth over its control, FedAvg at a larger "
+    "server rate. There and in the orderings: mean of the paired differences ± half of its 95 % interval "
     "(Student's t). Targets are nine tenths of the median best accuracy.\n"
 )
 

@@ -29,7 +29,7 @@ class Study(Section):
     source: str = ""
     """Where the setting and the orderings are published."""
     matched: dict[str, str] = Field(default={})
-    """Control of a method: FedAvg with a server rate that makes its steps as long as the method's."""
+    """Control of a method: FedAvg with a larger server rate, that makes its steps as long where that can be had."""
 
     def run(self, name: str, method: str, seed: int, further: Settings) -> StudyRun:
         """Return a training of the study ``name``; ``further`` settings come last. Raises ConfigError."""
