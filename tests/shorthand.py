@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from models.features import ClassifierSpec, Features, ModelSpec
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from parties.local import LocalLink
 from vfl.components import CLASSIFIERS, SOURCES
+from vfl.data.config import DataConfig
 from vfl.data.samples import Dataset, Samples
+from vfl.data.source import Source
 from vfl.data.sources.images import Standardisation
-from vfl.data.sources.pooled import draw_samples
 from vfl.vertical import feature_models
 
 IMAGE_CLASSIFIERS = [kind for kind in CLASSIFIERS.built_in if kind != "char_lstm"]
@@ -27,9 +28,10 @@ def load_dataset(
     seed: int,
     image_size: int | None = None,
 ) -> Dataset:
-    pools = cast(Any, SOURCES.load(kind)).keywords["pools"]
-    drawn = {"train_samples": train_samples, "test_samples": test_samples}
-    return draw_samples(pools, root, **drawn, seed=seed, image_size=image_size)
+    dataset = {"kind": kind, "root": root, "image_size": image_size}
+    data = DataConfig.model_validate({"dataset": dataset, "train_samples": train_samples, "test_samples": test_samples})
+    source: Source = SOURCES.make(kind, data, seed)
+    return source.load()
 
 
 def standardise(train: Samples, test: Samples) -> tuple[Samples, Samples]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from types import UnionType
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
@@ -57,7 +58,7 @@ class Section(BaseModel):
     @classmethod
     def known_keys(cls) -> list[str]:
         """Return the names of its settings."""
-        return list(cls.model_fields)
+        return [field.alias or name for name, field in cls.model_fields.items()]
 
     @classmethod
     def type_of(cls, key: str) -> object:
@@ -71,8 +72,9 @@ class Section(BaseModel):
 
 
 def section_of(kind: object) -> type[Section] | None:
-    """Return the section that an annotation names, None for any other type."""
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+    """Return the section that an annotation names, perhaps beside null; None for any other type."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    return next((each for each in kinds if isinstance(each, type) and issubclass(each, Section)), None)
 
 
 def section_of_values(kind: object) -> type[Section] | None:

@@ -187,8 +187,8 @@ def good_labels() -> dict[str, torch.Tensor]:
 
 LABELS = {"holds": "labels", "classes": '["a", "b"]'}
 BAD_LABELS = {
-    "no class": (good_labels() | {"test.labels": torch.tensor([2])}, LABELS, "labels are 0 to 1"),
-    "negative": (good_labels() | {"train.labels": torch.tensor([-1, 0])}, LABELS, "labels are 0 to 1"),
+    "no class": (good_labels() | {"test.labels": torch.tensor([2])}, LABELS, "labels must be 0 to 1"),
+    "negative": (good_labels() | {"train.labels": torch.tensor([-1, 0])}, LABELS, "labels must be 0 to 1"),
     "as bytes": (good_labels() | {"train.labels": torch.ones(2, dtype=torch.uint8)}, LABELS, "expected int64 [2]"),
     "too many": (good_labels() | {"train.labels": torch.zeros(3, dtype=torch.int64)}, LABELS, "expected int64 [2]"),
     "in both": (good_labels() | {"test.ids": torch.tensor([2])}, LABELS, "both training and test"),

@@ -36,7 +36,7 @@ def test_everybody_reads_its_part(tmp_path: Path, labels: torch.Tensor | None):
         read = load_samples(path, name, BLOCK, check_images)
         assert torch.equal(read.ids, IDS)
         assert torch.equal(read.features, part.features)
-    ids, known = load_sample_labels(paths[-1], classes=3)
+    ids, known = load_sample_labels(paths[-1], "abc")
     assert torch.equal(ids, IDS)
     if labels is None or known is None:
         assert (labels, known) == (None, None)
@@ -83,4 +83,11 @@ def test_a_partys_file_that_does_not_fit(tmp_path: Path, holds, party, tensors, 
 def test_the_servers_file_that_does_not_fit(tmp_path: Path, holds, tensors, expected: str):
     write_tensors(tmp_path / "file", tensors, {"holds": holds})
     with pytest.raises(ValueError, match=rf"--data: .*file.*{expected}"):
-        load_sample_labels(tmp_path / "file", classes=3)
+        load_sample_labels(tmp_path / "file", "abc")
+
+
+def test_labels_of_a_regression_are_amounts(tmp_path: Path):
+    write_tensors(tmp_path / "file", {"ids": IDS, "labels": torch.tensor([0.5, -3.0, 7.0])}, {"holds": SAMPLE_LABELS})
+    assert load_sample_labels(tmp_path / "file", ())[1] is not None
+    with pytest.raises(ValueError, match="class indices need names of classes, amounts have none"):
+        load_sample_labels(tmp_path / "file", "abc")

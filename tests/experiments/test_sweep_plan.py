@@ -71,7 +71,8 @@ def test_keys_that_end_alike_are_written_whole(write):
         ({"set": {"seed": 1}}, "set: unknown key; did you mean 'settings'?"),
         ({"grid": {"seed": [1]}, "search": {"trials": 2}}, "search chooses the runs itself"),
         ({"grid": {"seed": 3}}, "grid.seed"),
-        ({"search": {"alpha": {"low": 0.6, "high": 0.2}}}, "search.alpha: low 0.6 is above high 0.2"),
+        ({"search": {"alpha": {"low": 0.6, "high": 0.2}}}, "search.alpha.low: 0.6 is above high 0.2"),
+        ({"search": {"trails": 3}}, "search.trails: unknown key; did you mean 'trials'?"),
         ({"base": "nowhere.yaml", "grid": {"seed": [1]}}, "nowhere.yaml: cannot be read"),
     ],
 )

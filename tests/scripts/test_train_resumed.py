@@ -9,7 +9,7 @@ from tiny_training import QUICK, Train, content_of, damage, rows_of, summary_of,
 
 from vfl.checkpoint import CheckpointStore
 from vfl.config import load_config
-from vfl.data.sources import pooled
+from vfl.data.sources.pooled import PooledSource
 
 
 def test_resuming_a_finished_run_changes_nothing(train: Train, copied: Path):
@@ -110,14 +110,14 @@ def test_a_folder_alone_that_cannot_go_on_is_one_line(train: Train, copied: Path
 
 def test_a_resume_with_other_data_is_refused(train: Train, copied: Path, monkeypatch: pytest.MonkeyPatch):
     before = content_of(copied)
-    load = pooled.draw_samples
+    load = PooledSource.load
 
     def load_others(*arguments: Any, **options: Any) -> Any:
         data = load(*arguments, **options)
         data.train.features[5, 0, 3, 3] ^= 1
         return data
 
-    monkeypatch.setattr(pooled, "draw_samples", load_others)
+    monkeypatch.setattr(PooledSource, "load", load_others)
     assert train("--run-dir", copied, "--resume").error == (
         "--resume: party_1's features are not those of the saved run; restore the data or start a new run"
     )
@@ -126,14 +126,14 @@ def test_a_resume_with_other_data_is_refused(train: Train, copied: Path, monkeyp
 
 def test_a_run_that_begins_elsewhere_meanwhile_keeps_its_configuration(train: Train, tmp_path: Path, monkeypatch):
     run_dir = tmp_path / "run"
-    load = pooled.draw_samples
+    load = PooledSource.load
 
     def load_slowly(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(pooled, "draw_samples", load)
+        monkeypatch.setattr(PooledSource, "load", load)
         assert train(*QUICK, "--run-dir", run_dir, "seed=8").code == 0
         return load(*arguments, **options)
 
-    monkeypatch.setattr(pooled, "draw_samples", load_slowly)
+    monkeypatch.setattr(PooledSource, "load", load_slowly)
     ended = train(*QUICK, "--run-dir", run_dir, "seed=9")
     assert ended.error == f"--run-dir: another run has just begun in {run_dir}; name another folder"
     assert load_config(run_dir / "config.yaml").seed == 8

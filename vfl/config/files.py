@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import yaml
 from pydantic import ValidationError
@@ -14,6 +14,8 @@ from vfl.errors import ConfigError, one_line
 from vfl.registry import did_you_mean, nearest
 from vfl.settings import Section, section_of, section_of_values
 from vfl.shipped import find_config
+
+S = TypeVar("S", bound=Section)
 
 FORMS = {
     "device": "cpu, cuda, or one GPU as cuda:0",
@@ -88,10 +90,15 @@ def lay_over(values: Mapping[str, Any], settings: Mapping[str, object]) -> dict[
 
 def parse_config(values: Mapping[str, Any]) -> ExperimentConfig:
     """Check a nested mapping of settings. Raises ConfigError, one line, for anything that is wrong."""
+    return read_section(ExperimentConfig, values)
+
+
+def read_section(section: type[S], values: Mapping[str, Any]) -> S:
+    """Check the settings of a section. Raises ConfigError, one line, for anything that is wrong."""
     try:
-        return ExperimentConfig.model_validate(values)
+        return section.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("; ".join(_one_line(dict(item)) for item in error.errors())) from None
+        raise ConfigError("; ".join(_one_line(section, dict(item)) for item in error.errors())) from None
 
 
 def dump_config(config: ExperimentConfig) -> str:
@@ -240,14 +247,14 @@ def _flatten(values: object, prefix: str = "") -> dict[str, object]:
     return flat
 
 
-def _one_line(error: dict[str, Any]) -> str:
+def _one_line(section: type[Section], error: dict[str, Any]) -> str:
     location: tuple[int | str, ...] = error["loc"]
     unknown = error["type"] == "extra_forbidden"
     field = ".".join(str(part) for part in location if unknown or not KIND.match(str(part)))
     told = PLAINLY.get(error["type"]) or str(error["msg"]).replace("Input should", "must")
     message = " ".join(told.removeprefix("Value error, ").split())
     if unknown:
-        return f"{field}: unknown key{_nearest_key(location)}"
+        return f"{field}: unknown key{_nearest_key(section, location)}"
     if field in FORMS and error["type"] == "string_pattern_mismatch":
         return f"{field}: must be {FORMS[field]} (got {error['input']!r})"
     if error["type"] == "missing":
@@ -265,18 +272,17 @@ def _one_line(error: dict[str, Any]) -> str:
     return f"{field}: {message[0].lower()}{message[1:]}{got}{near}"
 
 
-def _nearest_key(location: Sequence[int | str]) -> str:
+def _nearest_key(section: type[Section], location: Sequence[int | str]) -> str:
     """Return the end of the line about an unknown key: where a key of that name is, or the nearest beside it."""
     name = str(location[-1])
-    inner = {each: section_of(ExperimentConfig.type_of(each)) for each in ExperimentConfig.known_keys()}
-    for section, known in inner.items():
+    inner = {each: section_of(section.type_of(each)) for each in section.known_keys()}
+    for outer, known in inner.items():
         if known and name in known.known_keys():
-            return f"; did you mean '{section}.{name}'?"
-    return nearest(name, _known_keys(location[:-1]))
+            return f"; did you mean '{outer}.{name}'?"
+    return nearest(name, _known_keys(section, location[:-1]))
 
 
-def _known_keys(location: Sequence[int | str]) -> list[str]:
-    section: object = ExperimentConfig
+def _known_keys(section: object, location: Sequence[int | str]) -> list[str]:
     for part in location:
         section = _field_type(section, str(part))
     known = section_of(section)

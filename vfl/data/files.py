@@ -15,7 +15,8 @@ data write such files themselves.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -82,7 +83,7 @@ class SharedLabels:
     train: Labels
 
     def __post_init__(self) -> None:
-        _check_classes(self.classes, self.train)
+        check_classes(self.classes, self.train.values)
 
     def ids_digests(self) -> dict[str, str]:
         """Return the digest of the ids that are here, as `Samples.ids_digest`."""
@@ -97,7 +98,7 @@ class LabelData(SharedLabels):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_classes(self.classes, self.test)
+        check_classes(self.classes, self.test.values)
         _check_apart(self.train.ids, self.test.ids)
 
     def ids_digests(self) -> dict[str, str]:
@@ -131,31 +132,34 @@ def load_party_data(path: Path, party: str, check: Callable[[Samples], None], te
     names = [f"{split}.{name}" for split in ("train", "test") for name in sample_names(tensors)]
     metadata, held = read_tensors("data.file", path, {FEATURES: names})
     check_party("data.file", path, metadata, party)
-    try:
+    with naming("data.file", path):
         train, test = (samples_of(held, f"{split}.", check) for split in ("train", "test"))
         check_shapes("training features", train, "test features", test)
         return PartyData(party, train, test)
-    except ValueError as error:
-        raise ValueError(f"data.file: {path}: {error}") from None
 
 
 def load_label_data(path: Path) -> LabelData:
     """Read the server's file. Raises ValueError, one line, for anything else."""
     metadata, tensors = read_tensors("data.file", path, {LABELS: (*_label_names("train"), *_label_names("test"))})
-    try:
+    with naming("data.file", path):
         train, test = _labels("train", tensors), _labels("test", tensors)
         return LabelData(_classes(metadata), train, test)
-    except ValueError as error:
-        raise ValueError(f"data.file: {path}: {error}") from None
 
 
 def load_shared_labels(path: Path) -> SharedLabels:
     """Read the parties' file of the training labels. Raises ValueError, one line, for anything else."""
     metadata, tensors = read_tensors("data.labels_file", path, {SHARED_LABELS: _label_names("train")})
-    try:
+    with naming("data.labels_file", path):
         return SharedLabels(_classes(metadata), _labels("train", tensors))
+
+
+@contextmanager
+def naming(field: str, path: Path) -> Generator[None]:
+    """Put the field and its file before what a ValueError says."""
+    try:
+        yield
     except ValueError as error:
-        raise ValueError(f"data.labels_file: {path}: {error}") from None
+        raise ValueError(f"{field}: {path}: {error}") from None
 
 
 def sample_names(tensors: int) -> list[str]:
@@ -165,9 +169,8 @@ def sample_names(tensors: int) -> list[str]:
 
 def sample_tensors(samples: Samples, prefix: str = "") -> dict[str, Tensor]:
     """Return ids and features of samples by the names under which they are stored."""
-    names = sample_names(len(samples.inputs))
-    tensors = zip(names, (samples.ids, *samples.inputs, samples.present), strict=True)
-    return {prefix + name: tensor for name, tensor in tensors if tensor is not None}
+    names = [prefix + name for name in sample_names(len(samples.inputs))]
+    return _named(names, (samples.ids, *samples.inputs, samples.present))
 
 
 def samples_of(held: Mapping[str, Tensor], prefix: str, check: Callable[[Samples], None]) -> Samples:
@@ -239,8 +242,11 @@ def _label_names(split: str) -> tuple[str, str, str]:
 
 
 def _label_tensors(split: str, labels: Labels) -> dict[str, Tensor]:
-    tensors = zip(_label_names(split), (labels.ids, labels.values, labels.present), strict=True)
-    return {name: tensor for name, tensor in tensors if tensor is not None}
+    return _named(_label_names(split), (labels.ids, labels.values, labels.present))
+
+
+def _named(names: Sequence[str], tensors: Sequence[Tensor | None]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in zip(names, tensors, strict=True) if tensor is not None}
 
 
 def _labels(split: str, tensors: Mapping[str, Tensor]) -> Labels:
@@ -248,11 +254,12 @@ def _labels(split: str, tensors: Mapping[str, Tensor]) -> Labels:
     return Labels(tensors[ids], tensors[values], tensors.get(present))
 
 
-def _check_classes(classes: Sequence[str], labels: Labels) -> None:
-    if labels.values.is_floating_point() != (not classes):
+def check_classes(classes: Sequence[str], labels: Tensor) -> None:
+    """Refuse labels [N] that are no indices of the classes or, without classes, no amounts. Raises ValueError."""
+    if labels.is_floating_point() == bool(classes):
         raise ValueError("labels: class indices need names of classes, amounts have none")
-    if classes and not bool(((labels.values >= 0) & (labels.values < len(classes))).all()):
-        raise ValueError(f"labels: there are {len(classes)} classes, so labels are 0 to {len(classes) - 1}")
+    if classes and not bool(((labels >= 0) & (labels < len(classes))).all()):
+        raise ValueError(f"labels must be 0 to {len(classes) - 1}, the indices of the classes")
 
 
 def _check_apart(train: Tensor, test: Tensor) -> None:

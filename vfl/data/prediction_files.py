@@ -18,15 +18,16 @@ from torch import Tensor
 from vfl.atomic import write_together
 from vfl.data.files import (
     PRIVATE,
-    Labels,
+    check_classes,
     check_party,
     check_shapes,
+    naming,
     read_tensors,
     sample_names,
     sample_tensors,
     samples_of,
 )
-from vfl.data.samples import Samples, check_ids
+from vfl.data.samples import Samples, check_ids, check_labels
 from vfl.data.source import NewSamples
 from vfl.data.split import LABELS_FILE, party_file
 from vfl.tensor_file import write_tensors
@@ -54,30 +55,24 @@ def load_samples(path: Path, party: str, train: Samples, check: Callable[[Sample
     """
     metadata, tensors = read_tensors("--samples", path, {SAMPLES: sample_names(len(train.inputs))})
     check_party("--samples", path, metadata, party)
-    try:
+    with naming("--samples", path):
         samples = samples_of(tensors, "", check)
         check_shapes("features", samples, "the training's", train)
-    except ValueError as error:
-        raise ValueError(f"--samples: {path}: {error}") from None
     if len(samples) == 0:
         raise ValueError(f"--samples: {path} holds no sample")
     return samples
 
 
-def load_sample_labels(path: Path, classes: int) -> tuple[Tensor, Tensor | None]:
+def load_sample_labels(path: Path, classes: Sequence[str]) -> tuple[Tensor, Tensor | None]:
     """Read what the server holds: ids [N], and labels [N] or None. Raises ValueError, one line, for anything else."""
-    kinds = {SAMPLE_LABELS: ("ids", "labels"), SAMPLE_IDS: ("ids",)}
-    _, tensors = read_tensors("--data", path, kinds)
-    try:
-        check_ids(tensors["ids"])
-        if "labels" not in tensors:
-            return tensors["ids"], None
-        labels = Labels(tensors["ids"], tensors["labels"]).values
-    except ValueError as error:
-        raise ValueError(f"--data: {path}: {error}") from None
-    if not bool(((labels >= 0) & (labels < classes)).all()):
-        raise ValueError(f"--data: {path}: labels must be 0 to {classes - 1}")
-    return tensors["ids"], labels
+    _, tensors = read_tensors("--data", path, {SAMPLE_LABELS: ("ids", "labels"), SAMPLE_IDS: ("ids",)})
+    ids, labels = tensors["ids"], tensors.get("labels")
+    with naming("--data", path):
+        check_ids(ids)
+        if labels is not None:
+            check_labels("labels", labels, len(ids))
+            check_classes(classes, labels)
+    return ids, labels
 
 
 def labels_or_zeros(labels_N: Tensor | None, samples: int) -> Tensor:

@@ -130,6 +130,18 @@ def ids_digest(ids: Tensor) -> str:
     return hashlib.sha256(ids.cpu().numpy().astype("<i8").tobytes()).hexdigest()
 
 
+def draw_rows(field: str, wanted: int | None, available: int, draw: torch.Generator) -> Tensor:
+    """Return `wanted` of the rows 0 .. available - 1 (all for None), ascending int64, none twice.
+
+    A larger draw contains the smaller one. Raises ValueError, naming the field, where there are too few.
+    """
+    if wanted is None:
+        return torch.arange(available)
+    if wanted > available:
+        raise ValueError(f"{field}: {wanted} asked for; choose from 1 to {available}, or leave it out for all")
+    return torch.randperm(available, generator=draw)[:wanted].sort().values
+
+
 @dataclass(frozen=True, eq=False)
 class Owners:
     """Who each of N samples comes from. Names are unique; one without a sample is possible."""

@@ -23,12 +23,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from vfl.config import ConfigError, parse_config
-from vfl.config.files import lay_over, parse_overrides, read_settings, read_yaml
+from vfl.config.files import lay_over, parse_overrides, read_section, read_settings, read_yaml
 from vfl.experiments.executor import Resources, Run
-from vfl.registry import nearest
 from vfl.settings import Fraction, Number, Positive, Section
 from vfl.shipped import find_config
 
@@ -49,7 +48,7 @@ class RatioRange(Section):
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if self.low > self.high:
-            raise ValueError(f"low {self.low:g} is above high {self.high:g}; exchange them")
+            raise ValueError(f"low: {self.low:g} is above high {self.high:g}; exchange them")
         return self
 
 
@@ -157,17 +156,13 @@ def folder_name(settings: Settings, varied: Iterable[str] = ()) -> str:
 
 
 def _parse(path: Path) -> SweepFile:
+    values = read_yaml(path)
+    if "base" not in values:
+        raise ConfigError(f"{path}: base: is missing; if it is one experiment, use lvfl train")
     try:
-        return SweepFile.model_validate(read_yaml(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            known = [each.alias or name for name, each in SweepFile.model_fields.items()]
-            raise ConfigError(f"{path}: {field}: unknown key{nearest(field, known)}") from None
-        if first["type"] == "missing":
-            raise ConfigError(f"{path}: {field}: is missing; if it is one experiment, use lvfl train") from None
-        raise ConfigError(f"{path}: {field}: {first['msg'].removeprefix('Value error, ').lower()}") from None
+        return read_section(SweepFile, values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _points(path: Path, file: SweepFile) -> tuple[Settings, ...]:

@@ -211,7 +211,7 @@ def serve_predictions(
     if rows is not None:
         ids_N, labels_N, keys = rows.whole.ids, None, rows.keys
     elif data is not None:
-        ids_N, labels_N = load_sample_labels(data, len(held.classes))
+        ids_N, labels_N = load_sample_labels(data, held.classes)
         keys = ()
     means = MeanEmbeddings(run_dir, trained)
     if when_absent == "mean":

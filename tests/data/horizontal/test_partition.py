@@ -87,11 +87,11 @@ def test_natural_clients_are_the_owners_with_all_their_samples(
     eligible = [name for index, name in enumerate(owners.names) if of_row.count(index) >= minimum]
     if not eligible:
         with pytest.raises(
-            ValueError, match=r"^horizontal\.clients: all asked for, the data have 0 owners with at least"
+            ValueError, match=r"^horizontal\.clients: 1 asked for, the data have 0 owners with at least"
         ):
-            natural(owners, None, seed, minimum)
+            natural(owners, 1, seed, minimum)
         return
-    names, rows = natural(owners, None, seed, minimum)
+    names, rows = natural(owners, len(eligible), seed, minimum)
     assert list(names) == eligible
     for name, mine in zip(names, rows, strict=True):
         assert mine.tolist() == [row for row, owner in enumerate(of_row) if owners.names[owner] == name]
@@ -115,9 +115,9 @@ def test_an_owner_without_samples_is_refused_by_name_or_left_out():
     with pytest.raises(
         ValueError, match=r"^horizontal\.partition\.min_samples: client 'idle' has no training samples; set"
     ):
-        natural(owners, None, 0)
-    assert natural(owners, None, 0, 1)[0] == ("anne", "bob")
-    assert natural(owners, None, 0, 2)[0] == ("anne",)
+        natural(owners, 2, 0)
+    assert natural(owners, 2, 0, 1)[0] == ("anne", "bob")
+    assert natural(owners, 1, 0, 2)[0] == ("anne",)
 
 
 def test_more_clients_than_owners_are_refused(owners: Owners):

@@ -137,6 +137,7 @@ def test_leaf_needs_a_root_and_files_below_it(tmp_path: Path, femnist: Path):
         ('{"users": ["a"], "user_data": {"a": {"x": [[1.0]], "y": [true]}}}', "y must hold whole numbers"),
         ('{"users": ["a"], "user_data": {"a": {"x": ["1.jpg"], "y": [0]}}}', "y must hold the one character"),
         ('{"users": ["a"], "user_data": {"a": {"x": ["a", 1], "y": ["b", "c"]}}}', "x mixes strings"),
+        ('{"users": ["a"], "user_data": {"a": {"x": [""], "y": ["b"]}}}', "x holds an empty string"),
         ('{"users": ["a"], "user_data": {"a": {"x": [[1.0]], "y": [0]}}}', "images of several sizes"),
         ('{"users": ["a"], "user_data": {"a": {"x": ["ab"], "y": ["c"]}}}', "mixes text and images"),
     ],

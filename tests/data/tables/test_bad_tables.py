@@ -4,11 +4,13 @@ import gzip
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from vfl.config import parse_config
 from vfl.data.source import open_source
+from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import Categories, ColumnKind, Numbers, read_table
 from vfl.data.tables.describe import describe_table, propose_features, proposed_yaml
@@ -80,6 +82,22 @@ def test_a_header_has_white_space_quotes_and_any_separator(tmp_path, header, sep
     assert table.keys[("k",)].to_pylist() == ["1", "4"]
 
 
+def test_numbers_of_parquet_are_of_any_size_and_precision_and_nan_is_missing(tmp_path):
+    path, large = tmp_path / "t.parquet", [2**60 + row for row in range(3)]
+    half = pa.array(np.array([0.5, np.nan, 2.0], np.float16), from_pandas=False)
+    pq.write_table(pa.table({"k": pa.array(large), "half": half, "large": pa.array([1.5e300, -1e19, 7.0])}), path)
+    table = read_table(path, {"k": "number", "half": "category", "large": "category"}, [("k",)])
+    number, category, other = table.columns["k"], table.columns["half"], table.columns["large"]
+    assert isinstance(number, Numbers)
+    assert isinstance(category, Categories)
+    assert isinstance(other, Categories)
+    assert number.values.tolist() == [2.0**60] * 3
+    assert table.keys[("k",)].to_pylist() == [str(each) for each in large]
+    assert (category.names, category.codes.tolist()) == (("0.5", "2"), [0, -1, 1])
+    assert other.names == ("1.5e+300", "-1e+19", "7")
+    assert [(each.numbers, each.missing) for each in describe_table(path)] == [(3, 0), (2, 1), (3, 0)]
+
+
 def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
     for path in (tmp_path / "none.csv", tmp_path):
         with pytest.raises(TableError, match="cannot be read"):
@@ -131,6 +149,7 @@ def changed(rows, column, value):
         (BANK, SHOP, {"bank": {"label": None}}, "no owner names its label"),
         (BANK, SHOP, {"shop": {"key": None}}, "data.tables.shop.key: is missing"),
         (BANK, SHOP, {"shop": {"features": {"b": "ignore"}}}, "no column is left as a feature"),
+        (BANK, SHOP, {"bank": {"keys": {"shopp": "k"}}}, "bank.keys: no owner is called 'shopp'; did you mean 'shop'"),
     ],
 )
 def test_tables_that_cannot_be_learned_from_are_one_line(tmp_path, bank, shop, changes, line):

@@ -8,14 +8,13 @@ from vfl.data.samples import Owners
 
 
 def natural(
-    owners: Owners, clients: int | None, seed: int, min_samples: int | None = None
+    owners: Owners, clients: int, seed: int, min_samples: int | None = None
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """Return the names of the owners that become clients, and the rows (int64, ascending) of each.
 
-    min_samples: owners with fewer samples are left out; None lets nobody out, and an owner without a sample is an
-    error. clients: how many owners to draw by `seed` (a larger draw contains the smaller one); None takes all. Names
-    keep their order in the data.
-    Raises ValueError for an owner without samples, or more clients than owners.
+    min_samples: owners with fewer samples are left out; None leaves nobody out. clients: how many owners to draw by
+    `seed`; a larger draw contains the smaller one. Names keep their order in the data.
+    Raises ValueError for more clients than owners, and without min_samples for an owner without samples.
     """
     of_row = owners.of_row.numpy()
     sizes = np.bincount(of_row, minlength=len(owners.names))
@@ -26,11 +25,11 @@ def natural(
             "out owners with fewer"
         )
     eligible = np.flatnonzero(sizes >= (min_samples or 1))
-    if len(eligible) == 0 or (clients is not None and clients > len(eligible)):
+    if clients > len(eligible):
         of_size = "" if min_samples is None else f" with at least {min_samples} training samples"
         fix = "lower it" if min_samples is None else "lower it or horizontal.partition.min_samples"
         raise ValueError(
-            f"horizontal.clients: {clients or 'all'} asked for, the data have {len(eligible)} owners{of_size}; {fix}"
+            f"horizontal.clients: {clients} asked for, the data have {len(eligible)} owners{of_size}; {fix}"
         )
     chosen: list[int] = np.sort(stream(seed, "owners").permutation(eligible)[:clients]).tolist()
     by_owner = np.split(np.argsort(of_row, kind="stable"), sizes.cumsum())

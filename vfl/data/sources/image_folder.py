@@ -36,22 +36,10 @@ def load_image_folder(root: Path | None, image_size: int | None) -> Pools:
         raise ValueError(f"data.dataset.root: '{root}' holds no folder train; '{meant}' does: name that one")
     train, test = _scan(root / "train"), _scan(root / "test")
     if train.classes != test.classes:
-        differences = [
-            f"{', '.join(sorted(names))} only in {split}"
-            for split, names in (
-                ("train", set(train.classes) - set(test.classes)),
-                ("test", set(test.classes) - set(train.classes)),
-            )
-            if names
-        ]
-        raise ValueError(
-            f"data.dataset.root: '{root}': train and test need the same class folders, {'; '.join(differences)}"
-        )
-    return Pools(
-        train=_folder_pool(train.samples, image_size),
-        test=_folder_pool(test.samples, image_size),
-        classes=tuple(train.classes),
-    )
+        only = {"train": set(train.classes) - set(test.classes), "test": set(test.classes) - set(train.classes)}
+        told = "; ".join(f"{', '.join(sorted(names))} only in {split}" for split, names in only.items() if names)
+        raise ValueError(f"data.dataset.root: '{root}': train and test need the same class folders, {told}")
+    return Pools(_folder_pool(train.samples, image_size), _folder_pool(test.samples, image_size), tuple(train.classes))
 
 
 def _meant(root: Path) -> Path | None:

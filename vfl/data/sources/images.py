@@ -85,17 +85,12 @@ class Standardisation(Preparation):
         self.std_C = torch.where(std_C < MIN_STD, torch.ones_like(std_C), std_C)
 
     def apply(self, samples: Samples) -> Samples:
-        """Return images standardised; in place on one float32 copy, for memory.
-
-        Raises ValueError for another number of channels.
-        """
+        """Return images standardised, float32. Raises ValueError for another number of channels."""
         if samples.features.dim() != 4 or samples.features.shape[1] != len(self.mean_C):
             raise ValueError(
                 f"standardise: needs images of {len(self.mean_C)} channels, got {list(samples.features.shape)}"
             )
-        features = samples.features.to(torch.float32, copy=True)
-        features.sub_(_per_channel(self.mean_C, features)).div_(_per_channel(self.std_C, features))
-        return replace(samples, features=features)
+        return replace(samples, features=self.module()(samples.features))
 
     def module(self) -> nn.Module:
         """Return the same as a layer, of images [B, C, H, W] of any type."""
@@ -120,7 +115,8 @@ class StandardisationLayer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return standardised images, float32."""
-        return (images.float() - self.get_buffer("mean")) / self.get_buffer("std")
+        standardised = images.to(torch.float32, copy=True)  # changed in place, for memory
+        return standardised.sub_(self.get_buffer("mean")).div_(self.get_buffer("std"))
 
 
 def check_images(samples: Samples) -> None:
@@ -142,7 +138,7 @@ def grid_partition(samples: Samples, rows: int, columns: int) -> list[Samples]:
     if samples.features.dim() != 4:
         raise ValueError("data.partition: text cannot be cut into blocks; use a data.dataset.kind with images")
     height, width = samples.features.shape[-2:]
-    if not (_divides(rows, height) and _divides(columns, width)):
+    if height % rows or width % columns:
         raise ValueError(
             f"data.partition: a grid of {rows} x {columns} blocks does not divide images of {height} x {width} pixels; "
             f"rows can be {_divisors(height)} and columns {_divisors(width)}"
@@ -184,15 +180,6 @@ def read_images(path: Path, shape: tuple[int, ...], classes: int) -> Samples:
 def _labels_of(samples: Samples) -> Labels:
     assert samples.labels is not None
     return Labels(samples.ids, samples.labels)
-
-
-def _per_channel(statistic: Tensor, features: Tensor) -> Tensor:
-    """Shape a statistic [C] to broadcast over features [N, C, H, W]."""
-    return statistic.to(features.dtype).view(1, -1, 1, 1)
-
-
-def _divides(parts: int, size: int) -> bool:
-    return parts >= 1 and size % parts == 0
 
 
 def _divisors(size: int) -> str:

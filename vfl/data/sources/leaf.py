@@ -11,7 +11,6 @@ Shakespeare: x is a string of T characters, y the one that follows.
 import json
 import math
 import string
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +26,7 @@ from vfl.data.samples import Owners, Samples
 from vfl.data.source import AsItIs, Preparation
 from vfl.data.sources.images import ImageGrid
 from vfl.data.sources.pools import Pools, in_memory
-from vfl.data.sources.text import encode
+from vfl.data.sources.text import encode, warn_of_pixels
 from vfl.errors import one_line
 
 FEMNIST_CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
@@ -73,23 +72,17 @@ def load_leaf(root: Path | None, image_size: int | None) -> Pools:
     train, test = _read_split(root / "train"), _read_split(root / "test")
     if bool(train.texts) != bool(test.texts):
         raise ValueError(f"data.dataset.root: '{root}' has text in one of train and test and images in the other")
-    source = _text_source if train.texts else _image_source
-    if train.texts and image_size is not None:
-        warnings.warn("data.dataset.image_size is ignored: text has no pixels", stacklevel=3)
-    return source(train, test, image_size)
-
-
-def _image_source(train: _Split, test: _Split, image_size: int | None) -> Pools:
-    train_images, test_images = _stack(train), _stack(test)
-    return Pools(
-        train=in_memory(train_images, torch.tensor(train.classes), image_size),
-        test=in_memory(test_images, torch.tensor(test.classes), image_size),
-        classes=FEMNIST_CLASSES,
-        owners=_owners(train),
+    owners = Owners(tuple(train.owners), torch.tensor(train.of_row))
+    if train.texts:
+        warn_of_pixels(image_size)
+        return _texts(train, test, owners)
+    train_pool, test_pool = (
+        in_memory(_stack(split), torch.tensor(split.classes), image_size) for split in (train, test)
     )
+    return Pools(train_pool, test_pool, FEMNIST_CLASSES, owners)
 
 
-def _text_source(train: _Split, test: _Split, _image_size: int | None) -> Pools:
+def _texts(train: _Split, test: _Split, owners: Owners) -> Pools:
     sequences = train.texts + test.texts
     length = len(sequences[0])
     for sequence in sequences:
@@ -101,13 +94,7 @@ def _text_source(train: _Split, test: _Split, _image_size: int | None) -> Pools:
     codes, classes = encode([*sequences, *train.following, *test.following])
     x, y = codes[: length * len(sequences)].view(-1, length), codes[length * len(sequences) :]
     rows = len(train.texts)
-    return Pools(
-        train=in_memory(x[:rows], y[:rows]), test=in_memory(x[rows:], y[rows:]), classes=classes, owners=_owners(train)
-    )
-
-
-def _owners(split: _Split) -> Owners:
-    return Owners(tuple(split.owners), torch.tensor(split.of_row))
+    return Pools(in_memory(x[:rows], y[:rows]), in_memory(x[rows:], y[rows:]), classes, owners)
 
 
 def _stack(split: _Split) -> Tensor:
@@ -165,6 +152,8 @@ _KEYS = ("users", "user_data")
 def _add_texts(split: _Split, user: _User) -> None:
     if not all(isinstance(value, str) for value in user.x):
         raise ValueError(f"data.dataset.root: {user.where}: x mixes strings with other values")
+    if not all(user.x):
+        raise ValueError(f"data.dataset.root: {user.where}: x holds an empty string; LEAF's sequences have one length")
     if not all(isinstance(value, str) and len(value) == 1 for value in user.y):
         raise ValueError(
             f"data.dataset.root: {user.where}: y must hold the one character that follows; "

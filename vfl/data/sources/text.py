@@ -21,9 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.features import Features
-from vfl.data.samples import Owners, Samples
-from vfl.data.source import AsItIs
+from vfl.data.samples import Owners
 from vfl.data.sources.pooled import PooledSource
 from vfl.data.sources.pools import Pools, in_memory
 from vfl.errors import one_line
@@ -45,8 +43,7 @@ def load_text(root: Path | None, image_size: int | None) -> Pools:
     window, are left out. Classes are the characters of the whole file, sorted.
     Raises ValueError when there is no such file or too little in it.
     """
-    if image_size is not None:
-        warnings.warn("data.dataset.image_size is ignored: text has no pixels", stacklevel=3)
+    warn_of_pixels(image_size)
     text = _read(root)
     roles = split_roles(text)
     texts = list(roles.values()) or [text]
@@ -72,6 +69,12 @@ def load_text(root: Path | None, image_size: int | None) -> Pools:
         classes=classes,
         owners=_owners(dict(zip(roles, training_rows, strict=True))) if roles else None,
     )
+
+
+def warn_of_pixels(image_size: int | None) -> None:
+    """Warn where a size of images is given for text."""
+    if image_size is not None:
+        warnings.warn("data.dataset.image_size is ignored: text has no pixels", stacklevel=4)
 
 
 def split_roles(text: str) -> dict[str, str]:
@@ -120,12 +123,4 @@ def _read(root: Path | None) -> str:
         ) from None
 
 
-class TextSource(PooledSource):
-    """Text as characters: nothing is fitted, and no owner holds a part of a text."""
-
-    def prepare(self, train: Samples) -> AsItIs:
-        """Fit nothing: characters are indices, not amounts."""
-        return AsItIs(Features("text", tuple(train.features.shape[1:])))
-
-
-text = partial(TextSource, pools=load_text)
+text = partial(PooledSource, pools=load_text)

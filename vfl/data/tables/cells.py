@@ -82,21 +82,24 @@ def _parquet_blocks(path: Path, columns: Sequence[str] | None) -> Iterator[Block
 
 
 def _plain(path: Path, name: str, cells: Column) -> Column:
-    """Return numbers as they are and everything else as text."""
+    """Return numbers as they are, NaN as missing, and everything else as text."""
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    if pa.types.is_decimal(cells.type) or pa.types.is_float16(cells.type):  # half precision cannot be compared
+        cells = pc.cast(cells, pa.float64())
     kind = cells.type
-    if pa.types.is_dictionary(kind):
-        return _plain(path, name, cells.dictionary_decode())
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
+    if pa.types.is_floating(kind):
+        return pc.if_else(pc.is_nan(cells), None, cells)
+    if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return cells
-    if pa.types.is_decimal(kind):
-        return pc.cast(cells, pa.float64())
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         raise TableError(f"{path}: column {name!r} holds {kind}; a column holds numbers, text, dates or booleans")
     return _text(cells)
 
 
 def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iterator[Block]:
-    header = _header(path, gzipped=start.startswith(b"\x1f\x8b"))
+    compression = "gzip" if start.startswith(b"\x1f\x8b") else None
+    header = _header(path, compression)
     bad_rows: list[Any] = []
 
     def refuse(row: Any) -> str:
@@ -111,7 +114,6 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iter
             delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse, ignore_empty_lines=True
         ),
     }
-    compression = "gzip" if start.startswith(b"\x1f\x8b") else None
     try:
         names = _names(path, compression, options)
         wanted = {name: names[name] for name in _wanted(path, [*names], columns)}
@@ -141,9 +143,9 @@ def _csv_rows(path: Path, reader: Any, wanted: Mapping[str, str]) -> Iterator[Bl
         raise TableError(f"{path}: holds no row below its header")
 
 
-def _header(path: Path, *, gzipped: bool) -> str:
+def _header(path: Path, compression: str | None) -> str:
     """Return the first line. Raises TableError for an empty file or a line that is not UTF-8."""
-    with pa.input_stream(str(path), compression="gzip" if gzipped else None) as stream:
+    with pa.input_stream(str(path), compression=compression) as stream:
         line = stream.read(BLOCK_BYTES).split(b"\n")[0]
     if not line.strip():
         raise TableError(f"{path}: is empty, or its first line is; it needs a header and a row per sample")

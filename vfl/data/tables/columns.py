@@ -30,10 +30,6 @@ class Numbers:
 
     values: npt.NDArray[np.float64]
 
-    def take(self, rows: npt.NDArray[np.int64]) -> "Numbers":
-        """Return some rows, in the order given."""
-        return Numbers(self.values[rows])
-
 
 @dataclass(frozen=True, eq=False)
 class Categories:
@@ -41,10 +37,6 @@ class Categories:
 
     codes: npt.NDArray[np.int32]
     names: tuple[str, ...]
-
-    def take(self, rows: npt.NDArray[np.int64]) -> "Categories":
-        """Return some rows, in the order given."""
-        return Categories(self.codes[rows], self.names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,99 +63,84 @@ def read_table(
     Memory: 8 bytes per number, 4 per category and the text of the keys, for each row. Raises TableError.
     """
     used = {name: kind for name, kind in kinds.items() if kind != "ignore"}
-    readers = {
-        name: _NumberReader(path, name) if kind == "number" else _CategoryReader(path, name)
-        for name, kind in used.items()
-    }
-    parts: dict[tuple[str, ...], list[Column]] = {key: [] for key in keys}
-    starts: list[tuple[int, int]] = []
+    parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in used}
+    places: dict[str, dict[str, int]] = {name: {} for name in used}
+    texts: dict[tuple[str, ...], list[Column]] = {key: [] for key in keys}
+    rows: list[npt.NDArray[np.int64]] = []
     told = 0
     with open_blocks(path, [*used, *(name for key in keys for name in key)]) as blocks:
         for block in blocks:
-            for name, reader in readers.items():
-                reader.read(block, block.columns[name])
-            for key, texts in parts.items():
-                texts.append(key_text(path, block, key))
-            length = len(next(iter(block.columns.values())))
-            starts.append((block.start, length))
-            if block.start + length >= told + NOTIFY_ROWS:
-                told = block.start + length
+            for name, kind in used.items():
+                where = f"{path}: column {name!r}"
+                own = _numbers(where, block, name) if kind == "number" else _codes(where, block, name, places[name])
+                parts[name].append(own)
+            for key in keys:
+                texts[key].append(key_text(path, block, key))
+            rows.append(block.start + np.arange(len(next(iter(block.columns.values())))))
+            if rows[-1][-1] >= told + NOTIFY_ROWS:
+                told = int(rows[-1][-1])
                 progress(told)
-    columns = {name: readers[name].column() for name in used}
-    joined = {key: pa.chunked_array(texts).combine_chunks() for key, texts in parts.items()}
-    return Table(path, columns, joined, np.concatenate([np.arange(start, start + n) for start, n in starts]))
+    columns: dict[str, Numbers | Categories] = {}
+    for name, kind in used.items():
+        values = np.concatenate(parts.pop(name))
+        columns[name] = Numbers(values) if kind == "number" else Categories(values, tuple(places[name]))
+    joined = {key: pa.chunked_array(texts[key]).combine_chunks() for key in keys}
+    return Table(path, columns, joined, np.concatenate(rows))
 
 
-class _NumberReader:
-    """Collects a column of numbers."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.parts: list[npt.NDArray[np.float64]] = []
-
-    def read(self, block: Block, cells: Column) -> None:
-        """Take a block. Raises TableError for text that is no number, and for infinity."""
-        try:
-            values = pc.cast(cells, pa.float64())
-        except ArrowInvalid:
-            raise self._no_number(block, cells) from None
-        numbers = np.asarray(pc.fill_null(values, float("nan")))
-        too_large = np.abs(numbers) > LARGEST
-        if too_large.any():
-            first = int(too_large.argmax())
-            where = f"{self.path}: column {self.name!r}, row {block.row(first)}"
-            raise TableError(f"{where}: {numbers[first]:g} is infinite or too large; leave it empty or mend it")
-        self.parts.append(numbers)
-
-    def column(self) -> Numbers:
-        """Return all of it."""
-        values = np.concatenate(self.parts)
-        self.parts.clear()
-        return Numbers(values)
-
-    def _no_number(self, block: Block, cells: Column) -> TableError:
-        for index, cell in enumerate(cells.to_pylist()):
-            if cell is not None and not _casts(cell):
-                where = f"{self.path}: column {self.name!r}, row {block.row(index)}"
-                if cell == self.name:
-                    return TableError(f"{where}: repeats the header; remove the row")
-                return TableError(f"{where}: {cell[:40]!r} is no number; mend it, or make the column a category")
-        raise AssertionError("pyarrow refused a column of numbers")
+def _numbers(where: str, block: Block, name: str) -> npt.NDArray[np.float64]:
+    """Return a block's numbers. Raises TableError for text that is no number, and for infinity."""
+    cells = block.columns[name]
+    try:
+        values = pc.cast(cells, pa.float64(), safe=False)  # the nearest of a whole number of many digits
+    except ArrowInvalid:
+        raise _no_number(where, block, name) from None
+    numbers = np.asarray(pc.fill_null(values, float("nan")))
+    too_large = np.abs(numbers) > LARGEST
+    if too_large.any():
+        first = int(too_large.argmax())
+        what = f"{numbers[first]:g} is infinite or too large; leave it empty or mend it"
+        raise TableError(f"{where}, row {block.row(first)}: {what}")
+    return numbers
 
 
-class _CategoryReader:
-    """Collects a column of categories; of a name that comes again only its place is kept."""
+def _no_number(where: str, block: Block, name: str) -> TableError:
+    index, cell = next(each for each in enumerate(block.columns[name].to_pylist()) if not _casts(each[1]))
+    where = f"{where}, row {block.row(index)}"
+    if cell == name:
+        return TableError(f"{where}: repeats the header; remove the row")
+    return TableError(f"{where}: {cell[:40]!r} is no number; mend it, or make the column a category")
 
-    def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.places: dict[str, int] = {}
-        self.parts: list[npt.NDArray[np.int32]] = []
 
-    def read(self, block: Block, cells: Column) -> None:
-        """Take a block; numbers are categories by their text. Raises TableError for a name of several lines."""
-        encoded = as_text(cells).dictionary_encode()
-        for index, name in enumerate(encoded.dictionary.to_pylist()):
-            if "\n" in name:
-                row = block.row(encoded.indices.index(index).as_py())
-                raise TableError(
-                    f"{self.path}: column {self.name!r}, row {row}: holds a line end; is a quote left open?"
-                )
-        places = [self.places.setdefault(name, len(self.places)) for name in encoded.dictionary.to_pylist()]
-        indices = np.asarray(pc.fill_null(encoded.indices, -1))
-        self.parts.append(np.append(np.array(places, np.int32), np.int32(-1))[indices])
+def _casts(cell: str | None) -> bool:
+    try:
+        pc.cast(pa.array([cell], pa.string()), pa.float64())
+    except ArrowInvalid:
+        return False
+    return True
 
-    def column(self) -> Categories:
-        """Return all of it."""
-        return Categories(np.concatenate(self.parts), tuple(self.places))
+
+def _codes(where: str, block: Block, name: str, places: dict[str, int]) -> npt.NDArray[np.int32]:
+    """Return a block's categories as places among the names so far, which grow; numbers are categories by their text.
+
+    Raises TableError for a name of several lines.
+    """
+    encoded = as_text(block.columns[name]).dictionary_encode()
+    names: list[str] = encoded.dictionary.to_pylist()
+    for index, each in enumerate(names):
+        if "\n" in each:
+            row = block.row(encoded.indices.index(index).as_py())
+            raise TableError(f"{where}, row {row}: holds a line end; is a quote left open?")
+    of_name = [places.setdefault(each, len(places)) for each in names]
+    indices = np.asarray(pc.fill_null(encoded.indices, -1))
+    return np.append(np.array(of_name, np.int32), np.int32(-1))[indices]
 
 
 def as_text(cells: Column) -> Column:
     """Return cells as text: whole numbers without a point, also where the file holds them as floating point."""
     if pa.types.is_floating(cells.type):
         whole = pc.cast(cells, pa.int64(), safe=False)
-        exact = pc.equal(pc.cast(whole, cells.type), cells)
+        exact = pc.equal(pc.cast(whole, cells.type, safe=False), cells)
         return pc.if_else(exact, pc.cast(whole, pa.string()), pc.cast(cells, pa.string()))
     return pc.cast(cells, pa.string())
 
@@ -189,11 +166,3 @@ def key_text(path: Path, block: Block, key: tuple[str, ...]) -> Column:
             raise TableError(f"{where}, row {row}: holds a line end or control character; is a quote left open?")
         parts.append(text)
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, KEY_SEPARATOR)
-
-
-def _casts(cell: object) -> bool:
-    try:
-        pc.cast(pa.array([cell]), pa.float64())
-    except ArrowInvalid:
-        return False
-    return True

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from vfl.data.tables.columns import ColumnKind
+from vfl.registry import nearest
 from vfl.settings import Section
 
 
@@ -40,12 +41,15 @@ class TableConfig(Section):
 
 
 def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
-    """Return the owners, who are the parties. Raises ValueError for no table, and for labels at several of them."""
+    """Return the owners, who are the parties. Raises ValueError for no table, several labels, or an unknown owner."""
     if not tables:
         raise ValueError("data.tables: is missing; name each owner's file and key")
     owners = [owner for owner, table in tables.items() if table.label is not None]
     if len(owners) > 1:
         raise ValueError(f"data.tables: {', '.join(owners)} all name a label; leave it at one of them")
+    for owner, table in tables.items():
+        for other in table.keys.keys() - tables.keys():
+            raise ValueError(f"data.tables.{owner}.keys: no owner is called {other!r}{nearest(other, list(tables))}")
     return tuple(tables)
 
 

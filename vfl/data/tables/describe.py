@@ -66,7 +66,7 @@ class ColumnSummary:
             is_number = pc.fill_null(pc.match_substring_regex(cells, NUMBER), False)
             self._note_text(block, cells, is_number)
             cells = pc.cast(cells.filter(is_number), pa.float64())
-        values = np.asarray(pc.cast(cells.drop_null(), pa.float64()))
+        values = np.asarray(pc.cast(cells.drop_null(), pa.float64(), safe=False))
         values = values[np.isfinite(values)]
         self.numbers += len(values)
         if len(values):
@@ -166,21 +166,21 @@ def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary], folder: Path, 
     keys = [each.name for each in features if each.looks_like_key()]
     lines = [
         f"# {summaries[0].rows:,} rows; each column is a number, a category, or ignored",
-        f"file: {json.dumps(os.path.relpath(path, folder), ensure_ascii=False)}",
-        f"key: {json.dumps(keys[0], ensure_ascii=False)}"
-        if keys
-        else "key:   # COLUMN or [COLUMNS] by which a row is known",
-        "# label: COLUMN   # at the owner of the labels; take it out of features"
-        if label is None
-        else f"label: {json.dumps(label, ensure_ascii=False)}",
+        f"file: {_quoted(os.path.relpath(path, folder))}",
+        f"key: {_quoted(keys[0])}" if keys else "key:   # COLUMN or [COLUMNS] by which a row is known",
+        f"label: {_quoted(label)}" if label else "# label: COLUMN   # at the owner of the labels; no feature",
         "features:",
     ]
     for each in features:
         kind, warning = each.proposal()
         seen = f"{each.missing / each.rows:.1%} missing, {each.distinct} values: {each.range}"
         note = " ".join(f"{seen}; {warning}".rstrip("; ").split())
-        lines.append(f"  {json.dumps(each.name, ensure_ascii=False)}: {kind}   # {note}")
+        lines.append(f"  {_quoted(each.name)}: {kind}   # {note}")
     return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _matching(cells: Column, pattern: str) -> int:

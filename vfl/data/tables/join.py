@@ -122,8 +122,7 @@ def split_rows(joined: Joined, share: float, seed: int, test_keys: Column | None
     if joined.test is not None:
         is_test[count - joined.test :] = True
     elif test_keys is None:
-        size = min(max(1, round(share * count)), count - 1)
-        is_test[torch.randperm(count, generator=generator(seed, "table_split"))[:size].numpy()] = True
+        is_test = draw_share(count, share, seed, "table_split")
     else:
         assert joined.keys is not None
         is_test = np.asarray(pc.is_in(joined.keys, value_set=test_keys))
@@ -131,6 +130,14 @@ def split_rows(joined: Joined, share: float, seed: int, test_keys: Column | None
     if len(train) == 0 or len(test) == 0:
         raise TableError(f"data.tables: {len(train)} training and {len(test)} test samples; both need at least one")
     return train, test
+
+
+def draw_share(count: int, share: float, seed: int, purpose: str) -> npt.NDArray[np.bool_]:
+    """Return which of so many rows a seeded draw takes, bool [count]: at least one, and not all."""
+    size = min(max(1, round(share * count)), count - 1)
+    drawn = np.zeros(count, bool)
+    drawn[torch.randperm(count, generator=generator(seed, purpose))[:size].numpy()] = True
+    return drawn
 
 
 def _dropped(tables: Mapping[str, Table], rows: Mapping[str, Rows]) -> str:

@@ -20,14 +20,14 @@ from torch import Tensor
 
 from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, Labels, PartyData
-from vfl.data.samples import Samples
+from vfl.data.samples import Samples, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import ColumnKind, Table, read_table
 from vfl.data.tables.config import table_of, table_owners
 from vfl.data.tables.describe import propose_features
-from vfl.data.tables.join import Joined, join, matched, split_rows
+from vfl.data.tables.join import Joined, draw_share, join, matched, split_rows
 from vfl.data.tables.keys import Rows, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import read_labels, refuse_copies
 from vfl.data.tables.preparation import TablePreparation
@@ -225,7 +225,8 @@ class Tables(Source):
         keys = None if self.data.test_file is None or joined.test is not None else self._test_keys(joined)
         train, test = split_rows(joined, self.data.test_share, self.seed, keys)
         if self.data.validation_share:
-            train, test = _validation(train, self.data.validation_share, self.seed)
+            evaluated = draw_share(len(train), self.data.validation_share, self.seed, "table_validation")
+            train, test = train[~evaluated], train[evaluated]
         train = _drawn("data.train_samples", train, self.data.train_samples, self.seed)
         return train, _drawn("data.test_samples", test, self.data.test_samples, 0)
 
@@ -243,18 +244,6 @@ class Tables(Source):
         return next((owner for owner in known if self.data.tables[owner].label is not None), known[0])
 
 
-def _validation(train: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
-    """Return the training rows that stay, and those that are evaluated in place of the test rows; both ascending."""
-    size = min(max(1, round(share * len(train))), len(train) - 1)
-    order = torch.randperm(len(train), generator=generator(seed, "table_validation")).numpy()
-    return np.sort(train[order[size:]]), np.sort(train[order[:size]])
-
-
 def _drawn(field: str, rows: Rows, wanted: int | None, seed: int) -> Rows:
     """Return ``wanted`` of some rows, ascending; None takes all."""
-    if wanted is None:
-        return rows
-    if wanted > len(rows):
-        raise ValueError(f"{field}: {wanted} asked for; choose from 1 to {len(rows)}, or leave it out for all")
-    order = torch.randperm(len(rows), generator=generator(seed, "table_subset", owner=field))[:wanted]
-    return np.sort(rows[order.numpy()])
+    return rows[draw_rows(field, wanted, len(rows), generator(seed, "table_subset", owner=field)).numpy()]
