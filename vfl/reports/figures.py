@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from statistics import mean
-from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
@@ -16,7 +16,7 @@ from vfl.amounts import amount
 from vfl.metrics import axis, drawn, title
 from vfl.reports.judge import pareto_front, sent_bytes, train_macs
 from vfl.reports.runs import ReportedRun, Subject, Variant, is_number, key_label, setting_label
-from vfl.reports.style import COLORS, INK, MARKERS, curve_style, dress, legend_below, new_figure
+from vfl.reports.style import COLORS, INK, curve_style, dress, legend_below, new_figure
 from vfl.reports.subsets import CAPTION, draw_lost, tested_variants
 from vfl.results import Quantity, RunResult
 
@@ -57,14 +57,18 @@ def draw(subject: Subject) -> list[Drawing]:
 
 def _subsets(subject: Subject) -> list[Drawing]:
     variants = tested_variants(subject)
-    heading = f"{_score(subject)} lost without a party"
     if not variants:
         return []
     figure, axes = _figure("Party that is away", f"Lost {axis(subject.metric)}")
     draw_lost(axes, variants[:MOST_CURVES])
     if len(variants) > 1:
         _legend(figure, axes)
-    return [Drawing("subsets", heading, CAPTION, figure)]
+    caption = CAPTION + _left_out(variants)
+    return [Drawing("subsets", f"{_score(subject)} lost without a party", caption, figure)]
+
+
+def _left_out(variants: Sequence[Variant]) -> str:
+    return f" Only the first {MOST_CURVES} of {len(variants)} are drawn." if len(variants) > MOST_CURVES else ""
 
 
 def _scores(subject: Subject) -> list[Drawing]:
@@ -125,30 +129,35 @@ def _curves(
         if len(variant.runs) > 1:
             low, high = [min(values) for values in per_round], [max(values) for values in per_round]
             axes.fill_between(rounds, low, high, color=COLORS[position], alpha=0.15, linewidth=0)
-    left_out = f" Only the first {MOST_CURVES} of {len(shown)} are drawn." if len(shown) > MOST_CURVES else ""
     seeds = max(len(variant.runs) for variant in variants)
     band = f" Mean and range of {seeds} seeds." if seeds > 1 else ""
     if len(shown) > 1:
         _legend(figure, axes)
     hover = {f"curve_{position}": variant.label for position, (variant, _) in enumerate(shown[:MOST_CURVES])}
-    return Drawing(name, title, (caption + band + left_out).strip(), figure, hover)
+    return Drawing(name, title, (caption + band + _left_out(variants)).strip(), figure, hover)
 
 
 def _ratios(subject: Subject) -> list[Drawing]:
     """Draw alpha and beta over the rounds of a single run that lightweights."""
-    run = subject.runs[0]
     if len(subject.variants) > 1 or not subject.lightweights:
         return []
-    figure, axes = _figure("Round", "Ratio, mean over the parties")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    rounds = [int(row["round"]) for row in run.rows]
-    for position, (name, label) in enumerate((("alpha", "α, filters removed"), ("beta", "β, entries not sent")), 1):
-        values = [mean(values) for values in run.over_parties(name)]
-        axes.step(rounds, values, where="mid", label=label, **curve_style(position, len(rounds)))
-    axes.set_ylim(-0.02, 1)
-    _legend(figure, axes)
+    quantities = {"alpha": "α, filters removed", "beta": "β, entries not sent"}
+    figure = _over_rounds(subject.runs[0], "Ratio, mean over the parties", quantities, drawstyle="steps-mid")
+    figure.axes[0].set_ylim(-0.02, 1)
     caption = _beside(subject, "2", "what the parties left out.")
     return [Drawing("ratios", "Lightweighting ratios", caption, figure)]
+
+
+def _over_rounds(run: RunResult, up: str, quantities: Mapping[str, str], drawstyle: str = "default") -> Figure:
+    """Draw quantities of a run, by the names of their tags, each the mean over the parties."""
+    figure, axes = _figure("Round", up)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    rounds = [int(row["round"]) for row in run.rows]
+    for position, (name, label) in enumerate(quantities.items(), 1):
+        style = curve_style(position, len(rounds))
+        axes.plot(rounds, run.mean_over_parties(name), label=label, drawstyle=drawstyle, **style)
+    _legend(figure, axes)
+    return figure
 
 
 def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[[Variant], float]) -> Drawing:
@@ -157,36 +166,21 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
     axes.xaxis.set_major_locator(MaxNLocator(5))
     front = pareto_front(subject.variants, cost)
     key, hover = _grouping(subject), dict[str, str]()
-    for position, value in enumerate(subject.values(key)[:MOST_CURVES]):
+    for position, value in enumerate(subject.values(key)):
         group: str | None = setting_label(key, value)
+        style = {name: curve_style(position, 1)[name] for name in ("color", "marker")}
         for variant in (each for each in subject.variants if each.settings.get(key) == value):
             point, score = f"point_{len(hover)}", drawn(subject.metric, variant.score)
             hover[point] = f"{variant.label}: {score:.4g}, {amount(cost(variant))}{unit}"
-            style: dict[str, Any] = {"color": COLORS[position], "marker": MARKERS[position]}
             axes.scatter([cost(variant)], [score], 45, label=group, gid=point, **style)
             group = None  # in the legend it stands once
     on_front = [(cost(variant), drawn(subject.metric, variant.score)) for variant in front]
-    axes.plot(
-        *zip(*on_front, strict=True),
-        color=INK,
-        linewidth=1.1,
-        drawstyle="steps-post",
-        marker="o",
-        markersize=13,
-        markerfacecolor="none",
-        markeredgewidth=1.1,
-        zorder=1,
-        label="Pareto front",
-    )
+    circles = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.1}
+    line = {"color": INK, "linewidth": 1.1, "drawstyle": "steps-post", "zorder": 1, "label": "Pareto front"}
+    axes.plot(*zip(*on_front, strict=True), **line, **circles)
     _legend(figure, axes)
-    names = "; ".join(variant.label for variant in front)
-    return Drawing(
-        name,
-        f"{_score(subject)} against {_WORDS[name]}",
-        f"On the front (circled), cheapest first: {names}.",
-        figure,
-        hover,
-    )
+    caption = f"On the front (circled), cheapest first: {'; '.join(variant.label for variant in front)}."
+    return Drawing(name, f"{_score(subject)} against {_WORDS[name]}", caption, figure, hover)
 
 
 _WORDS = {"bytes": "bytes", "macs": "multiply-accumulates", "time": "time"}
@@ -245,17 +239,15 @@ def _grid(subject: Subject) -> list[Drawing]:
     figure, axes = _figure("β", "α")
     axes.grid(visible=False)
     found = [[subject.find({ALPHA: alpha, BETA: beta}) for beta in betas] for alpha in alphas]
-    shown = [[float("nan") if each is None else drawn(subject.metric, each.score) for each in row] for row in found]
-    known = [value for row in shown for value in row if value == value]
+    shown = np.array([[np.nan if each is None else drawn(subject.metric, each.score) for each in row] for row in found])
     mesh = axes.pcolormesh(shown, cmap="cividis", edgecolors="white", linewidth=1)
-    middle = (min(known) + max(known)) / 2
-    for row, values in enumerate(shown):
-        for column, value in enumerate(values):
-            if value == value:
-                color = ON_LIGHT if value >= middle else ON_DARK
-                axes.text(column + 0.5, row + 0.5, f"{value:.4g}", ha="center", va="center", color=color)
-    axes.set_xticks([position + 0.5 for position in range(len(betas))], [f"{beta:g}" for beta in betas])
-    axes.set_yticks([position + 0.5 for position in range(len(alphas))], [f"{alpha:g}" for alpha in alphas])
+    middle = (np.nanmin(shown) + np.nanmax(shown)) / 2
+    for row, column in np.argwhere(~np.isnan(shown)).tolist():
+        value = shown[row, column]
+        color = ON_LIGHT if value >= middle else ON_DARK
+        axes.text(column + 0.5, row + 0.5, f"{value:.4g}", ha="center", va="center", color=color)
+    axes.set_xticks(np.arange(len(betas)) + 0.5, [f"{beta:g}" for beta in betas])
+    axes.set_yticks(np.arange(len(alphas)) + 0.5, [f"{alpha:g}" for alpha in alphas])
     axes.tick_params(length=0)
     bar = figure.colorbar(mesh, ax=axes, pad=0.02)
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]  # stubs take it for an array
@@ -266,7 +258,9 @@ def _grid(subject: Subject) -> list[Drawing]:
 def _errors(subject: Subject) -> list[Drawing]:
     """Draw the errors of Corollary 1 against the ratio that makes them; of a single run over the rounds."""
     if not subject.keys:
-        return _errors_by_round(subject.runs[0])
+        errors = {"omega": "Ω (sparsification)", "psi": "Ψ (pruning)"}
+        figure = _over_rounds(subject.runs[0], "Error, mean over the parties", errors)
+        return [Drawing("errors", "Errors that lightweighting made", "", figure)]
     drawings: list[Drawing] = []
     quantities: tuple[tuple[str, str, str, str, Quantity], ...] = (
         ("omega", "Ω", BETA, ALPHA, lambda run: run.omega()),
@@ -277,7 +271,7 @@ def _errors(subject: Subject) -> list[Drawing]:
             continue
         figure, axes = _figure(key_label(key), _ERRORS[name])
         groups = subject.values(other) if other in subject.keys else [None]
-        for position, group in enumerate(groups[:MOST_CURVES]):
+        for position, group in enumerate(groups):
             fixed = {} if group is None else {other: group}
             found = [(value, subject.find({key: value} | fixed)) for value in subject.values(key)]
             points = [(value, each.mean(quantity)) for value, each in found if each is not None]
@@ -291,17 +285,6 @@ def _errors(subject: Subject) -> list[Drawing]:
 
 
 _ERRORS = {"omega": "Ω, mean over rounds and parties", "psi": "Ψ, sum over the rounds"}
-
-
-def _errors_by_round(run: RunResult) -> list[Drawing]:
-    figure, axes = _figure("Round", "Error, mean over the parties")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    rounds = [int(row["round"]) for row in run.rows]
-    for position, (name, label) in enumerate((("omega", "Ω (sparsification)"), ("psi", "Ψ (pruning)")), 1):
-        values = [mean(values) for values in run.over_parties(name)]
-        axes.plot(rounds, values, label=label, **curve_style(position, len(rounds)))
-    _legend(figure, axes)
-    return [Drawing("errors", "Errors that lightweighting made", "", figure)]
 
 
 def _score(subject: Subject) -> str:

@@ -57,16 +57,15 @@ def fork_store(run_dir: Path) -> CheckpointStore:
     return CheckpointStore(run_dir / "forks", keep=MANY)
 
 
-def start_from_fork(run: StudyRun, fork: Fork, runs_dir: Path) -> bool:
-    """Give a run that has not begun the checkpoint and the rows of the rounds it shares with another.
+def start_from_fork(run: StudyRun, fork: Fork, runs_dir: Path) -> None:
+    """Give a run that has no checkpoint the rows and the checkpoint of the rounds that it shares with another.
 
-    Returns whether it did: not where the run has a checkpoint of its own, or the other kept none for it (then the
-    run starts from scratch, with the same result).
+    If the other kept none for it, it starts from scratch, with the same result.
     """
     run_dir, parent_dir = runs_dir / run.folder, runs_dir / fork.parent
     own, forks = CheckpointStore(run_dir / "checkpoints"), fork_store(parent_dir)
     if own.rounds() or fork.round_index not in forks.rounds():
-        return False
+        return
     check_run(run_dir, run.config, resume=True)
     open_run(run_dir, run.config)
     rows = [row for row in read_rows(parent_dir) if row["round"] < fork.round_index]
@@ -77,7 +76,6 @@ def start_from_fork(run: StudyRun, fork: Fork, runs_dir: Path) -> bool:
                 if tag != "round":
                     writer.add_scalar(tag, value, int(row["round"]))  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
     own.save(fork.round_index, forks.load(fork.round_index))  # last: it marks the run as begun
-    return True
 
 
 def needed_rounds(forks: Mapping[str, Fork], left: Iterable[StudyRun]) -> dict[str, set[int]]:

@@ -6,9 +6,9 @@ that are equal up to a round may start from the other's checkpoint of that round
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config.files import lay_over
 from vfl.lightweighting.schedule import PartySchedule, Schedule, named_parties, schedule_of, value_at
 from vfl.studies.forks import Fork
 from vfl.studies.runs import StudyRun
@@ -70,20 +70,13 @@ def scale_rounds(base: ExperimentConfig, rounds: int) -> ExperimentConfig:
 
     Raises ConfigError where two changes would fall on one round, or a later one on round 0.
     """
-    values = base.model_dump(mode="json")
-    values["training"]["rounds"] = rounds
-    scaled: dict[str, PartySchedule] = {
+    schedules: dict[str, PartySchedule] = {
         "lightweighting.alpha": base.lightweighting.alpha,
         "lightweighting.beta": base.lightweighting.beta,
         "training.optimizer.learning_rate": base.training.optimizer.learning_rate,
     }
-    for field, schedule in scaled.items():
-        *sections, key = field.split(".")
-        section: dict[str, Any] = values
-        for name in sections:
-            section = section[name]
-        section[key] = _scaled(schedule, base.training.rounds, rounds, field)
-    return parse_config(values)
+    scaled = {field: _scaled(each, base.training.rounds, rounds, field) for field, each in schedules.items()}
+    return _changed(base, {"training.rounds": rounds, **scaled})
 
 
 def scale_round(round_index: int, before: int, after: int) -> int:
@@ -126,10 +119,12 @@ def _curves(base: ExperimentConfig, figure: str) -> dict[str, tuple[str, PartySc
 def _with_ratios(
     base: ExperimentConfig, method: str, seed: int, alpha: PartySchedule, beta: PartySchedule
 ) -> ExperimentConfig:
-    values = base.model_dump(mode="json")
-    values |= {"name": f"{base.name}-{method}", "seed": seed}
-    values["lightweighting"] |= {"alpha": alpha, "beta": beta}
-    return parse_config(values)
+    ratios = {"lightweighting.alpha": alpha, "lightweighting.beta": beta}
+    return _changed(base, {"name": f"{base.name}-{method}", "seed": seed, **ratios})
+
+
+def _changed(base: ExperimentConfig, settings: Mapping[str, object]) -> ExperimentConfig:
+    return parse_config(lay_over(base.model_dump(mode="json"), settings))
 
 
 def _values(base: ExperimentConfig, alpha: PartySchedule, beta: PartySchedule) -> tuple[float, ...]:
