@@ -443,6 +443,21 @@ def test_changed_keys_names_keys_and_both_values(digits: Path):
     assert changes[-1] == "training.rounds (10 -> 20)"
 
 
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"training": 3}, "training"),
+        ({"models": {"feature": "vgg16"}}, "models.feature"),
+        ({"models": {"parties": {"clinic": [1]}}}, "models.parties.clinic"),
+    ],
+)
+def test_the_defaults_of_tables_hide_no_mistake(settings, field):
+    tables = {"name": "x", "data": {"dataset": {"kind": "breast_cancer"}}}
+    assert parse_config(tables | {"models": {"parties": {"clinic": {}}}}).models.parties["clinic"].kind == "mlp"
+    with pytest.raises(ConfigError, match=f"^{field}: input should be a valid dictionary"):
+        parse_config(tables | settings)
+
+
 def test_an_experiment_cannot_be_changed(digits: Path):
     config = load_config(digits)
     with pytest.raises(ValueError, match="frozen"):

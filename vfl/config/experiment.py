@@ -1,7 +1,7 @@
 """The typed experiment: what a run is. Every section is frozen and refuses unknown keys."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -17,16 +17,7 @@ from vfl.devices import SimulationConfig
 from vfl.lightweighting.config import LightweightingConfig
 from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
 from vfl.registry import nearest
-from vfl.settings import (
-    AboveZero,
-    AtLeastTwo,
-    Fraction,
-    Positive,
-    Probability,
-    Section,
-    ignored_settings,
-    strict_int,
-)
+from vfl.settings import AboveZero, AtLeastTwo, Fraction, Positive, Probability, Section, ignored_settings, strict_int
 from vfl.wire.config import GradientConfig, WireConfig
 
 STATISTICS_SAMPLES = 256
@@ -65,7 +56,7 @@ class TrainingConfig(Section):
     the class). null weighs all samples alike."""
 
     def ignored(self) -> Mapping[str, str]:
-        """Return how the head would travel where it does not."""
+        """Return the settings of the other label protocol."""
         return {"head_sync": "training.labels is server, the head never leaves it"} if self.labels == "server" else {}
 
 
@@ -110,14 +101,22 @@ class CheckpointConfig(Section):
     """Checkpoints kept; two, so that a corrupt one has one before it."""
 
 
-def _at(values: dict[str, Any], *keys: str) -> dict[str, Any]:
+def _at(values: object, *keys: str) -> dict[str, object]:
     """Return the mapping under nested keys; empty where there is none."""
-    for key in keys:
-        inner = values.get(key)
-        values = cast(dict[str, Any], inner) if isinstance(inner, dict) else {}
-    return values
+    own = cast(dict[str, object], values) if isinstance(values, dict) else {}
+    return _at(own.get(keys[0]), *keys[1:]) if keys else own
 
 
+def _with_default(values: object, default: str, key: str, *below: str) -> object:
+    """Return nested settings with a value where none is given; anything but a mapping stays, to be refused."""
+    if not isinstance(values, dict):
+        return values
+    own = cast(dict[str, object], values)
+    return own | {key: _with_default(own.get(key, {}), default, *below) if below else own.get(key, default)}
+
+
+OF_BOTH = ("rounds", "batch_size", "optimizer", "patience", "every")
+"""Settings of training and evaluation in either mode."""
 OF_VERTICAL = (
     "task",
     "simulation",
@@ -130,10 +129,8 @@ OF_VERTICAL = (
     "data.partition",
     "data.file",
     "data.labels_file",
-    *(f"training.{name}" for name in ("steps_per_round", "local_iterations", "labels", "head_sync", "staleness")),
-    *(f"training.{name}" for name in ("party_dropout", "class_weights")),
-    *(f"evaluation.{name}" for name in ("batch_statistics", "statistics_samples", "subsets", "sparsified")),
-    *(f"evaluation.{name}" for name in ("metric", "tell_parties", "threshold")),
+    *(f"training.{name}" for name in TrainingConfig.model_fields if name not in OF_BOTH),
+    *(f"evaluation.{name}" for name in EvaluationConfig.model_fields if name not in OF_BOTH),
 )
 """Settings that mode: horizontal ignores."""
 
@@ -175,14 +172,13 @@ class ExperimentConfig(Section):
     @classmethod
     def _defaults_of_tables(cls, values: object) -> object:
         """Let tables have labels at the server and a perceptron at each party, where nothing else is said."""
-        settings = cast(dict[str, Any], values) if isinstance(values, dict) else {}
-        if _at(settings, "data", "dataset").get("kind") not in TABLE_KINDS:
-            return cast(object, values)
-        training = {"labels": "server"} | _at(settings, "training")
-        models = _at(settings, "models")
-        by_party = {party: {"kind": "mlp"} | _at(models, "parties", party) for party in _at(models, "parties")}
-        models = models | {"feature": {"kind": "mlp"} | _at(models, "feature"), "parties": by_party}
-        return settings | {"training": training, "models": models}
+        if _at(values, "data", "dataset").get("kind") not in TABLE_KINDS:
+            return values
+        values = _with_default(values, "server", "training", "labels")
+        values = _with_default(values, "mlp", "models", "feature", "kind")
+        for party in _at(values, "models", "parties"):
+            values = _with_default(values, "mlp", "models", "parties", party, "kind")
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -12,16 +12,7 @@ from vfl.components import ALGORITHMS
 from vfl.config.optimizer import OptimizerConfig
 from vfl.devices import LinkConfig
 from vfl.horizontal.wireless.settings import WirelessConfig
-from vfl.settings import (
-    AboveZero,
-    Fraction,
-    NotNegative,
-    Number,
-    Positive,
-    Probability,
-    Section,
-    name_in,
-)
+from vfl.settings import AboveZero, Fraction, NotNegative, Number, Positive, Probability, Section, name_in
 
 
 class SamplePartitionConfig(Section):

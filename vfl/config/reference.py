@@ -50,12 +50,10 @@ TYPES = {
 
 def reference() -> str:
     """Return the whole page in Markdown."""
-    nested = [key for key in ExperimentConfig.model_fields if section_of(ExperimentConfig.type_of(key))]
     parts = [HEAD, *_table(ExperimentConfig, "")]
-    for key in nested:
-        section = section_of(ExperimentConfig.type_of(key))
-        assert section is not None
-        parts += [f"\n## {key}\n\n{inspect.cleandoc(section.__doc__ or '')}\n", *_table(section, f"{key}.")]
+    for key in ExperimentConfig.model_fields:
+        if section := section_of(ExperimentConfig.type_of(key)):
+            parts += [f"\n## {key}\n\n{inspect.cleandoc(section.__doc__ or '')}\n", *_table(section, f"{key}.")]
     return "\n".join(parts).rstrip() + "\n"
 
 

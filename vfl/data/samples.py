@@ -42,18 +42,15 @@ class Samples:
                 raise ValueError(
                     f"samples.features: expected [N, ...] of {len(self)} rows, one for each id, got {shape}"
                 )
-        if self.labels is not None and not self._label_per_position():
-            check_labels("samples.labels", self.labels, len(self.ids))
+        if self.labels is not None:
+            of_text = self.labels.dtype == self.features.dtype == torch.int64
+            if not (of_text and self.labels.shape == self.features.shape):
+                check_labels("samples.labels", self.labels, len(self.ids))
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """What a model is called with: all tensors of features."""
         return (self.features, *self.more)
-
-    def _label_per_position(self) -> bool:
-        """Whether labels are int64 [N, T] like the text."""
-        assert self.labels is not None
-        return self.labels.dtype == self.features.dtype == torch.int64 and self.labels.shape == self.features.shape
 
     def __len__(self) -> int:
         return len(self.ids)

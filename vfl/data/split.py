@@ -11,14 +11,7 @@ from torch import Tensor
 
 from vfl.atomic import write_together
 from vfl.config import ExperimentConfig
-from vfl.data.files import (
-    LabelData,
-    PartyData,
-    SharedLabels,
-    write_label_data,
-    write_party_data,
-    write_shared_labels,
-)
+from vfl.data.files import LabelData, PartyData, SharedLabels, write_label_data, write_party_data, write_shared_labels
 from vfl.data.samples import Samples
 from vfl.data.source import Split, open_source
 

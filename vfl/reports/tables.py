@@ -1,6 +1,7 @@
 """The tables of a report: once as data, from which Markdown and the page are written."""
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -25,6 +26,8 @@ from vfl.reports.runs import ReportedRun, Subject, Variant
 from vfl.reports.subsets import CAPTION, subset_rows, tested_variants
 from vfl.results import Quantity, RunResult
 
+ADVISED = 1.0
+"""Points, of an error percent, that the advised setting may lose."""
 MOST_PARTIES = 16
 """Owners that are listed one by one; of more, as clients often are, the smallest, median and largest are shown."""
 
@@ -191,11 +194,11 @@ def _client_table(title: str, clients: dict[str, dict[str, Any]]) -> TableData:
     return TableData(title, caption, headings, rows)
 
 
-def choice_table(subject: Subject, points: Sequence[float] = (0.5, 1.0, 2.0, 5.0)) -> TableData:
+def choice_table(subject: Subject) -> TableData:
     """Return what to choose: the cheapest setting for each number of points that may be lost."""
     costs = (sent_bytes, train_macs, joint_cost(subject))
     rows: list[tuple[str, ...]] = []
-    for most in points:
+    for most in (0.5, 1.0, 2.0, 5.0):
         cells = [f"{most:g}"]
         for cost in costs:
             best = cheapest_within(subject, most, cost)
@@ -210,20 +213,20 @@ def choice_table(subject: Subject, points: Sequence[float] = (0.5, 1.0, 2.0, 5.0
     return TableData("What to choose", caption, headings, rows)
 
 
-def advice(subject: Subject, points: float = 1.0) -> str:
-    """Return in one sentence what to train: cheapest in bytes and MACs together, at most so many points lost."""
-    reference, best = subject.reference, cheapest_within(subject, points, joint_cost(subject))
+def advice(subject: Subject) -> str:
+    """Return in one sentence what to train: cheapest in bytes and MACs together, at most `ADVISED` points lost."""
+    reference, best = subject.reference, cheapest_within(subject, ADVISED, joint_cost(subject))
     run = subject.folder / "runs" / best.runs[0].name
     if not subject.saves or not run.exists():
         return ""
     if best is reference:
-        return f"Choose {best.label}: every cheaper setting is worse by more than {points:.1f} {_unit(subject)}."
+        return f"Choose {best.label}: every cheaper setting is worse by more than {ADVISED:.1f} {_unit(subject)}."
     remark = noise(best, reference)
     return (
         f"Choose {best.label}: it saves {_saved(best)} of bytes and multiply-accumulates at "
         f"test {title(subject.metric)} {shown(subject.metric, best.score)}, {_change(best, reference)} "
         f"{_unit(subject)} against {reference.label}{f' ({remark})' if remark else ''}; "
-        f"train it by: lvfl train {run / 'config.yaml'}"
+        f"train it by: lvfl train {shlex.quote(str(run / 'config.yaml'))}"
     )
 
 

@@ -37,12 +37,11 @@ class StudyResult(RunResult):
 
 def load_results(runs: Sequence[StudyRun], runs_dir: Path) -> list[StudyResult]:
     """Read the runs that are finished, in their order."""
-    return [load_result(run, runs_dir) for run in runs if is_finished(runs_dir / run.folder, run.config)]
-
-
-def load_result(run: StudyRun, runs_dir: Path) -> StudyResult:
-    """Read a finished run."""
-    return StudyResult(*read_result(runs_dir / run.folder), run.study, run.method, run.seed)
+    return [
+        StudyResult(*read_result(runs_dir / run.folder), run.study, run.method, run.seed)
+        for run in runs
+        if is_finished(runs_dir / run.folder, run.config)
+    ]
 
 
 def results_table(results: Sequence[StudyResult], columns: Mapping[str, Callable[[Row], object]]) -> list[list[object]]:

@@ -9,9 +9,8 @@ from torch import Tensor
 from vfl.config import ConfigError, parse_config
 from vfl.config.horizontal import SamplePartitionConfig
 from vfl.data.horizontal.by_label import classes, dirichlet, shards
-from vfl.data.horizontal.even import gaussian, iid
-from vfl.data.horizontal.natural import natural
 from vfl.data.horizontal.partition import SamplePartition, partition_samples
+from vfl.data.horizontal.unlabelled import gaussian, iid, natural
 from vfl.data.samples import Owners, Samples
 
 COUNT = 400

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vfl.data.horizontal.even import Rows, ascending, check_enough, stream
+from vfl.data.horizontal.unlabelled import Rows, ascending, check_enough, stream
 
 DIRICHLET_TRIES = 100
 """Draws of `dirichlet` before it gives up on the smallest client."""

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from vfl.config.horizontal import SamplePartitionConfig
 from vfl.data.horizontal.by_label import classes, dirichlet, shards
-from vfl.data.horizontal.even import GAUSSIAN_SAMPLES_PER_CLIENT, gaussian, iid
-from vfl.data.horizontal.natural import natural
+from vfl.data.horizontal.unlabelled import gaussian, iid, natural
 from vfl.data.samples import Owners, Samples
 
 BY_LABEL = ("classes", "shards", "dirichlet")
@@ -68,7 +67,7 @@ def _divide(given: SamplePartitionConfig, train: Samples, clients: int, seed: in
         case "iid":
             return iid(len(train), clients, seed, given.samples_per_client)
         case "gaussian":
-            return gaussian(len(train), clients, seed, given.samples_per_client or GAUSSIAN_SAMPLES_PER_CLIENT)
+            return gaussian(len(train), clients, seed, given.samples_per_client)
         case "classes":
             return classes(labels, clients, given.classes_per_client or 2, seed, given.samples_per_client)
         case "shards":

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from vfl.data.sources.images import images
-from vfl.data.sources.pools import Pools, in_memory
+from vfl.data.sources.pooled import Pools, in_memory
 from vfl.random import generator
 
 DIGITS_TEST_SAMPLES = 397

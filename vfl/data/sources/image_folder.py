@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from vfl.data.sources.images import images
-from vfl.data.sources.pools import Pool, Pools
+from vfl.data.sources.pooled import Pool, Pools
 from vfl.errors import one_line
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, check_finite
 from vfl.data.source import NewSamples, Preparation, Split
-from vfl.data.sources.pooled import PooledSource
-from vfl.data.sources.pools import Loader
+from vfl.data.sources.pooled import Loader, PooledSource
 
 MIN_STD = 1e-6
 """A channel that varies less than this is taken as constant: it is centred but not scaled."""

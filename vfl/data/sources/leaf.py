@@ -25,7 +25,7 @@ from models.features import Features
 from vfl.data.samples import Owners, Samples
 from vfl.data.source import AsItIs, Preparation
 from vfl.data.sources.images import ImageGrid
-from vfl.data.sources.pools import Pools, in_memory
+from vfl.data.sources.pooled import Pools, in_memory
 from vfl.data.sources.text import encode, warn_of_pixels
 from vfl.errors import one_line
 

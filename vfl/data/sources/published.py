@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vfl.data.sources.images import images
-from vfl.data.sources.pools import Pool, Pools, in_memory
+from vfl.data.sources.pooled import Pool, Pools, in_memory
 from vfl.errors import one_line
 
 DEFAULT_ROOT = Path("data")

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from vfl.data.samples import Owners
-from vfl.data.sources.pooled import PooledSource
-from vfl.data.sources.pools import Pools, in_memory
+from vfl.data.sources.pooled import PooledSource, Pools, in_memory
 from vfl.errors import one_line
 
 WINDOW = 80
@@ -48,26 +47,22 @@ def load_text(root: Path | None, image_size: int | None) -> Pools:
     roles = split_roles(text)
     texts = list(roles.values()) or [text]
     codes, classes = encode(texts)
-    train_x, train_y, test_x, test_y = ([torch.empty(0, WINDOW, dtype=torch.int64)] for _ in range(4))
-    training_rows: list[int] = []
+    train, test = list[tuple[Tensor, Tensor]](), list[tuple[Tensor, Tensor]]()
     for end, part in zip(accumulate(map(len, texts)), texts, strict=True):
         x, y = windows(codes[end - len(part) : end])
         kept = len(x) - len(x) // TEST_SHARE
-        train_x.append(x[:kept])
-        train_y.append(y[:kept])
-        test_x.append(x[kept:])
-        test_y.append(y[kept:])
-        training_rows.append(kept)
-    if not any(map(len, test_x)):
+        train.append((x[:kept], y[:kept]))
+        test.append((x[kept:], y[kept:]))
+    if not any(len(x) for x, _ in test):
         raise ValueError(
             f"data.dataset.root: '{root}' is too short: it takes {TEST_SHARE} windows of {WINDOW} characters by one "
             "role, or in all where there are no roles"
         )
     return Pools(
-        train=in_memory(torch.cat(train_x), torch.cat(train_y)),
-        test=in_memory(torch.cat(test_x), torch.cat(test_y)),
+        train=in_memory(*(torch.cat(parts) for parts in zip(*train, strict=True))),
+        test=in_memory(*(torch.cat(parts) for parts in zip(*test, strict=True))),
         classes=classes,
-        owners=_owners(dict(zip(roles, training_rows, strict=True))) if roles else None,
+        owners=_owners({role: len(x) for role, (x, _) in zip(roles, train, strict=True)}) if roles else None,
     )
 
 

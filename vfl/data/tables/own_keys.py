@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +29,7 @@ class OwnKeys:
     """`keys_digest` of the table."""
     known_as: Mapping[str, int] | None = None
     """At the label owner: by other owner, the list of the keys by which it knows the samples."""
-    tested: npt.NDArray[np.bool_] | None = field(default=None)
+    tested: npt.NDArray[np.bool_] | None = None
     """At the label owner, where ``data.test_file`` says so: whether a row is a test sample, bool [M]."""
 
 
@@ -44,18 +43,18 @@ def own_keys(data: DataConfig, owner: str) -> OwnKeys:
     columns = {owner: config.keys.get(owner, own) for owner in others}
     used = list(dict.fromkeys(columns.values())) or [own]
     encoded = [table.keys[each].take(pa.array(rows)).dictionary_encode() for each in used]
+    tested = None
+    if others and data.test_file is not None:
+        tested_keys = read_test_keys(data.test_file, own)
+        tested = np.asarray(pc.is_in(table.keys[own].take(pa.array(rows)), value_set=tested_keys))
     return OwnKeys(
         rows,
         tuple(each.dictionary for each in encoded),
         tuple(np.asarray(each.indices).astype(np.int64) for each in encoded),
         keys_digest(table),
         {owner: used.index(columns[owner]) for owner in others} if others else None,
-        _tested(table.keys[own].take(pa.array(rows)), data.test_file, own) if others else None,
+        tested,
     )
-
-
-def _tested(keys: Column, file: Path | None, columns: tuple[str, ...]) -> npt.NDArray[np.bool_] | None:
-    return None if file is None else np.asarray(pc.is_in(keys, value_set=read_test_keys(file, columns)))
 
 
 def shuffled(count: int) -> Rows:

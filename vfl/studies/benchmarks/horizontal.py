@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.features import ClassifierSpec
 from vfl.components import CLASSIFIERS
-from vfl.config import ExperimentConfig, parse_config
+from vfl.config import parse_config
 from vfl.data.horizontal.partition import SamplePartition
 from vfl.data.samples import Dataset, Samples
 from vfl.horizontal.build import assemble
@@ -102,7 +102,16 @@ def random_data(samples: int) -> tuple[Tensor, Tensor]:
 
 def build_trainer(case: Case, rows: tuple[Tensor, ...], samples: int, threads: int | None) -> SynchronousTrainer:
     """Build this software's side on so many random samples."""
-    config = _make_config(case, len(rows), threads)
+    config = parse_config(
+        {
+            "name": "benchmark",
+            "mode": "horizontal",
+            "threads": threads,
+            "models": {"classifier": {"kind": case.model}},
+            "training": {"batch_size": BATCH, "optimizer": {"learning_rate": LEARNING_RATE, "momentum": 0}},
+            "horizontal": {"clients": len(rows), "clients_per_round": PER_ROUND, "engine": case.engine},
+        }
+    )
     features, labels = random_data(samples)
     ids = torch.arange(samples)
     data = Dataset(
@@ -112,19 +121,6 @@ def build_trainer(case: Case, rows: tuple[Tensor, ...], samples: int, threads: i
     trainer = assemble(config, data, SamplePartition(names, rows), start_runtime(config), Path(), Alone())
     assert isinstance(trainer, SynchronousTrainer)
     return trainer
-
-
-def _make_config(case: Case, clients: int, threads: int | None) -> ExperimentConfig:
-    return parse_config(
-        {
-            "name": "benchmark",
-            "mode": "horizontal",
-            "threads": threads,
-            "models": {"classifier": {"kind": case.model}},
-            "training": {"batch_size": BATCH, "optimizer": {"learning_rate": LEARNING_RATE, "momentum": 0}},
-            "horizontal": {"clients": clients, "clients_per_round": PER_ROUND, "engine": case.engine},
-        }
-    )
 
 
 def _throughput(case: Case, options: Options) -> Result:

@@ -3,7 +3,7 @@
 import gc
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Literal
 
@@ -84,16 +84,10 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """Everything, raw values included."""
         requirement = self.requirement
-        return {
-            "group": self.group,
-            "case": self.case,
-            "unit": self.unit,
-            "raw": self.raw,
+        return asdict(self) | {
             "medians": {side: median(values) for side, values in self.raw.items()},
-            "ratio_of": list(self.ratio_of),
             "ratios": self.ratios,
             "ratio": {"median": median(self.ratios), "min": min(self.ratios), "max": max(self.ratios)},
-            "details": self.details,
             "requirement": requirement
             and {
                 "measured": requirement.measured,

@@ -83,31 +83,16 @@ def _measure_alpha(options: Options, layout: str, runtime: Runtime, alpha: float
         pruned = PartyStep(copy.deepcopy(model), (images,), gradient_BD, runtime)
         pruned()  # gives the optimizer the momentum that the event has to carry
         event_s = pruned.prune(alpha, round_to)
-        yield _compare(f"alpha {alpha:g}, {layout}", round_to, alpha, (unpruned, pruned), event_s, options.pairs)
-
-
-def _compare(
-    group: str,
-    round_to: int | None,
-    alpha: float,
-    steps: tuple[PartyStep, PartyStep],
-    event_s: float,
-    pairs: int,
-) -> Result:
-    unpruned, pruned = steps
-    raw = interleave({"pruned": pruned, "unpruned": unpruned}, pairs, WARM_UP)
-    ratio_of = ("pruned", "unpruned")
-    mac_ratio = count_macs(pruned.model, *pruned.example) / count_macs(unpruned.model, *unpruned.example)
-    time_over_macs = median(ratios(raw, ratio_of)) / mac_ratio
-    return Result(
-        group=group,
-        case="exact widths" if round_to is None else f"multiples of {round_to}",
-        raw=raw,
-        ratio_of=ratio_of,
-        details={
-            "mac_ratio": mac_ratio,
-            "parameter_ratio": count_parameters(pruned.model) / count_parameters(unpruned.model),
-            "event_s": event_s,
-        },
-        requirement=Requirement(time_over_macs, "<=", TIME_OVER_MACS[alpha], " x macs"),
-    )
+        raw = interleave({"pruned": pruned, "unpruned": unpruned}, options.pairs, WARM_UP)
+        ratio_of = ("pruned", "unpruned")
+        mac_ratio = count_macs(pruned.model, *pruned.example) / count_macs(unpruned.model, *unpruned.example)
+        parameter_ratio = count_parameters(pruned.model) / count_parameters(unpruned.model)
+        time_over_macs = median(ratios(raw, ratio_of)) / mac_ratio
+        yield Result(
+            group=f"alpha {alpha:g}, {layout}",
+            case="exact widths" if round_to is None else f"multiples of {round_to}",
+            raw=raw,
+            ratio_of=ratio_of,
+            details={"mac_ratio": mac_ratio, "parameter_ratio": parameter_ratio, "event_s": event_s},
+            requirement=Requirement(time_over_macs, "<=", TIME_OVER_MACS[alpha], " x macs"),
+        )

@@ -8,14 +8,7 @@ from vfl.reports.markdown import section, table
 from vfl.results import CLOCK
 from vfl.studies.comparison import READING, accuracy_panel, of_study, told_of
 from vfl.studies.flare.gap import gap_table, measure_gaps
-from vfl.studies.flare.studies import (
-    FIG_7_DEADLINE_S,
-    FIG_8_DEADLINES_S,
-    SPLITS,
-    figures,
-    policy_study,
-    schedules,
-)
+from vfl.studies.flare.studies import FIG_7_DEADLINE_S, FIG_8_DEADLINES_S, SPLITS, figures, policy_study, schedules
 from vfl.studies.page import Values, beats, last_accuracies, percent, spread, write_page
 from vfl.studies.plots import Curve, Panel, curves_of, draw_bars, draw_panels
 from vfl.studies.runs import StudyResult, StudyRun

@@ -1,4 +1,4 @@
-"""Partitions that look at no label: samples are dealt as from a shuffled deck."""
+"""Partitions that look at no label: dealt as from a shuffled deck, or as the users or roles of the data have them."""
 # pyright: reportUnknownMemberType=false
 # torch's own signatures are partly untyped.
 
@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vfl.data.samples import Owners
 from vfl.random import stream_seed
 
 Rows = NDArray[np.int64]
@@ -36,9 +37,7 @@ def iid(samples: int, clients: int, seed: int, samples_per_client: int | None = 
     return ascending(np.array_split(_shuffled(samples, seed), clients))
 
 
-def gaussian(
-    samples: int, clients: int, seed: int, samples_per_client: int = GAUSSIAN_SAMPLES_PER_CLIENT
-) -> list[Tensor]:
+def gaussian(samples: int, clients: int, seed: int, samples_per_client: int | None = None) -> list[Tensor]:
     """Return each client's rows (int64, ascending, none twice), sizes drawn from five normal distributions.
 
     Case 3 of T-SFL (section 5.1): a fifth of the clients each have floor N(m, s) samples, m from 0.5 to 1.5 times
@@ -49,9 +48,38 @@ def gaussian(
     """
     rng = stream(seed, "sizes")
     groups = rng.permutation(np.arange(clients) * len(GAUSSIAN_MEANS) // clients)
-    means = samples_per_client * np.array(GAUSSIAN_MEANS)[groups]
+    means = (samples_per_client or GAUSSIAN_SAMPLES_PER_CLIENT) * np.array(GAUSSIAN_MEANS)[groups]
     sizes = np.floor(rng.normal(means, GAUSSIAN_STD * means)).clip(min=1).astype(int)
     return _deal(samples, sizes.tolist(), seed)
+
+
+def natural(
+    owners: Owners, clients: int, seed: int, min_samples: int | None = None
+) -> tuple[tuple[str, ...], list[Tensor]]:
+    """Return the names of the owners that become clients, and the rows (int64, ascending) of each.
+
+    min_samples: owners with fewer samples are left out; None leaves nobody out. clients: how many owners to draw by
+    `seed`; a larger draw contains the smaller one. Names keep their order in the data.
+    Raises ValueError for more clients than owners, and without min_samples for an owner without samples.
+    """
+    of_row = owners.of_row.numpy()
+    sizes = np.bincount(of_row, minlength=len(owners.names))
+    if min_samples is None and not sizes.all():
+        empty = owners.names[int(sizes.argmin())]
+        raise ValueError(
+            f"horizontal.partition.min_samples: client {empty!r} has no training samples; set it to 1 or more to leave "
+            "out owners with fewer"
+        )
+    eligible = np.flatnonzero(sizes >= (min_samples or 1))
+    if clients > len(eligible):
+        of_size = "" if min_samples is None else f" with at least {min_samples} training samples"
+        fix = "lower it" if min_samples is None else "lower it or horizontal.partition.min_samples"
+        raise ValueError(
+            f"horizontal.clients: {clients} asked for, the data have {len(eligible)} owners{of_size}; {fix}"
+        )
+    chosen: list[int] = np.sort(stream(seed, "owners").permutation(eligible)[:clients]).tolist()
+    by_owner = np.split(np.argsort(of_row, kind="stable"), sizes.cumsum())
+    return tuple(owners.names[index] for index in chosen), ascending([by_owner[index] for index in chosen])
 
 
 def check_enough(clients: int, samples: int) -> None:

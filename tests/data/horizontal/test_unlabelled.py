@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vfl.data.horizontal.even import GAUSSIAN_MEANS, GAUSSIAN_STD, gaussian, iid
+from vfl.data.horizontal.unlabelled import GAUSSIAN_MEANS, GAUSSIAN_STD, gaussian, iid
 
 SEEDS = st.integers(0, 2**40)
 
