@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 
+from vfl.config import ConfigError
 from vfl.experiments import sweep as sweeps
 from vfl.experiments.executor import Ended, Event
 from vfl.experiments.pool import LocalProcesses
@@ -61,3 +63,14 @@ def test_a_search_whose_reference_fails_ends(tmp_path: Path):
     trained, said = searched(tmp_path / "out", lambda run: "seed1" in run.folder)
     assert trained == ["alpha0-beta0-seed0", "alpha0-beta0-seed1"]
     assert "nothing was tried" in said
+
+
+def test_a_shard_may_begin_while_another_has_made_the_folder_and_not_yet_its_manifest(tmp_path: Path):
+    (tmp_path / "shards" / "1of2").mkdir(parents=True)
+    points = ({"seed": 0}, {"seed": 1})
+    sweep, executor = Sweep("made", {"name": "made", "threads": 1}, points, None), Pretends(lambda run: False)
+    with pytest.raises(ConfigError, match="is not empty and holds no sweep"):
+        sweeps.train_sweep(sweep, tmp_path, executor, Console(quiet=True), keep_checkpoints=False)
+    second = sweeps.parse_shard("2/2")
+    state = sweeps.train_sweep(sweep, tmp_path, executor, Console(quiet=True), keep_checkpoints=False, shard=second)
+    assert (executor.trained, len(state.runs)) == (["seed1"], 2)

@@ -138,7 +138,7 @@ def train_sweep(
     if sweep.search is not None and shard.count > 1:
         raise ConfigError("--shard: a search chooses its runs by those before; use --jobs")
     search = Search(sweep.search) if sweep.search is not None else None
-    fixed = _fixed(sweep, folder, executor, console)
+    fixed = _fixed(sweep, folder, executor, console, shard)
     state = SweepState(folder, keep_checkpoints, shard)
     state.add(sweep.runs(fixed["threads"]))
     executor.open_folder(state.runs_dir)
@@ -199,12 +199,12 @@ def _told(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console) -> dict[str, Any]:
+def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console, shard: Shard = WHOLE) -> dict[str, Any]:
     """Return what holds until the sweep is finished, wherever it goes on; it stands in its manifest."""
     if (folder / MANIFEST).exists():
         fixed = read_manifest(folder, "threads")
         console.print(f"going on in {folder}; threads per run: {fixed['threads']}, as when the sweep began")
-    elif folder.exists() and any(folder.iterdir()):
+    elif shard.count == 1 and folder.exists() and any(folder.iterdir()):  # shards may all begin at once
         raise ConfigError(f"--out: {folder} is not empty and holds no sweep; name another folder")
     else:
         fixed: dict[str, Any] = {"name": sweep.name, "threads": executor.threads(sweep.base.get("threads"))}

@@ -10,9 +10,9 @@ from torch.utils.tensorboard import SummaryWriter
 
 from vfl.atomic import write_atomically
 from vfl.checkpoint import CheckpointStore
+from vfl.experiments.executor import Run
 from vfl.loop import Callback, Metrics, TrainingLoop
 from vfl.run_folder import check_run, open_run, read_rows
-from vfl.studies.runs import StudyRun
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def fork_store(run_dir: Path) -> CheckpointStore:
     return CheckpointStore(run_dir / "forks", keep=MANY)
 
 
-def start_from_fork(run: StudyRun, fork: Fork, runs_dir: Path) -> None:
+def start_from_fork(run: Run, fork: Fork, runs_dir: Path) -> None:
     """Give a run that has no checkpoint the rows and the checkpoint of the rounds that it shares with another.
 
     If the other kept none for it, it starts from scratch, with the same result.
@@ -78,21 +78,15 @@ def start_from_fork(run: StudyRun, fork: Fork, runs_dir: Path) -> None:
     own.save(fork.round_index, forks.load(fork.round_index))  # last: it marks the run as begun
 
 
-def needed_rounds(forks: Mapping[str, Fork], left: Iterable[StudyRun]) -> dict[str, set[int]]:
+def needed_rounds(forks: Mapping[str, Fork], left: Iterable[str]) -> dict[str, set[int]]:
     """Return the rounds that unfinished runs start from, by the folder of the run that keeps them."""
     needed: dict[str, set[int]] = {}
-    for run in left:
-        if run.folder in forks:
-            fork = forks[run.folder]
-            needed.setdefault(fork.parent, set()).add(fork.round_index)
+    for fork in (forks[folder] for folder in left if folder in forks):
+        needed.setdefault(fork.parent, set()).add(fork.round_index)
     return needed
 
 
-def remove_spent_forks(
-    runs: Iterable[StudyRun], forks: Mapping[str, Fork], left: Iterable[StudyRun], runs_dir: Path
-) -> None:
+def remove_spent_forks(forks: Mapping[str, Fork], left: Iterable[str], runs_dir: Path) -> None:
     """Delete the checkpoints that no unfinished run starts from."""
-    needed = needed_rounds(forks, left)
-    for run in runs:
-        if run.folder not in needed:
-            shutil.rmtree(runs_dir / run.folder / "forks", ignore_errors=True)
+    for parent in {fork.parent for fork in forks.values()} - needed_rounds(forks, left).keys():
+        shutil.rmtree(runs_dir / parent / "forks", ignore_errors=True)

@@ -23,7 +23,6 @@ from vfl.studies.runs import StudyRun
 class SeriesRun(Run):
     """A run of a study in its series."""
 
-    study_run: StudyRun
     fork: Fork | None
     kept: frozenset[int]
     """Rounds from which others start."""
@@ -31,7 +30,7 @@ class SeriesRun(Run):
     def prepare(self, runs_dir: Path) -> Sequence[Callback]:
         """Take over the shared rounds; return what keeps those that others share."""
         if self.fork is not None:
-            start_from_fork(self.study_run, self.fork, runs_dir)
+            start_from_fork(self, self.fork, runs_dir)
         return [SaveForks(runs_dir / self.folder, self.kept)]
 
 
@@ -57,7 +56,7 @@ def train_missing(
     Checkpoints of finished runs are deleted. Raises ConfigError for a folder that holds another configuration.
     """
     forks = forks or {}
-    left = [run for run in runs if not is_finished(runs_dir / run.folder, run.config)]
+    left = {run.folder: run for run in runs if not is_finished(runs_dir / run.folder, run.config)}
     failures: dict[str, Ended] = {}
     needed = needed_rounds(forks, left)
     executor.open_folder(runs_dir)
@@ -66,9 +65,9 @@ def train_missing(
     def on_event(run: SeriesRun, event: Event) -> None:
         summary = None
         if isinstance(event, Ended) and event.finished:
-            left.remove(run.study_run)  # before forks are removed: those of unfinished runs stay
+            del left[run.folder]  # before forks are removed: those of unfinished runs stay
             shutil.rmtree(runs_dir / run.folder / "checkpoints", ignore_errors=True)
-            remove_spent_forks(runs, forks, left, runs_dir)
+            remove_spent_forks(forks, left, runs_dir)
             summary = read_summary(runs_dir / run.folder)
             summary |= shares_saved(summary)
         elif isinstance(event, Ended) and event.error is not None:
@@ -77,15 +76,14 @@ def train_missing(
 
     series = [
         SeriesRun(
-            run.folder,
-            run.config,
-            ("seed",),
-            forks[run.folder].parent if run.folder in forks else None,
-            study_run=run,
-            fork=forks.get(run.folder),
-            kept=frozenset(needed.get(run.folder, ())),
+            folder=folder,
+            config=run.config,
+            varied=("seed",),
+            after=forks[folder].parent if folder in forks else None,
+            fork=forks.get(folder),
+            kept=frozenset(needed.get(folder, ())),
         )
-        for run in left
+        for folder, run in left.items()
     ]
     with view:
         return SeriesEnd(executor.train(series, runs_dir, on_event), failures)
