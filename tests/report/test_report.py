@@ -224,6 +224,17 @@ def test_a_sweep_and_a_run_are_compared_run_by_run(sweep: Path, one_run: Path):
     assert len(subject.runs) == 19
 
 
+def test_runs_of_no_common_first_values_are_drawn_beside_the_first(one_run: Path):
+    run = load_subject(one_run).runs[0]
+    settings = ({"a": 1, "b": 2, "c": 2}, {"a": 2, "b": 1, "c": 1}, {"a": 1, "b": 3, "c": 2})
+    variants = tuple(Variant(str(place), each, (run,)) for place, each in enumerate(settings))
+    subject = Subject("listed", one_run, variants, ())
+    assert subject.reference is variants[0]
+    assert subject.find({"b": 3}) is variants[2]
+    curves = {each.name: len(each.figure.axes[0].lines) for each in draw(subject) if each.name.startswith("accuracy")}
+    assert curves == {"accuracy_a": 1, "accuracy_b": 2, "accuracy_c": 1}
+
+
 def test_what_horizontal_settings_reach_over_their_time_and_bytes(horizontal_run: Path, tmp_path: Path):
     run = load_subject(horizontal_run).runs[0]
     settings = ({"horizontal.algorithm": name} for name in ("fedavg", "a_rather_long_name_of_an_algorithm"))

@@ -77,7 +77,7 @@ def _scores(subject: Subject) -> list[Drawing]:
     drawings = _methods(subject)
     for key in subject.keys:
         others = [each for each in subject.keys if each != key]
-        fixed = ", ".join(setting_label(each, subject.values(each)[0]) for each in others)
+        fixed = ", ".join(setting_label(each, subject.reference.settings.get(each)) for each in others)
         found = [subject.find({key: value}) for value in subject.values(key)]
         variants = [variant for variant in found if variant is not None]
         labels = [setting_label(key, variant.settings.get(key)) for variant in variants]

@@ -121,13 +121,14 @@ class Subject:
     @property
     def reference(self) -> Variant:
         """The variant that others are compared with: the first values of all settings, as alpha = beta = 0."""
-        first = {key: self.values(key)[0] for key in self.keys}
-        return self.find(first) or self.variants[0]
+        return self._variant({key: self.values(key)[0] for key in self.keys}) or self.variants[0]
 
     def find(self, settings: Mapping[str, Any]) -> Variant | None:
         """Return the variant of these values, all others as the reference's; None where it was not trained."""
-        first = {key: self.values(key)[0] for key in self.keys} | dict(settings)
-        matches = (v for v in self.variants if all(v.settings.get(key) == value for key, value in first.items()))
+        return self._variant({key: self.reference.settings.get(key) for key in self.keys} | dict(settings))
+
+    def _variant(self, settings: Mapping[str, Any]) -> Variant | None:
+        matches = (v for v in self.variants if all(v.settings.get(key) == value for key, value in settings.items()))
         return next(matches, None)
 
 
