@@ -33,7 +33,7 @@ def test_figure_3_is_trained_once_and_reported(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "README.md").read_text()
     assert "FLARE better than flexible" in page
-    assert "--figures 3" in page
+    assert "\npython scripts/paper_flare.py 'data.dataset=" in page
     again = paper_flare(*arguments)
     assert again.returncode == 0
     assert "test accuracy" not in again.stdout  # nothing was trained again

@@ -98,7 +98,7 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     arguments = [*settings, "--studies", "heterogeneity", "--rounds", "2", "--out", str(tmp_path / "out")]
 
     def run(*overrides: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["paper_horizontal.py", *arguments, *overrides])
+        monkeypatch.setattr(sys, "argv", ["lvfl paper-horizontal", *arguments, *overrides])
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -121,6 +121,7 @@ def test_the_script_trains_once_draws_and_goes_on(compare: Callable[..., int], t
     }
     page = (tmp_path / "out" / "README.md").read_text()
     assert "diverged" not in said + page
+    assert "\nlvfl paper-horizontal data.dataset.kind=digits " in page
     assert compare("horizontal.fedlga.scale=0.001") == 0
     assert "test accuracy" not in capsys.readouterr().out
     assert (tmp_path / "out" / "README.md").read_text() == page

@@ -62,5 +62,7 @@ def _note(arguments: argparse.Namespace, diverged: Sequence[str]) -> None:
     """Keep for the page by which command, when and where the runs were trained."""
     machine = describe_machine()
     when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, {machine['cpu']}, {machine['cores']} cores"
-    command = shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    called, *options = sys.argv  # "lvfl paper-lvfl", or the path of a script
+    program = called.split() if called.startswith("lvfl ") else ["python", f"scripts/{Path(called).name}"]
+    command = shlex.join([*program, *options])
     write_atomically(arguments.out / "command.txt", "\n".join([command, when, arguments.data_note, *diverged, ""]))
