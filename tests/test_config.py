@@ -454,7 +454,7 @@ def test_changed_keys_names_keys_and_both_values(digits: Path):
 def test_the_defaults_of_tables_hide_no_mistake(settings, field):
     tables = {"name": "x", "data": {"dataset": {"kind": "breast_cancer"}}}
     assert parse_config(tables | {"models": {"parties": {"clinic": {}}}}).models.parties["clinic"].kind == "mlp"
-    with pytest.raises(ConfigError, match=f"^{field}: input should be a valid dictionary"):
+    with pytest.raises(ConfigError, match=f"^{field}: must be a mapping"):
         parse_config(tables | settings)
 
 

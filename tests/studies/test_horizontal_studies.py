@@ -55,9 +55,9 @@ def test_targets_are_first_reached_in_rounds_and_simulated_seconds():
 
 def test_a_mean_says_how_many_seeds_it_is_of():
     form = "{:.0f}".format
-    assert spread([10.0, 14.0, 12.0]).text(form) == "12 ± 2"
-    assert spread([10.0, None]).text(form) == "10 (1 of 2 seeds)"
-    assert spread([None, None]).text(form) == "not reached"
+    assert spread([10.0, 14.0, 12.0], form) == "12 ± 2"
+    assert spread([10.0, None], form) == "10 (1 of 2 seeds)"
+    assert spread([None, None], form) == "not reached"
 
 
 def test_the_page_tells_which_orderings_hold_and_what_time_is_saved():

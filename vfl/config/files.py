@@ -28,6 +28,7 @@ PLAINLY = {
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
+    "path_type": "must be a path",
 }
 """What is said instead of pydantic's words, by its type of error."""
 

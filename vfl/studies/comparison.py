@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean, median_high
 
 from vfl.amounts import amount
 from vfl.reports.markdown import section, table
@@ -71,10 +72,9 @@ def told_of(study: Study, results: Sequence[StudyResult]) -> list[str]:
 
 
 def common_target(results: Sequence[StudyResult]) -> float:
-    """Return a target for rounds to target: nine tenths of the median of the methods' best accuracies."""
+    """Return a target for rounds to target: nine tenths of the median of the runs' best accuracies."""
     # The median: one method that fails, or shines, moves the target of the others little.
-    best = sorted(result.best for result in results)
-    return round(0.9 * best[len(best) // 2], 2)
+    return round(0.9 * median_high(result.best for result in results), 2)
 
 
 def _row(
@@ -84,13 +84,13 @@ def _row(
     return [
         method,
         str(len(own)),
-        spread([result.best for result in own]).text(percent),
-        spread([result.last for result in own]).text(percent),
+        spread([result.best for result in own], percent),
+        spread([result.last for result in own], percent),
         matched(values, method, controls),
-        spread([result.rounds_to(target) for result in own]).text(whole),
-        spread([result.seconds_to(target) for result in own]).text(whole),
-        f"{amount(sum(result.sent_bytes for result in own) / len(own))}B",
-        amount(sum(result.macs for result in own) / len(own)),
+        spread([result.rounds_to(target) for result in own], whole),
+        spread([result.seconds_to(target) for result in own], whole),
+        f"{amount(mean(result.sent_bytes for result in own))}B",
+        amount(mean(result.macs for result in own)),
     ]
 
 
@@ -100,8 +100,12 @@ def _time_saved(by_method: Mapping[str, Sequence[StudyResult]], target: float) -
     Only of methods that reached the target with every seed: a mean over the lucky ones would flatter.
     """
     compared = ("fedavg_waiting", "fedavg", "dms", "fedasync")
-    spreads = {method: spread([each.seconds_to(target) for each in by_method.get(method, ())]) for method in compared}
-    times = {method: own.mean for method, own in spreads.items() if own.mean is not None and own.of == own.seeds}
+    times: dict[str, float] = {}
+    for method in compared:
+        seconds = [each.seconds_to(target) for each in by_method.get(method, ())]
+        reached = [each for each in seconds if each is not None]
+        if reached and len(reached) == len(seconds):
+            times[method] = mean(reached)
     waiting = times.pop("fedavg_waiting", None)
     if waiting is None or not times:
         return []

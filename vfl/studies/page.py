@@ -1,7 +1,6 @@
 """What the pages of all studies share: means over the seeds, published orderings, the files."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -16,29 +15,14 @@ Values = dict[str, dict[int, float]]
 """A number by method and seed; larger is better."""
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation over the seeds; ``of`` of the ``seeds`` had a value."""
-
-    mean: float | None
-    deviation: float
-    of: int
-    seeds: int
-
-    def text(self, form: Callable[[float], str]) -> str:
-        """Return e.g. ``12 ± 1``, with the number of seeds where some had no value."""
-        if self.mean is None:
-            return "not reached"
-        missing = f" ({self.of} of {self.seeds} seeds)" if self.of < self.seeds else ""
-        deviation = f" ± {form(self.deviation)}" if self.of > 1 else ""
-        return f"{form(self.mean)}{deviation}{missing}"
-
-
-def spread(values: Sequence[float | None]) -> Spread:
-    """Return mean and sample standard deviation of the values that are there."""
-    there = [value for value in values if value is not None]
-    deviation = stdev(there) if len(there) > 1 else 0.0
-    return Spread(mean(there) if there else None, deviation, len(there), len(values))
+def spread(values: Sequence[float | None], form: Callable[[float], str]) -> str:
+    """Return mean and sample deviation over the seeds, as ``12 ± 1``, and how many had a value where some had none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "not reached"
+    missing = f" ({len(known)} of {len(values)} seeds)" if len(known) < len(values) else ""
+    deviation = f" ± {form(stdev(known))}" if len(known) > 1 else ""
+    return f"{form(mean(known))}{deviation}{missing}"
 
 
 def cells(*tags: str) -> dict[str, Callable[[Row], str]]:

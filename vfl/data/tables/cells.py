@@ -56,7 +56,7 @@ def open_blocks(path: Path, columns: Sequence[str] | None = None) -> Generator[I
             if start.startswith(mark):
                 raise TableError(f"{path}: is {what}; save it as CSV in UTF-8, or as Parquet")
         yield _parquet_blocks(path, columns) if start == b"PAR1" else _csv_blocks(path, columns, start)
-    except ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]})") from None

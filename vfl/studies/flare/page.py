@@ -114,7 +114,7 @@ def _figure_8(results: Sequence[StudyResult], folder: Path) -> str:
             title = f"{split_name}, accuracy at the end"
             panels.append(Panel(title, "t_thr (s)", "test accuracy (%)", _against_deadline(by_deadline)))
             rows = [
-                [f"{deadline_s:g}", *(spread(list(values[name].values())).text(percent) for name in ("SPF", "SP"))]
+                [f"{deadline_s:g}", *(spread(list(values[name].values()), percent) for name in ("SPF", "SP"))]
                 for deadline_s, values in by_deadline.items()
             ]
             tables += [f"**{split_name}**", "", *table(("t_thr (s)", "SPF", "SP"), rows), ""]

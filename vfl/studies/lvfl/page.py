@@ -137,9 +137,9 @@ def _costs(method: str, runs: Sequence[StudyResult], config: ExperimentConfig) -
         lambda run: run.uplink_saved,
         lambda run: saved_with_broadcast(run, config),
     ]
-    accuracy, macs, sent, up, broadcast = (spread([share(run) for run in runs]).text(percent) for share in shares)
+    accuracy, macs, sent, up, broadcast = (spread([share(run) for run in runs], percent) for share in shares)
     amounts = [f"{amount(mean(run.summary[f'{way}_bytes'] for run in runs))}B" for way in ("uplink", "downlink")]
-    seconds = spread([run.summary["wall_time_s"] for run in runs]).text("{:.0f} s".format)
+    seconds = spread([run.summary["wall_time_s"] for run in runs], "{:.0f} s".format)
     return [_title(method), str(len(runs)), accuracy, macs, *amounts, sent, up, broadcast, seconds]
 
 
@@ -153,9 +153,9 @@ def _prunings(method: str, runs: Sequence[StudyResult]) -> list[list[str]]:
             _title(method),
             str(start),
             f"{found[0].alpha:g}",
-            spread([pruning.before for pruning in found]).text(percent),
-            spread([pruning.during for pruning in found]).text(percent),
-            spread([100 * pruning.drop for pruning in found]).text("{:.1f} points".format),
+            spread([pruning.before for pruning in found], percent),
+            spread([pruning.during for pruning in found], percent),
+            spread([100 * pruning.drop for pruning in found], "{:.1f} points".format),
             ", ".join(_recovery(pruning) for pruning in found),
         ]
         for start, found in by_round.items()
