@@ -11,8 +11,7 @@ Shakespeare: x is a string of T characters, y the one that follows.
 import json
 import math
 import string
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -25,7 +24,7 @@ from models.features import Features
 from vfl.data.samples import Owners, Samples
 from vfl.data.source import AsItIs, Preparation
 from vfl.data.sources.images import ImageGrid
-from vfl.data.sources.pooled import Pools, in_memory
+from vfl.data.sources.pooled import Pool, Pools, in_memory
 from vfl.data.sources.text import encode, warn_of_pixels
 from vfl.errors import one_line
 
@@ -34,30 +33,13 @@ FEMNIST_CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lo
 
 
 class _User(NamedTuple):
-    """One user's entry, checked to be two lists of one length."""
+    """One user's samples, checked."""
 
-    where: str
-    """File and user, for error messages."""
     name: str
-    x: list[Any]
+    x: Tensor | list[str]
+    """uint8 [n, 1, H, W], or n sequences of characters."""
     y: list[Any]
-
-
-@dataclass
-class _Split:
-    """All users of one split; either `images` or `texts` is filled."""
-
-    folder: Path
-    owners: dict[str, int] = field(default_factory=dict[str, int])
-    """Index by name."""
-    of_row: list[int] = field(default_factory=list[int])
-    images: list[Tensor] = field(default_factory=list[Tensor])
-    """uint8 [n, 1, H, W], one per user."""
-    texts: list[str] = field(default_factory=list[str])
-    classes: list[int] = field(default_factory=list[int])
-    """Labels of the images."""
-    following: list[str] = field(default_factory=list[str])
-    """Labels of the texts."""
+    """n classes, or the characters that follow."""
 
 
 def load_leaf(root: Path | None, image_size: int | None) -> Pools:
@@ -69,60 +51,55 @@ def load_leaf(root: Path | None, image_size: int | None) -> Pools:
     """
     if root is None:
         raise ValueError("data.dataset.root: leaf needs a folder with train/*.json and test/*.json in it")
-    train, test = _read_split(root / "train"), _read_split(root / "test")
-    if bool(train.texts) != bool(test.texts):
+    train, test = _read_users(root / "train"), _read_users(root / "test")
+    places = {name: place for place, name in enumerate(dict.fromkeys(user.name for user in train))}
+    owners = Owners(tuple(places), torch.tensor([places[user.name] for user in train for _ in user.y]))
+    texts = [[x for user in users if isinstance(user.x, list) for x in user.x] for users in (train, test)]
+    if bool(texts[0]) != bool(texts[1]):
         raise ValueError(f"data.dataset.root: '{root}' has text in one of train and test and images in the other")
-    owners = Owners(tuple(train.owners), torch.tensor(train.of_row))
-    if train.texts:
+    if texts[0]:
         warn_of_pixels(image_size)
-        return _texts(train, test, owners)
+        return _text_pools(root, texts[0] + texts[1], [y for user in train + test for y in user.y], owners)
     train_pool, test_pool = (
-        in_memory(_stack(split), torch.tensor(split.classes), image_size) for split in (train, test)
+        _image_pool(root / name, users, image_size) for name, users in (("train", train), ("test", test))
     )
     return Pools(train_pool, test_pool, FEMNIST_CLASSES, owners)
 
 
-def _texts(train: _Split, test: _Split, owners: Owners) -> Pools:
-    sequences = train.texts + test.texts
+def _text_pools(root: Path, sequences: list[str], following: list[str], owners: Owners) -> Pools:
+    """Return the sequences, those of training first."""
     length = len(sequences[0])
     for sequence in sequences:
         if len(sequence) != length:
             raise ValueError(
-                f"data.dataset.root: '{train.folder.parent}' has sequences of {length} and of {len(sequence)} "
-                "characters; LEAF's have one length"
+                f"data.dataset.root: '{root}' has sequences of {length} and of {len(sequence)} characters; LEAF's have "
+                "one length"
             )
-    codes, classes = encode([*sequences, *train.following, *test.following])
+    codes, classes = encode([*sequences, *following])
     x, y = codes[: length * len(sequences)].view(-1, length), codes[length * len(sequences) :]
-    rows = len(train.texts)
+    rows = len(owners.of_row)
     return Pools(in_memory(x[:rows], y[:rows]), in_memory(x[rows:], y[rows:]), classes, owners)
 
 
-def _stack(split: _Split) -> Tensor:
+def _image_pool(folder: Path, users: Sequence[_User], image_size: int | None) -> Pool:
     """Join the users' images, which must be of one size."""
-    sizes = {tuple(images.shape[1:]) for images in split.images}
-    if len(sizes) > 1:
-        raise ValueError(f"data.dataset.root: '{split.folder}' has images of several sizes")
-    return torch.cat(split.images)
+    images = [user.x for user in users if isinstance(user.x, Tensor)]
+    if len({each.shape[1:] for each in images}) > 1:
+        raise ValueError(f"data.dataset.root: '{folder}' has images of several sizes")
+    return in_memory(torch.cat(images), torch.tensor([y for user in users for y in user.y]), image_size)
 
 
-def _read_split(folder: Path) -> _Split:
+def _read_users(folder: Path) -> list[_User]:
     """Read all users below a folder, one file in memory at a time."""
-    split = _Split(folder)
-    for path in sorted(folder.glob("*.json")):
-        for user in _users(path):
-            owner = split.owners.setdefault(user.name, len(split.owners))
-            split.of_row += [owner] * len(user.x)
-            if user.x and isinstance(user.x[0], str):
-                _add_texts(split, user)
-            elif user.x:
-                _add_images(split, user)
-    if not split.of_row:
+    users = [user for path in sorted(folder.glob("*.json")) for user in _users(path)]
+    kinds = {type(user.x) for user in users if user.y}
+    if not kinds:
         raise ValueError(
             f"data.dataset.root: no samples as '{folder}/*.json'; put the files there that LEAF's preprocess.sh makes"
         )
-    if split.texts and split.images:
+    if len(kinds) > 1:
         raise ValueError(f"data.dataset.root: '{folder}' mixes text and images; use one of LEAF's data sets at a time")
-    return split
+    return users
 
 
 def _users(path: Path) -> Iterator[_User]:
@@ -130,55 +107,52 @@ def _users(path: Path) -> Iterator[_User]:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:  # ValueError: not JSON, or not UTF-8
         raise ValueError(f"data.dataset.root: cannot read '{path}': {one_line(error)}") from None
-    users, data = (cast(dict[str, Any], content).get(key) if isinstance(content, dict) else None for key in _KEYS)
+    users, data = _members(content, "users", "user_data")
     if not isinstance(users, list) or not isinstance(data, dict):
-        raise ValueError(f"data.dataset.root: '{path}' is not LEAF's: it needs {' and '.join(_KEYS)}")
-    entries = cast(dict[Any, Any], data)
+        raise ValueError(f"data.dataset.root: '{path}' is not LEAF's: it needs users and user_data")
     for name in cast(list[Any], users):
-        entry = entries.get(name) if isinstance(name, str) else None
-        where = f"'{path}', user {name!r}"
-        x, y = (cast(dict[str, Any], entry).get(key) if isinstance(entry, dict) else None for key in ("x", "y"))
+        where = f"data.dataset.root: '{path}', user {name!r}"
+        x, y = _members(cast(dict[Any, Any], data).get(name) if isinstance(name, str) else None, "x", "y")
         if not isinstance(x, list) or not isinstance(y, list):
-            raise ValueError(f"data.dataset.root: {where}: needs lists x and y in user_data")
+            raise ValueError(f"{where}: needs lists x and y in user_data")
         samples, labels = cast(list[Any], x), cast(list[Any], y)
         if len(samples) != len(labels):
-            raise ValueError(f"data.dataset.root: {where}: {len(samples)} samples with {len(labels)} labels")
-        yield _User(where, str(name), samples, labels)
+            raise ValueError(f"{where}: {len(samples)} samples with {len(labels)} labels")
+        of_text = not samples or isinstance(samples[0], str)
+        yield _User(str(name), (_checked_texts if of_text else _checked_images)(where, samples, labels), labels)
 
 
-_KEYS = ("users", "user_data")
+def _members(value: object, *keys: str) -> list[object]:
+    """Return what JSON has under some keys, None where it has nothing."""
+    return [cast(dict[str, object], value).get(key) if isinstance(value, dict) else None for key in keys]
 
 
-def _add_texts(split: _Split, user: _User) -> None:
-    if not all(isinstance(value, str) for value in user.x):
-        raise ValueError(f"data.dataset.root: {user.where}: x mixes strings with other values")
-    if not all(user.x):
-        raise ValueError(f"data.dataset.root: {user.where}: x holds an empty string; LEAF's sequences have one length")
-    if not all(isinstance(value, str) and len(value) == 1 for value in user.y):
+def _checked_texts(where: str, x: list[Any], y: list[Any]) -> list[str]:
+    if not all(isinstance(value, str) for value in x):
+        raise ValueError(f"{where}: x mixes strings with other values")
+    if not all(x):
+        raise ValueError(f"{where}: x holds an empty string; LEAF's sequences have one length")
+    if not all(isinstance(value, str) and len(value) == 1 for value in y):
         raise ValueError(
-            f"data.dataset.root: {user.where}: y must hold the one character that follows; "
-            "of LEAF's sets FEMNIST and Shakespeare can be read"
+            f"{where}: y must hold the one character that follows; of LEAF's sets FEMNIST and Shakespeare can be read"
         )
-    split.texts += user.x
-    split.following += user.y
+    return x
 
 
-def _add_images(split: _Split, user: _User) -> None:
+def _checked_images(where: str, x: list[Any], y: list[Any]) -> Tensor:
     try:
-        grey = np.asarray(user.x, dtype=np.float64).reshape(len(user.x), -1)
+        grey = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
     except (TypeError, ValueError):  # ragged, or not numbers
         grey = np.empty((0, 0))
     side = math.isqrt(grey.shape[1])
     if side == 0 or side * side != grey.shape[1] or not ((grey >= 0) & (grey <= 1)).all():
         raise ValueError(
-            f"data.dataset.root: {user.where}: x must hold the grey values of squares, 0 to 1; "
-            "of LEAF's sets FEMNIST and Shakespeare can be read"
+            f"{where}: x must hold the grey values of squares, 0 to 1; of LEAF's sets FEMNIST and Shakespeare can be "
+            "read"
         )
-    if not all(type(label) is int and 0 <= label < len(FEMNIST_CLASSES) for label in user.y):
-        raise ValueError(f"data.dataset.root: {user.where}: y must hold whole numbers from 0 to 61")
-    pixels = torch.from_numpy((grey * 255).round().astype(np.uint8))
-    split.images.append(pixels.view(-1, 1, side, side))
-    split.classes += user.y
+    if not all(type(label) is int and 0 <= label < len(FEMNIST_CLASSES) for label in y):
+        raise ValueError(f"{where}: y must hold whole numbers from 0 to 61")
+    return torch.from_numpy((grey * 255).round().astype(np.uint8)).view(-1, 1, side, side)
 
 
 class LeafSource(ImageGrid):

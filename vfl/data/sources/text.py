@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from vfl.data.samples import Owners
-from vfl.data.sources.pooled import PooledSource, Pools, in_memory
+from vfl.data.sources.pooled import Pool, PooledSource, Pools, in_memory
 from vfl.errors import one_line
 
 WINDOW = 80
@@ -59,11 +59,16 @@ def load_text(root: Path | None, image_size: int | None) -> Pools:
             "role, or in all where there are no roles"
         )
     return Pools(
-        train=in_memory(*(torch.cat(parts) for parts in zip(*train, strict=True))),
-        test=in_memory(*(torch.cat(parts) for parts in zip(*test, strict=True))),
+        train=_pool(train),
+        test=_pool(test),
         classes=classes,
         owners=_owners({role: len(x) for role, (x, _) in zip(roles, train, strict=True)}) if roles else None,
     )
+
+
+def _pool(pairs: Sequence[tuple[Tensor, Tensor]]) -> Pool:
+    x, y = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+    return in_memory(x, y)
 
 
 def warn_of_pixels(image_size: int | None) -> None:
