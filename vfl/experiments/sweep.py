@@ -160,7 +160,7 @@ def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor, shard: Shard = WH
     Minutes are those of the finished runs, on average. Raises ConfigError as ``train_sweep``.
     """
     state = SweepState(folder, keep_checkpoints=True, shard=shard)
-    state.add(sweep.runs(_fixed(sweep, folder, executor, Console(quiet=True))["threads"]))
+    state.add(sweep.runs(_fixed(sweep, folder, executor, Console(quiet=True), shard)["threads"]))
     finished = {run.folder: run.folder in state.summaries for run in state.own}
     lines = [f"{name}: {'finished' if done else 'to be trained'}" for name, done in finished.items()]
     done, every = sum(finished.values()), len(finished)
@@ -199,7 +199,7 @@ def _told(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console, shard: Shard = WHOLE) -> dict[str, Any]:
+def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console, shard: Shard) -> dict[str, Any]:
     """Return what holds until the sweep is finished, wherever it goes on; it stands in its manifest."""
     if (folder / MANIFEST).exists():
         fixed = read_manifest(folder, "threads")
