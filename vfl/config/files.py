@@ -265,7 +265,7 @@ def _one_line(section: type[Section], error: dict[str, Any]) -> str:
     if error["type"] == "value_error" and re.match(r"\w+: ", message):
         return f"{field}.{message}"  # a section that names its key itself
     named = isinstance(error["input"], str) and repr(error["input"]) in message
-    complete = error["type"] == "value_error" and ("(" in message or named or bool(_known_keys(location)))
+    complete = error["type"] == "value_error" and ("(" in message or named or bool(_known_keys(section, location)))
     got = "" if complete else f" (got {error['input']!r})"
     near = ""
     if error["type"] == "literal_error":
