@@ -195,6 +195,8 @@ def simulating(turns: Turns) -> Generator[None]:
         mock.patch.object(secrets, "token_hex", side_effect=lambda size: turns.random.randbytes(size).hex()),
         mock.patch.object(asyncio, "all_tasks", side_effect=_in_order(asyncio.all_tasks)),
         mock.patch.object(os, "fsync", side_effect=lambda _file: turns.pause()),
+        # It would look at the real network, where somebody may listen.
+        mock.patch("parties.remote.party.party_process.explain", return_value=None),
         # Not under test here, and most of the time.
         mock.patch("vfl.tensorboard.SummaryWriter"),
         mock.patch("parties.widths.draw_widths"),
