@@ -1,5 +1,6 @@
 """The typed experiment: every mistake is one line that names the field and the fix; nothing is lost in the YAML."""
 
+import json
 import re
 from pathlib import Path
 
@@ -159,6 +160,13 @@ def test_a_ratio_of_an_unknown_party_names_the_nearest(digits: Path, field: str)
     assert refusal(digits, f"{field}.party_5=0.1").startswith(f"{field}: no party is called 'party_5'; did you mean")
     config = load_config(digits, [f"{field}.party_5=0.1", "data.partition.columns=3"])
     assert config.parties == tuple(f"party_{k}" for k in range(1, 7))
+
+
+@pytest.mark.parametrize("name", ["server", "loop", "a/b", "\u00e9"])
+def test_a_name_that_files_cannot_have_names_no_party(digits: Path, name: str):
+    tables = {"a": {"label": "y"}, name: {}}
+    text = refusal(digits, "data.dataset={kind: tables}", f"data.tables={json.dumps(tables)}")
+    assert text.startswith(f"data: {name!r} cannot name a party: use letters, digits and _.-, and not all, head")
 
 
 def test_a_model_of_an_unknown_party_is_refused(digits: Path):

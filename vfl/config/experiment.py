@@ -1,5 +1,6 @@
 """The typed experiment: what a run is. Every section is frozen and refuses unknown keys."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self, cast
 
@@ -101,6 +102,19 @@ class CheckpointConfig(Section):
     """Checkpoints kept; two, so that a corrupt one has one before it."""
 
 
+RESERVED = ("all", "head", "loop", "manifest", "server")
+"""What a checkpoint, an export or a budget has beside the parties: no party may have such a name."""
+
+
+def _check_names(parties: Sequence[str]) -> None:
+    """Raise ValueError for names that cannot be those of parties: files and certificates carry them as well."""
+    for party in parties:
+        if not re.fullmatch(r"\w[\w.-]{0,63}", party, re.ASCII) or party in RESERVED:
+            raise ValueError(
+                f"data: {party!r} cannot name a party: use letters, digits and _.-, and not {', '.join(RESERVED)}"
+            )
+
+
 def _at(values: object, *keys: str) -> dict[str, object]:
     """Return the mapping under nested keys; empty where there is none."""
     own = cast(dict[str, object], values) if isinstance(values, dict) else {}
@@ -200,6 +214,7 @@ class ExperimentConfig(Section):
 
     def _check_vertical(self) -> None:
         parties = self.parties
+        _check_names(parties)
         named = {
             "lightweighting.alpha": named_parties(self.lightweighting.alpha) or {},
             "lightweighting.beta": named_parties(self.lightweighting.beta) or {},
