@@ -28,6 +28,7 @@ from vfl.lightweighting.unprunable import build_pruner
 from vfl.loop import finite
 from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
+from vfl.random import seeded
 from vfl.runtime import Runtime
 from vfl.vertical.batch_statistics import batch_norms, embed_still
 from vfl.vertical.batches import batch_rows, steps_in_round
@@ -74,6 +75,8 @@ class PendingExchange:
 class RoundCounts:
     """What a party counts during one round."""
 
+    passes: int = 0
+    """Forward passes of training batches: each draws from a stream of its own."""
     train_macs: int = 0
     unpruned_train_macs: int = 0
     train_time_s: float = 0.0
@@ -406,7 +409,9 @@ class FeatureParty:
             return functional_call(self.model, kept, batch)
 
         # Where nothing is replaced without it: it looks through the whole model, as long as a small one's pass.
-        embedding_nD = self.team.embed(self.model, call if kept else self.model, inputs, self.runtime)
+        with seeded(self.config.seed, "forward", self.round_index, f"{self.name} {self.counts.passes}"):
+            embedding_nD = self.team.embed(self.model, call if kept else self.model, inputs, self.runtime)
+        self.counts.passes += 1
         for norm in frozen:
             norm.train()
         return ForwardPass(embedding_nD, weights)

@@ -41,14 +41,17 @@ def stream_of(values: torch.Tensor, purpose: str) -> torch.Generator:
 
 
 @contextlib.contextmanager
-def seeded(seed: int, purpose: str, owner: str = "") -> Generator[None]:
+def seeded(seed: int, purpose: str, round_index: int = 0, owner: str = "") -> Generator[None]:
     """Run the block with torch's global CPU generator at the start of the stream, then put its old state back.
 
-    For module constructors, which draw their weights from the global generator and take no other. Build on the CPU
-    and move afterwards: generators of other devices are left alone. Not for concurrent threads, which share the
+    For module constructors and layers such as Dropout, which draw from the global generator and take no other. Build on
+    the CPU and move afterwards: generators of other devices are left alone. Not for concurrent threads, which share the
     global generator.
     """
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would seed the accelerators too, whose state fork_rng does not put back here.
-        torch.set_rng_state(generator(seed, purpose, owner=owner).get_state())
+    before = torch.get_rng_state()
+    # torch.manual_seed would seed the accelerators too.
+    torch.set_rng_state(generator(seed, purpose, round_index, owner).get_state())
+    try:
         yield
+    finally:
+        torch.set_rng_state(before)

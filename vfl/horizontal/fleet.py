@@ -21,6 +21,7 @@ from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask, client_name, client_number, local_batches
 from vfl.horizontal.traffic import book_message
 from vfl.lightweighting.schedule import value_at
+from vfl.random import stream_seed
 
 STATISTICS = "statistics"
 """Name of the floating-point buffers in a server's state and in what travels."""
@@ -164,6 +165,7 @@ class Fleet:
             own.get(STATISTICS, assignment.start[STATISTICS]),
             batches,
             value_at(training.optimizer.learning_rate, assignment.round_index),
+            seed=stream_seed(self.config.seed, "forward", assignment.stream, client_name(client)),
         )
         return self.algorithm.client_task(task, own, assignment.start, cohort)
 

@@ -42,6 +42,8 @@ class LocalTask:
     None: nowhere."""
     gradient_norms: bool = False
     """Whether the squared norm of every step's gradient is wanted."""
+    seed: int = 0
+    """Of what the model's layers draw, as Dropout does: this client's in this round."""
 
     @property
     def samples(self) -> int:

@@ -11,6 +11,7 @@ from vfl.config import OptimizerConfig
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask, Loss, batch_loss
 from vfl.optim import build_optimizer
+from vfl.random import seeded
 from vfl.runtime import Runtime
 
 
@@ -52,7 +53,8 @@ class SequentialEngine(LocalEngine):
         """Train the clients one after the other."""
         results: list[LocalResult] = []
         for task in tasks:
-            results.append(self._train(task))
+            with seeded(task.seed, "local training"):
+                results.append(self._train(task))
             self.on_client(len(results), len(tasks))
         return results
 
