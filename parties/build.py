@@ -10,6 +10,7 @@ from models.features import Features, ModelSpec
 from models.mlp import MLP, PlaceholderMLP
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
+from vfl.components import FEATURE_MODELS
 from vfl.config import ExperimentConfig, FeatureModelConfig
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
@@ -19,7 +20,7 @@ from vfl.runtime import Runtime
 from vfl.tasks import Task, task_of
 from vfl.vertical.compressors import gradient_compressor, loses_nothing
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
-from vfl.vertical.feature_models import build_feature_model, check_embedding
+from vfl.vertical.feature_models import build_feature_model, check_alone, check_embedding
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import (
     HeadReplica,
@@ -92,7 +93,10 @@ def build_party(
     settings = feature_config(config, name)
     with seeded(config.seed, "init", owner=name):
         model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features))
-    check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)
+        check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)  # lazy layers draw
+    pair = data.train.held_rows()[:2]
+    if settings.kind not in FEATURE_MODELS.built_in and len(pair):
+        check_alone(model, data.train.take(pair).inputs)
     sender = EmbeddingSender(build_receiver(name, len(data.train), config), exact=loses_nothing(config.wire))
     protocol = build_party_protocol(name, labels, config, runtime)
     return FeatureParty(name, model, data, protocol, sender, config, runtime, team)

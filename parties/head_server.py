@@ -16,14 +16,13 @@ from torch import Tensor
 from parties.exchanges import Exchanges, take_nothing
 from parties.joint_model import JointModel
 from vfl.checkpoint import State
-from vfl.components import CONTROLLERS
 from vfl.config import ExperimentConfig
 from vfl.costs import Direction, PartyCosts, round_metrics, total_costs
 from vfl.data.files import Labels
 from vfl.digest import check_same_data, combined_digest, weights_digest
-from vfl.lightweighting.controllers import Given
+from vfl.lightweighting.controllers import Given, build_controller
 from vfl.lightweighting.forecast import Forecast, Work
-from vfl.lightweighting.schedule import Assign, Ratios
+from vfl.lightweighting.schedule import Ratios
 from vfl.loop import Metrics, finite
 from vfl.vertical.booking import book
 from vfl.vertical.clock import Clock, Worked, cost_since
@@ -91,7 +90,7 @@ class HeadServer:
         self.on_exchange = on_exchange
         ratios = config.lightweighting
         given = Given(ratios, [link.name for link in links], config.training.rounds, lambda: self.forecast)
-        self.assign: Assign = CONTROLLERS.make(ratios.controller, given)
+        self.assign = build_controller(given)
         """Chooses the ratios of a round, unless another is put in its place."""
         self.recorded: Mapping[int, Mapping[str, Ratios]] = {}
         """Ratios by round that were chosen already, before a resume."""

@@ -9,8 +9,7 @@ from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
-from vfl.data.samples import check_aligned
-from vfl.data.source import Source, Split, open_source, prepare_party
+from vfl.data.source import Source, Split, open_source, prepare_party, split_samples
 from vfl.runtime import Runtime
 from vfl.vertical.link import PartyLink
 from vfl.wire.messages import Message
@@ -62,9 +61,8 @@ def build_in_process(
     Raises ValueError for data that is not there or does not fit.
     """
     source = open_source(config)
-    split = source.split()
+    split = split_samples(source)
     prepared = {data.party: prepare_party(source, data) for data in split.parties}
-    check_aligned({data.party: data.train.ids_digest() for data in split.parties})
     labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime) for name, data in prepared.items()]

@@ -21,7 +21,11 @@ FILES = dict(
 )
 OURS = {name: text for name, text in FILES.items() if not name.startswith("vfl/")}
 BROKEN = """
+from dataclasses import replace
+import torch
 from torch import nn
+from stranger.residual import Residual
+from stranger.waves import Waves
 from vfl.data.source import Source
 
 class Silent(nn.Module):
@@ -39,14 +43,36 @@ class OneWay:
     def compress(self, embedding_BD, ratio):
         return b""
 
+class Counting:
+    def __init__(self, wire):
+        self.frames = 0
+    def compress(self, embedding_BD, ratio):
+        self.frames += 1
+        return bytes([self.frames]) * embedding_BD.numel()
+    def decompress(self, frame, shape):
+        return torch.full(shape, float(frame[0]))
+
+class Misplaced(Waves):
+    def split(self):
+        split = super().split()
+        train = split.labels.train.take(torch.arange(len(split.labels.train.ids)).flip(0))
+        return replace(split, labels=replace(split.labels, train=train))
+
+class Moody(Residual):
+    def forward(self, series):
+        return super().forward(series) if len(series) < 3 else series.no_such_thing
+
+def halves(given):
+    return lambda round_index, reports: dict.fromkeys(given.parties, 0.5)
+
 class NoAlgorithm:
     pass
 """
 OFFERED = {
-    "lvfl.feature_models": "silent = broken:Silent",
-    "lvfl.sources": "unsplit = broken:Unsplit",
-    "lvfl.compressors": "one_way = broken:OneWay",
-    "lvfl.controllers": "idle = broken:NoAlgorithm",
+    "lvfl.feature_models": "silent = broken:Silent\nmoody = broken:Moody",
+    "lvfl.sources": "unsplit = broken:Unsplit\nmisplaced = broken:Misplaced",
+    "lvfl.compressors": "one_way = broken:OneWay\ncounting = broken:Counting",
+    "lvfl.controllers": "idle = broken:NoAlgorithm\nhalves = broken:halves",
     "lvfl.algorithms": "nothing = broken:NoAlgorithm\ngone = broken:Gone",
 }
 
@@ -103,10 +129,14 @@ COMMANDS: list[tuple[list[str], str | None]] = [
     (["train", "halfway.yaml", *ONE_BY_ONE, "--run-dir", "halfway"], None),
 ]
 REFUSED = {
-    "models.feature={kind: silent, options: {}}": r"Silent: forward gives torch.float32 \[\] instead of float \[B, D\]",
+    "models.feature={kind: silent, options: {}}": r"Silent: forward gives torch.float32 \[\] instead of float32",
+    "models.feature.kind=moody": r"AttributeError: .* \(broken, line \d+\); does .*moody.* keep its contract",
     "models.feature.options.width=3": "models.feature.options: residual knows channels, not width",
     "models.feature.kind=stranger.residual:Residual": "unknown feature model 'stranger.residual:Residual'",
     "data.dataset.kind=unsplit": "data.dataset.kind: unsplit has owners and does not split over them",
+    "data.dataset.kind=misplaced": "the parties are not aligned: .*labels",
+    "wire.compressor=counting": "compressor 'counting', tried on 15 values: must change nothing, keep no state",
+    "lightweighting.controller=halves": r"controller 'halves': must return {party: \(alpha, beta\)}, returned {",
     "wire.compressor=one_way": "compressor 'one_way': gives .*OneWay.* it must be a callable that makes",
     "lightweighting.controller=idle": "controller 'idle': cannot be built .TypeError.* it must be a callable",
     "horizontal.algorithm=nothing": "algorithm 'nothing' of package 'broken': .* does not fit; it must be a subclass",

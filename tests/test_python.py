@@ -82,7 +82,7 @@ def test_what_is_no_run_is_one_line(tmp_path: Path):
         ({"party_9": (0.0, 0.0)}, "ratios: no party is called 'party_9'; did you mean 'party_"),
         ({"party_1": 0.3}, "ratios: must return {party: (alpha, beta)}, returned {'party_1': 0.3}"),
         (None, "ratios: must return {party: (alpha, beta)}, returned None"),
-        ({"party_1": (1.0, 0.0)}, "1.0 is outside [0, 1): it is the removed fraction, 0 removes nothing"),
+        ({"party_1": (1.0, 0.0)}, "ratios: 1.0 of party_1 is outside [0, 1)"),
     ],
 )
 def test_ratios_that_cannot_be_are_one_line(told: dict[str, Any], folder: Path, ratios: Any, line: str):

@@ -17,9 +17,8 @@ from vfl.config.files import lay_over, read_settings
 from vfl.errors import ConfigError
 from vfl.experiments.mode import MODES
 from vfl.experiments.run import run_experiment
-from vfl.lightweighting.schedule import Lightweighted, Ratios, check_ratio
+from vfl.lightweighting.schedule import Lightweighted, chosen_ratios
 from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.registry import nearest
 from vfl.reports.runs import load_runs
 from vfl.reports.write import write_page
 from vfl.run_folder import Row, choose_run_dir, read_rows, read_summary
@@ -130,19 +129,6 @@ class _Chooser(Callback):
         """Take the schedules' place."""
         if not isinstance(loop.algorithm, Lightweighted):
             raise ConfigError("ratios: mode horizontal has no lightweighting; leave them out")
-        loop.algorithm.assign = lambda round_index, _: self._ratios(round_index, dict(loop.last_metrics))
-
-    def _ratios(self, round_index: int, metrics: Metrics) -> dict[str, Ratios]:
-        """Return the ratios of a round by party."""
-        parties = self.config.parties
-        chosen: dict[str, Ratios] = {}
-        given = self.choose(round_index, metrics)
-        try:
-            pairs = {name: (float(alpha), float(beta)) for name, (alpha, beta) in given.items()}
-        except (AttributeError, TypeError, ValueError):
-            raise ConfigError(f"ratios: must return {{party: (alpha, beta)}}, returned {given!r}") from None
-        for name, (alpha, beta) in pairs.items():
-            if name not in parties:
-                raise ConfigError(f"ratios: no party is called {name!r}{nearest(name, parties)}")
-            chosen[name] = Ratios(check_ratio(alpha), check_ratio(beta))
-        return chosen
+        loop.algorithm.assign = lambda round_index, _: chosen_ratios(
+            "ratios", self.choose(round_index, dict(loop.last_metrics)), self.config.parties
+        )

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.errors import ConfigError, PeerLost, one_line
+from vfl.registry import suspicion
 from vfl.torchrun import speaks
 
 DONE = 0
@@ -158,15 +159,23 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     except PeerLost as error:
         _say(f"error: {one_line(error)}")
         return LOST
-    except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
-            raise
-        _say("error: not enough memory: lower training.batch_size, or the sizes in data and models")
-        return BAD_INPUT
     except KeyboardInterrupt:
         if speaks():
             print("interrupted; what was saved stays", file=sys.stderr)
         return INTERRUPTED
+    except (Exception, SystemExit) as error:
+        told = _told(error)
+        if told is None:
+            raise
+        _say(f"error: {told}")
+        return BAD_INPUT
+
+
+def _told(error: BaseException) -> str | None:
+    """Return the line about too little memory, or a suspected component; None for an error of this program."""
+    if _out_of_memory(error):
+        return "not enough memory: lower training.batch_size, or the sizes in data and models"
+    return suspicion(error)
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -6,6 +6,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def with_type(error: BaseException) -> str:
+    """Return an error's type and text without line ends: what a foreign error needs to be understood."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+
+
 class ConfigError(ValueError):
     """A setting, a file or an option is wrong; the text is one line that names it and the fix."""
 

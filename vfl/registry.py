@@ -10,6 +10,7 @@ a peer sends. Nothing is imported before it is chosen, and none of another packa
 """
 
 import difflib
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +18,12 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
 
+from vfl.errors import ConfigError, with_type
+
 T = TypeVar("T")
+
+_loaded: dict[str, str] = {}
+"""The package of each component of others that this process has loaded, by what it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +77,11 @@ class Registry(Generic[T]):
             return component(*arguments)
         try:
             made = component(*arguments)
-        except ValueError:
+        except ConfigError:
             raise
-        except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ValueError(f"{self.what} {name!r}: cannot be built ({reason}); it must be {self.contract}") from error
+        except (Exception, SystemExit) as error:
+            reason = f"cannot be built ({with_type(error)})"
+            raise ValueError(f"{self.what} {name!r}: {reason}; it must be {self.contract}") from error
         if not isinstance(made, of):
             raise ValueError(f"{self.what} {name!r}: gives {made!r}; it must be {self.contract}")
         return made
@@ -94,9 +100,10 @@ class Registry(Generic[T]):
         origin = f"of {_package(first)}"
         try:
             component = first.load()
-        except Exception as error:  # another package's code: whatever it raises
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ValueError(f"{self.what} {name!r} {origin}: cannot import {first.value!r} ({reason})") from None
+        except (Exception, SystemExit) as error:  # another package's code: whatever it raises
+            reason = f"cannot import {first.value!r} ({with_type(error)})"
+            raise ValueError(f"{self.what} {name!r} {origin}: {reason}") from None
+        _loaded[f"{self.what} {name!r} {origin}"] = first.module.partition(".")[0]
         return self._checked(name, origin, component)
 
     def _checked(self, name: str, origin: str, component: object) -> T:
@@ -116,6 +123,18 @@ def _offered(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
 
 def _package(point: EntryPoint) -> str:
     return f"package {point.dist.name!r}" if point.dist is not None else "an unknown package"
+
+
+def suspicion(error: BaseException) -> str | None:
+    """Return a line about an unexpected error of a process that uses components of other packages; None without any."""
+    if not _loaded:
+        return None
+    frames = [(str(frame.f_globals.get("__name__")), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    theirs = [(name, line) for name, line in frames if name.partition(".")[0] in _loaded.values()]
+    name, line = (theirs or frames)[-1]
+    suspects = [each for each, package in _loaded.items() if not theirs or package == name.partition(".")[0]]
+    components = " or ".join(suspects)
+    return f"{with_type(error)} ({name}, line {line}); does {components} keep its contract (docs/extending.md)?"
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

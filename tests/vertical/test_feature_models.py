@@ -1,5 +1,6 @@
 """The contract of feature models: who breaks it is told how in one line, and who cannot be pruned trains whole."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -46,11 +47,12 @@ def test_our_models_keep_the_contract_and_stay_as_they_are(kind: str):
     ("model", "line"),
     [
         (Flat(raise_), "Flat: forward: RuntimeError: two lines"),
-        (Flat(lambda out: (out, out)), r"Flat: forward gives tuple instead of float \[B, D\]"),
-        (Flat(lambda out: out.sum(1)), r"Flat: forward gives torch.float32 \[4\] instead of float \[B, D\]"),
-        (Flat(lambda out: out.argmax(1, keepdim=True)), r"torch.int64 \[4, 1\] instead of float"),
-        (Flat(lambda out: out.mean(0, keepdim=True)), r"torch.float32 \[1, 3\] instead of float \[4, 3\]"),
+        (Flat(lambda out: (out, out)), r"Flat: forward gives tuple instead of float32 \[B, D\]"),
+        (Flat(lambda out: out.sum(1)), r"Flat: forward gives torch.float32 \[4\] instead of float32 \[B, D\]"),
+        (Flat(lambda out: out.argmax(1, keepdim=True)), r"torch.int64 \[4, 1\] instead of float32"),
+        (Flat(lambda out: out.mean(0, keepdim=True)), r"torch.float32 \[1, 3\] instead of float32 \[4, 3\]"),
         (Flat(lambda out: out - out.mean(0)), "Flat: a sample alone gives other embeddings"),
+        (Flat(lambda out: out.double()), r"Flat: forward gives torch.float64 \[4, 3\] instead of float32 \[B, D\]"),
         (
             Flat(lambda out: out, nn.Linear(128, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
             "pruning: .*LayerNorm.*only Conv2d",
@@ -96,10 +98,25 @@ class Normed(Flat):
         self(torch.zeros(1, *spec.features.shape))
 
 
+class Dropped(Flat):
+    """Draws in training, and its weights at the first sample."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(lambda out: out, nn.LazyLinear(8), nn.Dropout(0.5), nn.Linear(8, spec.embedding_size))
+
+
+class Noisy(Flat):
+    def __init__(self, spec: ModelSpec) -> None:
+        layers = nn.LazyLinear(8), nn.Linear(8, spec.embedding_size)
+        super().__init__(lambda out: out + torch.rand(1), *layers)
+
+
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch):
     broken = {
         "normed": Normed,
+        "dropped": Dropped,
+        "noisy": Noisy,
         "no_module": lambda spec: "a model",
         "no_arguments": lambda: Normed,
         "narrow": lambda spec: Normed(ModelSpec(spec.features, 2)),
@@ -119,13 +136,27 @@ def test_a_model_that_cannot_be_pruned_trains_with_alpha_0(offered, build):
     assert state["pruner"] == {"alpha_max": 0.0, "history": []}
 
 
+def test_what_layers_draw_depends_on_the_seed_and_the_round_alone(offered, build):
+    sections = {"models": {"feature": {"kind": "dropped", "embedding_size": 4}}, "training": {"batch_size": 16}}
+    whole = build(**sections)
+    torch.rand(7)  # what else has drawn in a process does not matter
+    resumed = build(**sections)
+    assert resumed.describe() == whole.describe()
+    whole.train_round(0)
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    for server in (whole, resumed):
+        server.train_round(1)
+    assert resumed.describe() == whole.describe()
+
+
 @pytest.mark.parametrize(
     ("kind", "alpha", "line"),
     [
         ("normed", 0.5, r"lightweighting\.alpha: 0\.5 is not possible, set it to 0: cannot prune '.*' \(LayerNorm\)"),
         ("no_module", 0, "feature model 'no_module': gives 'a model'; it must be a callable that makes"),
         ("no_arguments", 0, "feature model 'no_arguments': cannot be built .TypeError"),
-        ("narrow", 0, r"Normed: forward gives torch.float32 \[1, 2\] instead of float \[1, 4\]"),
+        ("noisy", 0, "Noisy: a sample alone gives other embeddings"),
+        ("narrow", 0, r"Normed: forward gives torch.float32 \[1, 2\] instead of float32 \[1, 4\]"),
     ],
 )
 def test_a_model_that_breaks_the_contract_ends_the_run_in_one_line(offered, build, kind: str, alpha: float, line: str):

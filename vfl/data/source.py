@@ -17,7 +17,7 @@ from vfl.components import SOURCES
 from vfl.config.experiment import ExperimentConfig
 from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data
-from vfl.data.samples import Dataset, Samples, check_finite
+from vfl.data.samples import Dataset, Samples, check_aligned, check_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +167,25 @@ def open_source(config: ExperimentConfig) -> Source:
     source: Source = SOURCES.make(config.data.dataset.kind, config.data, config.seed, of=Source)
     source.task = config.task
     return source
+
+
+def split_samples(source: Source) -> Split:
+    """Return who holds what: the source's owners, in its order, samples of the same ids as the labels.
+
+    Raises ValueError, one line, for anything else, and as the source.
+    """
+    split = source.split()
+    held = tuple(part.party for part in split.parties)
+    if held != source.parties:
+        kind, parts, owners = source.data.dataset.kind, ", ".join(held), ", ".join(source.parties)
+        raise ValueError(f"data.dataset.kind: {kind} splits over {parts}; its owners are {owners}")
+    digests = {part.party: part.ids_digests() for part in split.parties} | {"labels": split.labels.ids_digests()}
+    for subset in ("train", "test"):
+        check_aligned({holder: each[subset] for holder, each in digests.items()})
+    for part in split.parties:
+        source.check(part.train)
+        source.check(part.test)
+    return split
 
 
 def prepare_party(source: Source, data: PartyData) -> Prepared:

@@ -13,7 +13,7 @@ from vfl.atomic import write_together
 from vfl.config import ExperimentConfig
 from vfl.data.files import LabelData, PartyData, SharedLabels, write_label_data, write_party_data, write_shared_labels
 from vfl.data.samples import Samples
-from vfl.data.source import Split, open_source
+from vfl.data.source import Split, open_source, split_samples
 
 LABELS_FILE = "labels.safetensors"
 SHARED_LABELS_FILE = "shared_labels.safetensors"
@@ -24,7 +24,7 @@ def split_data(config: ExperimentConfig) -> Split:
 
     Raises ValueError, naming the field, for data that is not there or does not fit.
     """
-    return open_source(config).split()
+    return split_samples(open_source(config))
 
 
 def conceal(split: Split, secret: bytes) -> Split:

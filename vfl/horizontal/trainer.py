@@ -111,6 +111,9 @@ class SynchronousTrainer(HorizontalTrainer):
         """Run one round and return its metrics."""
         plan = self.devices.plan(round_index)
         selection = self.algorithm.select(self.state, round_index, plan)
+        clients = range(len(plan.steps_N))
+        if list(selection.clients) != sorted({*selection.clients} & {*clients}):
+            raise ValueError(f"horizontal.algorithm: select gives {selection.clients}, not ascending ones of {clients}")
         self.state = self.state | selection.state
         assignments = [
             Assignment(plan.work(client), self.state, round_index, stream=round_index) for client in selection.clients

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median_low
 
+from vfl.components import CONTROLLERS
 from vfl.lightweighting.config import LightweightingConfig
 from vfl.lightweighting.decision import (
     LATE,
@@ -23,7 +24,7 @@ from vfl.lightweighting.decision import (
     settled,
 )
 from vfl.lightweighting.forecast import ALPHAS, BETAS, Forecast, Spent
-from vfl.lightweighting.schedule import Assign, Ratios, Reports, schedule_of, scheduled, value_at
+from vfl.lightweighting.schedule import Assign, Ratios, Reports, chosen_ratios, schedule_of, scheduled, value_at
 
 ALL = "all"
 """Name of what all parties spend together."""
@@ -60,6 +61,19 @@ class Given:
             if alphas[-1] < each <= alpha_max and macs[each] < macs[alphas[-1]]:
                 alphas.append(each)
         return Choices(alphas, [beta, *(each for each in BETAS if beta < each <= beta_max)])
+
+
+def build_controller(given: Given) -> Assign:
+    """Return what the configured controller assigns; another package's is checked in every round.
+
+    Raises ValueError, one line, for a controller that cannot be used, and later for anything but ratios of parties.
+    """
+    name = given.config.controller
+    assign: Assign = CONTROLLERS.make(name, given)
+    if name in CONTROLLERS.built_in:
+        return assign
+    what = f"controller {name!r}"
+    return lambda round_index, reports: chosen_ratios(what, assign(round_index, tuple(reports)), given.parties)
 
 
 def fixed(given: Given) -> Assign:

@@ -7,7 +7,10 @@ parties that are not named are not lightweighted.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
+
+from vfl.errors import ConfigError
+from vfl.registry import nearest
 
 if TYPE_CHECKING:  # which itself needs ratios
     from vfl.lightweighting.forecast import Spent
@@ -47,6 +50,24 @@ def scheduled(alpha: PartySchedule, beta: PartySchedule, parties: Iterable[str])
         party: Ratios(value_at(alpha, round_index), value_at(beta, round_index))
         for party, (alpha, beta) in schedules.items()
     }
+
+
+def chosen_ratios(what: str, given: Any, parties: Sequence[str]) -> dict[str, Ratios]:
+    """Return the ratios by party that a user's function has returned, each as `Ratios` or (alpha, beta).
+
+    Raises ConfigError, one line that begins with ``what``, for anything else.
+    """
+    try:
+        ratios = {party: Ratios(float(a), float(b), str((*why, "")[0])) for party, (a, b, *why) in given.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(f"{what}: must return {{party: (alpha, beta)}}, returned {given!r}") from None
+    for party, each in ratios.items():
+        if party not in parties:
+            raise ConfigError(f"{what}: no party is called {party!r}{nearest(str(party), parties)}")
+        for ratio in each[:2]:
+            if not 0.0 <= ratio < 1.0:
+                raise ConfigError(f"{what}: {ratio} of {party} is outside [0, 1)")
+    return ratios
 
 
 def value_at(schedule: Schedule, round_index: int) -> float:

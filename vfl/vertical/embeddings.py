@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vfl.checkpoint import State
 from vfl.components import COMPRESSORS
+from vfl.errors import with_type
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.vertical.presence import Share
 from vfl.wire.codec import BLOCK, CodecError, ValueType, decode, encode
@@ -40,7 +41,20 @@ class Compressor(Protocol):
 
 def build_compressor(wire: WireConfig) -> Compressor:
     """Build the compressor that `wire.compressor` names. Raises ValueError for one that cannot be used."""
-    return COMPRESSORS.make(wire.compressor, wire, of=Compressor)
+    compressor: Compressor = COMPRESSORS.make(wire.compressor, wire, of=Compressor)
+    if wire.compressor not in COMPRESSORS.built_in:
+        _check_pure(compressor, f"compressor {wire.compressor!r}, tried on 15 values")
+    return compressor
+
+
+def _check_pure(compressor: Compressor, what: str) -> None:
+    """Raise ValueError where the same embeddings do not become the same twice: the ends of a link would differ."""
+    probe_BD = torch.linspace(-1, 1, 15).view(5, 3)
+    given_BD = probe_BD.clone()
+    frames = [compressor.compress(given_BD, 0.5) for _ in range(2)]
+    first_BD, second_BD = (decompressed(compressor, frame, (5, 3), what) for frame in frames)
+    if not (frames[0] == frames[1] and torch.equal(first_BD, second_BD) and torch.equal(given_BD, probe_BD)):
+        raise ValueError(f"{what}: must keep no state, draw nothing and change nothing; the second time was another")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +116,7 @@ def decompressed(compressor: Compressor, frame: Buffer, shape: tuple[int, int], 
     except CodecError as error:
         raise CodecError(f"{what}: {error}") from None
     except Exception as error:  # another package's compressor at a peer's bytes
-        raise CodecError(f"{what}: {type(error).__name__}: {error}") from error
+        raise CodecError(f"{what}: {with_type(error)}") from error
     if tuple(received_BD.shape) != shape or received_BD.dtype != torch.float32:
         got = f"{received_BD.dtype} {list(received_BD.shape)}"
         raise CodecError(f"{what}: the compressor gives {got} instead of float32 {list(shape)}")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.features import ModelSpec
 from vfl.components import FEATURE_MODELS
 from vfl.config.optimizer import OptimizerConfig
-from vfl.errors import one_line
+from vfl.errors import one_line, with_type
 from vfl.lightweighting.pruning import StructuredPruner
 from vfl.optim import build_optimizer
 
@@ -46,12 +46,18 @@ def check_embedding(model: nn.Module, inputs: Sequence[Tensor], width: int | Non
     with torch.no_grad():
         output = _step(model, "forward", lambda: cast(object, model(*inputs)))
     model.train(was_training)
-    if not (isinstance(output, Tensor) and output.is_floating_point() and output.dim() == 2):
-        raise ValueError(f"{type(model).__name__}: forward gives {_described(output)} instead of float [B, D]")
+    if not (isinstance(output, Tensor) and output.dtype == torch.float32 and output.dim() == 2):
+        raise ValueError(f"{type(model).__name__}: forward gives {_described(output)} instead of float32 [B, D]")
     expected = [len(inputs[0]), output.shape[1] if width is None else width]
     if list(output.shape) != expected:
-        raise ValueError(f"{type(model).__name__}: forward gives {_described(output)} instead of float {expected}")
+        raise ValueError(f"{type(model).__name__}: forward gives {_described(output)} instead of float32 {expected}")
     return output
+
+
+def check_alone(model: nn.Module, inputs: Sequence[Tensor]) -> None:
+    """Raise ValueError where the embedding of a sample depends on the others of its batch, on chance or on the past."""
+    single_1D = check_embedding(model, [tensor[:1] for tensor in inputs])
+    _same(model, "a sample alone", check_embedding(model, inputs)[:1], single_1D)
 
 
 def check_feature_model(model: nn.Module, example: Tensor | Sequence[Tensor]) -> None:
@@ -63,8 +69,7 @@ def check_feature_model(model: nn.Module, example: Tensor | Sequence[Tensor]) ->
     """
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     width = check_embedding(model, inputs).shape[1]
-    single = check_embedding(model, [tensor[:1] for tensor in inputs], width)
-    _same(model, "a sample alone", check_embedding(model, inputs, width)[:1], single)
+    check_alone(model, inputs)
     pruned = _step(model, "pruning", lambda: _pruned_and_moved(model, inputs, width))
     for each in (model, pruned):
         _step(model, "export", partial(_export, each, inputs))
@@ -108,8 +113,8 @@ def _step(model: nn.Module, what: str, step: Callable[[], T]) -> T:
     try:
         return step()
     except Exception as error:
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise ValueError(f"{type(model).__name__}: {what}: {kind}{one_line(error)}") from error
+        told = one_line(error) if isinstance(error, ValueError) else with_type(error)
+        raise ValueError(f"{type(model).__name__}: {what}: {told}") from error
 
 
 def _described(output: object) -> str:
