@@ -17,7 +17,7 @@ import numpy.typing as npt
 from parties.matching.owner import PLACE, read_places
 from vfl.data.tables.keys import Rows
 from vfl.errors import PeerLost, PeerMisbehaved
-from vfl.matching.group import POINT_BYTES, check_points
+from vfl.matching.group import POINT_BYTES, add_points, check_points
 from vfl.matching.join import How, as_column, has_doubled, join_points, order_digest
 from vfl.vertical.link import PartyLink
 from vfl.wire.matching import MOST_LISTS, Brought, ListRange, Matched
@@ -28,8 +28,8 @@ T = TypeVar("T")
 CHUNK = 1 << 13
 """Points of a message: under half a second of work."""
 PLACES_CHUNK = 1 << 20
-ASKED_AGAIN = 16
-"""Points of each chunk that a party is asked for twice."""
+SUMS = 16
+"""Sums of points of each chunk that a party is asked to raise: a wrong point escapes them with probability 2^-16."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Peer:
 
         def compare(reply: Message) -> None:
             if reply.only(PartKind.POINTS) != before:
-                raise MessageError("other points than before came for the same keys: another list, or another scalar")
+                raise MessageError("its points do not fit those before: another list, another scalar or order")
 
         self.ask(kind, compare, part)
 
@@ -102,7 +102,7 @@ class Passing:
     chunk: int
     progress: Callable[[int], None]
     seen: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict[str, list[tuple[bytes, bytes]]])
-    """By owner, some points before and after they passed it."""
+    """By owner, some sums of points before and after they passed it."""
 
     def run(self) -> bytes:
         """Return the list under all scalars, in its holder's order."""
@@ -130,10 +130,10 @@ class Passing:
         count = len(points) // POINT_BYTES
         raised = self.peers[name].points(Kind.RAISE, Part(PartKind.POINTS, points), count)
         self.progress(count)
-        for _ in range(min(ASKED_AGAIN, count)):
-            start = secrets.randbelow(count) * POINT_BYTES
-            pair = points[start : start + POINT_BYTES], raised[start : start + POINT_BYTES]
-            self.seen.setdefault(name, []).append(pair)
+        # Raising is linear. An owner that exchanged points could do so again, but cannot tell what a sum is of.
+        choices = [_some_of(count) for _ in range(SUMS)]
+        pairs = zip(add_points(points, choices), add_points(raised, choices), strict=True)
+        self.seen.setdefault(name, []).extend((before, after) for before, after in pairs if before)
         return raised
 
 
@@ -256,6 +256,13 @@ def _deliver(peer: Peer, part: Matched, places: Rows, masks: Sequence[npt.NDArra
         parts = [Part(PartKind.PLACES, places[here].astype(PLACE).tobytes())]
         parts += [Part(PartKind.PRESENCE, mask[here].tobytes()) for mask in masks]
         peer.ask(Kind.MATCHED, lambda reply: None, part.model_copy(update={"start": start}).part(), *parts)
+
+
+def _some_of(count: int) -> list[int]:
+    """Return about half of so many places, one at least; nobody can tell which."""
+    drawn = np.unpackbits(np.frombuffer(secrets.token_bytes(count // 8 + 1), np.uint8), count=count)
+    drawn[secrets.randbelow(count)] = 1
+    return np.flatnonzero(drawn).tolist()
 
 
 def _counted(progress: Callable[[float, int], None], lists: Sequence[KeyList]) -> Callable[[int], None]:

@@ -13,7 +13,7 @@ nothing else, so it imports little.
 # The bindings bring no types.
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, cast
 
@@ -47,9 +47,7 @@ def expand_message(message: bytes, tag: bytes, length: int) -> bytes:
 
 def swift_point(uniform: bytes) -> bytes:
     """Return the point of 64 uniform bytes: SwiftEC of two field elements, as BIP 324 decodes them."""
-    out, size = _ffi.new(f"unsigned char[{POINT_BYTES}]"), _ffi.new("size_t *", POINT_BYTES)
-    _lib.secp256k1_ec_pubkey_serialize(_context, out, size, _decoded(uniform), _COMPRESSED)
-    return bytes(_ffi.buffer(out))
+    return _serialized(_decoded(uniform))
 
 
 def raise_keys(scalar: bytes, keys: Iterable[str]) -> bytes:
@@ -69,6 +67,21 @@ def check_points(points: Buffer, count: int) -> bytes:
     for _point in _parsed(points):
         pass
     return bytes(points)
+
+
+def add_points(points: Buffer, choices: Iterable[Sequence[int]]) -> list[bytes]:
+    """Return, for each choice of places, the sum of the points there; b"" where it is the identity.
+
+    Raises MessageError as ``check_points``.
+    """
+    held, total = _ffi.new("secp256k1_pubkey[]", len(points) // POINT_BYTES), _ffi.new("secp256k1_pubkey *")
+    for place, point in enumerate(_parsed(points)):
+        held[place] = point[0]
+    sums: list[bytes] = []
+    for choice in choices:
+        added = _lib.secp256k1_ec_pubkey_combine(_context, total, [held + place for place in choice], len(choice))
+        sums.append(_serialized(total) if added else b"")
+    return sums
 
 
 def _parsed(points: Buffer) -> Iterator[Any]:
@@ -108,3 +121,9 @@ def _times(scalar: bytes, points: Iterable[Any]) -> bytes:
             raise ValueError("the scalar is 0 or not below the group's order")
         result += _ffi.buffer(out)
     return bytes(result)
+
+
+def _serialized(point: Any) -> bytes:
+    out, size = _ffi.new(f"unsigned char[{POINT_BYTES}]"), _ffi.new("size_t *", POINT_BYTES)
+    _lib.secp256k1_ec_pubkey_serialize(_context, out, size, point, _COMPRESSED)
+    return bytes(_ffi.buffer(out))
