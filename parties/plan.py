@@ -19,7 +19,7 @@ from vfl.lightweighting.schedule import Ratios, scheduled
 
 TIMED_PASSES = 3
 """Passes by which this machine's speed is measured, the fastest of them."""
-HEADINGS = ("alpha = beta", "MACs", "saved", "params", "computing", "sent up", "come down", "saved", "under way")
+HEADINGS = ("ratio", "MACs", "saved", "params", "computing", "sent up", "come down", "saved", "under way")
 
 
 def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator[Table]:
@@ -36,9 +36,10 @@ def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator
             device = device.model_copy(update={"macs_per_s": measured(parties[0])})
         rows.setdefault(tuple(_rows(forecast, party.name, device)), []).append(party.name)
     for lines, names in rows.items():
-        table = numbers_table(f"{', '.join(names)}: an exchange", HEADINGS)
+        headings = HEADINGS if any(line[-1] for line in lines) else HEADINGS[:-1]  # no link is described
+        table = numbers_table(f"{', '.join(names)}: an exchange, by ratio (alpha = beta)", headings)
         for line in lines:
-            table.add_row(*line)
+            table.add_row(*line[: len(headings)])
         yield table
     yield _total(server, forecast)
 
@@ -88,7 +89,7 @@ def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple
             f"{amount(cost.uplink_bytes)}B",
             f"{amount(cost.downlink_bytes)}B",
             f"{savings(sent, dense_sent):.0%}",
-            f"{under_way_s:.3g} s" if under_way_s else "-",
+            f"{under_way_s:.3g} s" if under_way_s else "",
         )
 
 
