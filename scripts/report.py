@@ -17,9 +17,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "folders", type=Path, nargs="+", metavar="RUN_OR_SWEEP", help="folder of lvfl train or lvfl sweep"
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR|FILE.html", help="output folder (default: report, in the first one's), or page"
-    )
+    parser.add_argument("--out", type=Path, metavar="DIR|FILE.html", help="where to (default: report in the first)")
     return parser.parse_args()
 
 

@@ -18,8 +18,8 @@ from vfl.shipped import find_config
 S = TypeVar("S", bound=Section)
 
 FORMS = {
-    "device": "cpu, cuda, or one GPU as cuda:0",
-    "name": "of letters, digits, dots, dashes and underscores, as it names a folder",
+    "device": "must be cpu, cuda, or one GPU as cuda:0",
+    "name": "must be of letters, digits, dots, dashes and underscores, as it names a folder",
 }
 """What is said instead of a regular expression."""
 PLAINLY = {
@@ -135,10 +135,7 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Put what an owner's own YAML file holds in the place of its name in ``data.tables``, relative to ``folder``.
-
-    Paths in that file are relative to it.
-    """
+    """Put what an owner's own YAML file holds, paths relative to it, in the place of its name in ``data.tables``."""
     data = values.get("data")
     tables = cast(dict[str, Any], data).get("tables") if isinstance(data, dict) else None
     if not isinstance(tables, dict):
@@ -252,12 +249,11 @@ def _one_line(section: type[Section], error: dict[str, Any]) -> str:
     location: tuple[int | str, ...] = error["loc"]
     unknown = error["type"] == "extra_forbidden"
     field = ".".join(str(part) for part in location if unknown or not KIND.match(str(part)))
-    told = PLAINLY.get(error["type"]) or str(error["msg"]).replace("Input should", "must")
+    plainly = FORMS.get(field) if error["type"] == "string_pattern_mismatch" else PLAINLY.get(error["type"])
+    told = plainly or str(error["msg"]).replace("Input should", "must")
     message = " ".join(told.removeprefix("Value error, ").split())
     if unknown:
         return f"{field}: unknown key{_nearest_key(section, location)}"
-    if field in FORMS and error["type"] == "string_pattern_mismatch":
-        return f"{field}: must be {FORMS[field]} (got {error['input']!r})"
     if error["type"] == "missing":
         return f"{field}: is missing"
     if not field:
@@ -267,20 +263,15 @@ def _one_line(section: type[Section], error: dict[str, Any]) -> str:
     named = isinstance(error["input"], str) and repr(error["input"]) in message
     complete = error["type"] == "value_error" and ("(" in message or named or bool(_known_keys(section, location)))
     got = "" if complete else f" (got {error['input']!r})"
-    near = ""
-    if error["type"] == "literal_error":
-        near = did_you_mean(str(error["input"]), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
-    return f"{field}: {message[0].lower()}{message[1:]}{got}{near}"
+    allowed = re.findall(r"'([^']*)'", error["ctx"]["expected"]) if error["type"] == "literal_error" else []
+    return f"{field}: {message[0].lower()}{message[1:]}{got}{did_you_mean(str(error['input']), allowed)}"
 
 
 def _nearest_key(section: type[Section], location: Sequence[int | str]) -> str:
     """Return the end of the line about an unknown key: where a key of that name is, or the nearest beside it."""
     name = str(location[-1])
-    inner = {each: section_of(section.type_of(each)) for each in section.known_keys()}
-    for outer, known in inner.items():
-        if known and name in known.known_keys():
-            return f"; did you mean '{outer}.{name}'?"
-    return nearest(name, _known_keys(section, location[:-1]))
+    elsewhere = [f"{each}.{name}" for each in section.known_keys() if name in _known_keys(section, [each])]
+    return f"; did you mean {elsewhere[0]!r}?" if elsewhere else nearest(name, _known_keys(section, location[:-1]))
 
 
 def _known_keys(section: object, location: Sequence[int | str]) -> list[str]:
