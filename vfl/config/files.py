@@ -109,7 +109,7 @@ def dump_config(config: ExperimentConfig) -> str:
 
 def changed_keys(before: ExperimentConfig, after: ExperimentConfig) -> list[str]:
     """Return the dotted keys, with both values, in which two experiments differ."""
-    old, new = _flatten(before.model_dump()), _flatten(after.model_dump())
+    old, new = (_flat(config.model_dump(), "", dict) for config in (before, after))
     absent = "(absent)"
     return [
         f"{key} ({old.get(key, absent)} -> {new.get(key, absent)})"
@@ -120,7 +120,7 @@ def changed_keys(before: ExperimentConfig, after: ExperimentConfig) -> list[str]
 
 def dotted_settings(config: ExperimentConfig) -> dict[str, object]:
     """Return all settings of an experiment by dotted key; a schedule is one setting."""
-    return _settings_in(config, "")
+    return _flat(config, "", Section)
 
 
 def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -228,20 +228,13 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def _settings_in(section: Section, prefix: str) -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for name in (*type(section).model_fields, *(section.model_extra or ())):
-        value = getattr(section, name)
-        flat |= _settings_in(value, f"{prefix}{name}.") if isinstance(value, Section) else {prefix + name: value}
-    return flat
-
-
-def _flatten(values: object, prefix: str = "") -> dict[str, object]:
-    if not isinstance(values, dict):
+def _flat(values: object, prefix: str, kind: type[Any]) -> dict[str, object]:
+    """Return what is nested in values of a kind, by dotted key."""
+    if not isinstance(values, kind):
         return {prefix: values}
     flat: dict[str, object] = {}
-    for key, value in cast(dict[object, object], values).items():
-        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    for key, value in dict(values).items():
+        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key), kind)
     return flat
 
 
