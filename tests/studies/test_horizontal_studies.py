@@ -1,5 +1,6 @@
 """The comparison of the horizontal algorithms: its runs, its numbers, what its page says."""
 
+import argparse
 import runpy
 import signal
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from vfl.config import ConfigError
 from vfl.results import ACCURACY, CLOCK
+from vfl.studies import command
 from vfl.studies.comparison import told_of
 from vfl.studies.page import spread
 from vfl.studies.runs import StudyResult, results_table
@@ -98,7 +100,7 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     arguments = [*settings, "--studies", "heterogeneity", "--rounds", "2", "--out", str(tmp_path / "out")]
 
     def run(*overrides: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["lvfl paper-horizontal", *arguments, *overrides])
+        monkeypatch.setattr(sys, "argv", ["paper_horizontal.py", *arguments, *overrides])
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -121,10 +123,16 @@ def test_the_script_trains_once_draws_and_goes_on(compare: Callable[..., int], t
     }
     page = (tmp_path / "out" / "README.md").read_text()
     assert "diverged" not in said + page
-    assert "\nlvfl paper-horizontal data.dataset.kind=digits " in page
+    assert "\npython scripts/paper_horizontal.py data.dataset.kind=digits " in page
     assert compare("horizontal.fedlga.scale=0.001") == 0
     assert "test accuracy" not in capsys.readouterr().out
     assert (tmp_path / "out" / "README.md").read_text() == page
+
+
+def test_the_command_of_a_page_is_one_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["lvfl paper-flare", "--out", "a folder"])
+    command._note(argparse.Namespace(out=tmp_path, data_note=""), [])
+    assert (tmp_path / "command.txt").read_text().startswith("lvfl paper-flare --out 'a folder'\n")
 
 
 @pytest.mark.filterwarnings("ignore:FedLGA's correction")
