@@ -172,6 +172,8 @@ def test_frozen_and_unused_layers_stay_as_they_are(engine_class):
     task = LocalTask(0, rows_N, model.weights_P.clone(), model.statistics_Q, [rows_N, rows_N], 0.1, pull=0.5)
     engine = engine_class(model, features, labels, OptimizerConfig(momentum=0.0), Runtime(torch.device("cpu")))
     (result,) = engine.train([replace(task, gradient_norms=True)])
+    with pytest.raises(ValueError, match="nothing to train"):
+        FlatModel(Partly(frozen=True).requires_grad_(False))
     moved = [bool(delta.any()) for delta in model.split(result.delta_P)]
     assert moved == [True] * (len(moved) - 2) + [False, False]
     assert model.weight_count == (16 if engine_class is SequentialEngine else 32)

@@ -17,12 +17,17 @@ class FlatModel:
 
     The vectors hold zeros between the tensors (see ``ALIGNMENT``), which no arithmetic of an algorithm changes. Frozen
     parameters and integer buffers (BatchNorm's counters) stay the module's own: they are never sent nor averaged.
-    Place the module on its device before. Raises ValueError where either has tensors of several types.
+    Place the module on its device before. Raises ValueError where either has tensors of several types, or
+    nothing is trained.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not self.parameters:
+            raise ValueError(
+                "models.classifier: all its parameters are frozen, or it has none: there is nothing to train"
+            )
         self.buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
         self.weights_P, self._weight_slots = _flatten(self.parameters)
         self.statistics_Q, self._statistic_slots = _flatten(self.buffers)
