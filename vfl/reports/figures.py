@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from statistics import mean
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -175,9 +176,9 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
             axes.scatter([cost(variant)], [score], 45, label=group, gid=point, **style)
             group = None  # in the legend it stands once
     on_front = [(cost(variant), drawn(subject.metric, variant.score)) for variant in front]
-    circles = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.1}
-    line = {"color": INK, "linewidth": 1.1, "drawstyle": "steps-post", "zorder": 1, "label": "Pareto front"}
-    axes.plot(*zip(*on_front, strict=True), **line, **circles)
+    circles: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.1}
+    line: dict[str, Any] = {"color": INK, "linewidth": 1.1, "drawstyle": "steps-post", "zorder": 1}
+    axes.plot(*zip(*on_front, strict=True), label="Pareto front", **line, **circles)
     _legend(figure, axes)
     caption = f"On the front (circled), cheapest first: {'; '.join(variant.label for variant in front)}."
     return Drawing(name, f"{_score(subject)} against {_WORDS[name]}", caption, figure, hover)
