@@ -17,7 +17,7 @@ from torch import Tensor
 from parties.joint_model import JointModel
 from parties.local import InProcess
 from parties.trained import load_trained
-from vfl.config import ConfigError
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.source import NewSamples
@@ -165,9 +165,6 @@ def _predict_tables(
 ) -> Prediction:
     """Predict new rows; a stand-in takes the place of an owner's embedding where it is away or has no row."""
     names = [party.name for party in trained.parties]
-    for name in tables:
-        if name not in names:
-            raise ConfigError(f"--table: unknown party {name!r}{nearest(name, names)}")
     away = [name for name in names if name not in tables or name in absent]
     check_absent(away, names, when_absent)
     samples = trained.source.read_tables({name: tables[name] for name in names if name not in away})
@@ -191,6 +188,15 @@ def prediction_of(
     shares = joint.shares(0, len(samples.ids)) if samples.keys else {}
     owners = {name: share.present_B for name, share in shares.items() if name not in away}
     return Prediction(samples.ids, labels_N, predictions_NC, task, classes, scores, samples.keys, owners)
+
+
+def samples_table(config: ExperimentConfig, tables: Mapping[str, Path]) -> Path:
+    """Return the table that names new samples, the label owner's. Raises ConfigError where it is missing."""
+    labels = (name for name, table in config.data.tables.items() if table.label is not None)
+    leader = next(labels, config.parties[0])
+    if leader not in tables:
+        raise ConfigError(f"--table: {leader}'s is missing; it names the samples")
+    return tables[leader]
 
 
 def check_complete(samples: NewSamples) -> None:

@@ -24,6 +24,7 @@ from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 if TYPE_CHECKING:
     from parties.predict import Prediction
+    from vfl.config import ExperimentConfig
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -65,6 +66,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     tables = new_tables(arguments.run, arguments.table)
     if tables and arguments.data:
         raise ValueError("--table: goes without --data")
+    if arguments.insecure and not arguments.serve:
+        to_stderr("warning: --insecure: ignored; it goes with --serve")
     if arguments.processes:
         from parties.remote.together import predict_together
 
@@ -77,10 +80,11 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         from parties.remote.server.prediction import serve_predictions
         from vfl.config import load_config
 
+        config = load_config(arguments.serve)
         prediction = serve_predictions(
-            load_config(arguments.serve),
+            config,
             arguments.run,
-            labels_table(tables) if tables else arguments.data,
+            labels_table(config, tables) if tables else arguments.data,
             absent,
             when_absent,
             insecure=arguments.insecure,
@@ -91,8 +95,9 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
 
 def new_tables(run: Path, given: Sequence[str]) -> dict[str, Path]:
-    """Return the tables by party; a file without one is everybody's. Raises ValueError for a party given twice."""
+    """Return the tables by party; a file without one is everybody's. Raises ValueError for an unknown party."""
     from parties.trained import load_run
+    from vfl.registry import nearest
 
     if not given:
         return {}
@@ -104,18 +109,21 @@ def new_tables(run: Path, given: Sequence[str]) -> dict[str, Path]:
             return dict.fromkeys(names, Path(text))
         if not named or party in tables:
             raise ValueError(f"--table: {text!r}: write PARTY=FILE, once for each of {', '.join(names)}")
+        if party not in names:
+            raise ValueError(f"--table: unknown party {party!r}{nearest(party, names)}")
         tables[party] = Path(path)
     return tables
 
 
-def labels_table(tables: dict[str, Path]) -> Path:
-    """Return the one table that the server reads. Raises ValueError for several."""
-    (path, *others) = set(tables.values())
-    if others:
+def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
+    """Return the one table that the server reads, the label owner's. Raises ValueError for others."""
+    from parties.predict import samples_table
+
+    if len(set(tables.values())) > 1:
         raise ValueError(
             "--table: with --serve name the label owner's alone; the others give theirs to party --samples"
         )
-    return path
+    return samples_table(config, tables)
 
 
 def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:

@@ -147,8 +147,10 @@ def test_the_table_has_a_line_per_sample_and_the_accuracy_is_said(say, trained: 
     assert len(rows) == 40
     assert f"accuracy {right:.2%}" in said
     assert all(row["probability"] == row[f"p_{row['prediction']}"] for row in rows)
-    code, said, _ = say("predict.py", trained, "--out", out, "--absent", "party_1", "--when-absent", "mean")
+    options = ("--absent", "party_1", "--when-absent", "mean", "--insecure")
+    code, said, warned = say("predict.py", trained, "--out", out, *options)
     assert code == 0
+    assert warned == "warning: --insecure: ignored; it goes with --serve\n"
     assert "accuracy without party_1 (mean)" in said
     assert f"with all parties {right:.2%}" in said
 
@@ -160,6 +162,9 @@ def test_refusing_has_a_code_of_its_own_and_writes_nothing(say, trained: Path, t
     assert err.startswith("error: party_1 is absent")
     assert len(err.splitlines()) == 1
     assert not out.exists()
+    for where in ("--processes", f"--out={out}"):
+        code, _, err = say("predict.py", trained, where, "--table", "party_9=x.csv")
+        assert (code, err[:39]) == (2, "error: --table: unknown party 'party_9'")
 
 
 @pytest.mark.parametrize("script", ["predict.py", "export.py"])
