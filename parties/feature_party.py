@@ -88,15 +88,7 @@ class RoundCounts:
 class FeatureParty:
     """One party k: embeds its features, prunes its model, takes E local iterations per exchange.
 
-    Args:
-        name: the party's name.
-        model: feature model, dense: a sample's tensors, [B, ...] each -> [B, D].
-        data: its samples, and what prepared them.
-        protocol: the party's side of the label protocol.
-        sender: sparsifies and encodes the embeddings.
-        config: the experiment.
-        runtime: device and precision.
-        team: the party's processes.
+    ``model`` is dense: a sample's tensors, [B, ...] each -> [B, D]. ``team`` are the party's processes.
     """
 
     def __init__(
@@ -360,17 +352,16 @@ class FeatureParty:
     def load_state_dict(self, state: State) -> None:
         """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
         check_same_data(f"{self.name}'s features", state["data_digest"], self._data_digest)
-        if "preparation" in state:  # not in checkpoints from before it was saved
-            self.preparation.load_state_dict(state["preparation"])
+        self.preparation.load_state_dict(state["preparation"])
         self.round_index = int(state["round"])
-        self.beta = float(state.get("beta", 0.0))  # checkpoints from before it was saved have none
+        self.beta = float(state["beta"])
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
         self.runtime.place(self.model)
         self.model.load_state_dict(state["model"])
         load_optimizer_state(self.optimizer, self.model, state["momentum"])
         self.sender.receiver.load_state_dict(state["feedback"])
         self.protocol.load_state_dict(state["protocol"])
-        self.evaluated.load_state_dict(state.get("evaluated", {}))  # nor this
+        self.evaluated.load_state_dict(state["evaluated"])
         self.macs = count_macs(self.model, *self.example)
 
     def _next_order(self, message: Message) -> Order:

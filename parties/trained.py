@@ -78,8 +78,6 @@ def load_party(run_dir: Path) -> tuple[FeatureParty, Samples] | None:
     state = checkpoints.load(rounds[-1]).get(SECTION) if saved.exists() and rounds else None
     if state is None:
         return None
-    if "name" not in state:
-        raise ConfigError(f"{run_dir}: an earlier version saved it, without the party's name; train a round with this")
     config = load_config(saved)
     source = open_source(config)
     data = source.held_by(state["name"])

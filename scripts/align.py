@@ -39,6 +39,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     of_party = f"-{arguments.party}" if arguments.party else ""
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-align{of_party}"
     if arguments.processes:
+        if arguments.insecure:
+            console.print("warning: --insecure: ignored; --processes make keys of their own")
         return match_together(config, run_dir, console)
     if arguments.party:
         goodbye = match_owner(config, arguments.party, run_dir, insecure=arguments.insecure, console=console)

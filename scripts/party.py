@@ -36,7 +36,8 @@ def parse_arguments() -> argparse.Namespace:
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take part until the server says goodbye."""
-    from parties.remote.party.party_process import check_party, follow_party, run_party
+    from parties.remote.joining import check_party
+    from parties.remote.party.party_process import follow_party, run_party
     from vfl.config import load_config
     from vfl.workers import Workers, join_workers
 

@@ -6,18 +6,15 @@
 import asyncio
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from queue import Queue
 
 from parties.benchmarks.workbench import JOIN_S, Workplace, child
-from parties.remote.supervisor import SERVER
-from parties.remote.tls.certificates import Peer
+from parties.remote.tls.certificates import SERVER, Peer
 from parties.remote.transport.rpc import Pipe, Server, grpc, is_end, make_server, open_channel, open_stream
 from parties.remote.transport.security import load_identity
-from vfl.config import ExperimentConfig, load_config
+from vfl.config import ExperimentConfig, NetworkConfig, load_config
 
 
 @contextmanager
@@ -27,68 +24,40 @@ def bare_echoing(config: ExperimentConfig) -> Generator[Callable[[bytes, int], b
     Yield a function that sends a message so many times, each once the one before has come back, and returns the last
     one that came back.
     """
-    pipes: Queue[Pipe] = Queue()
-    with tempfile.TemporaryDirectory() as folder, _running_loop() as loop:
-        workplace, name = Workplace.make(config, Path(folder)), config.parties[0]
-        with (
-            _listening(workplace.configs[SERVER], loop, pipes),
-            child(__name__, str(workplace.folder / f"{name}.yaml"), name),
-        ):
-            pipe = pipes.get(timeout=JOIN_S)
-
-            async def trips(content: bytes, times: int) -> bytes:
-                back = b""
-                for _ in range(times):
-                    await pipe.write(content)
-                    back = await pipe.read()
-                return back
-
-            yield lambda content, times: asyncio.run_coroutine_threadsafe(trips(content, times), loop).result()
-
-
-@contextmanager
-def _running_loop() -> Generator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="bare echo", daemon=True)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-@contextmanager
-def _listening(config: ExperimentConfig, loop: asyncio.AbstractEventLoop, pipes: "Queue[Pipe]") -> Generator[None]:
-    """Serve streams on a loop that runs in another thread; put the pipe of each into the queue."""
-    over = asyncio.Event()
-    tls = load_identity(SERVER, config.network, "listen", insecure=False)
+    pipes, over = asyncio.Queue[Pipe](), asyncio.Event()
 
     async def serve(pipe: Pipe, _caller: Peer | None) -> None:
         await pipe.read()  # the client's first message: gRPC tells of a stream with it
-        pipes.put(pipe)
+        pipes.put_nowait(pipe)
         await over.wait()
 
-    async def listen() -> Server:
-        server = make_server(config.network.listen, tls, 1, serve)
+    async def listen(network: NetworkConfig) -> Server:
+        server = make_server(network.listen, load_identity(SERVER, network, insecure=False), 1, serve)
         await server.start()
         return server
 
-    async def stop() -> None:
-        over.set()
-        await server.stop(None)
+    async def trips(pipe: Pipe, content: bytes, times: int) -> bytes:
+        back = b""
+        for _ in range(times):
+            await pipe.write(content)
+            back = await pipe.read()
+        return back
 
-    server = asyncio.run_coroutine_threadsafe(listen(), loop).result()
-    try:
-        yield
-    finally:
-        asyncio.run_coroutine_threadsafe(stop(), loop).result()
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as loop:
+        workplace, name = Workplace.make(config, Path(folder)), config.parties[0]
+        server = loop.run(listen(workplace.configs[SERVER].network))
+        try:
+            with child(__name__, str(workplace.folder / f"{name}.yaml"), name):
+                pipe = loop.run(asyncio.wait_for(pipes.get(), JOIN_S))
+                yield lambda content, times: loop.run(trips(pipe, content, times))
+        finally:
+            over.set()
+            loop.run(server.stop(None))
 
 
 async def echo(config: ExperimentConfig, name: str) -> None:
     """Send everything back until the server hangs up."""
-    tls = load_identity(name, config.network, "server", insecure=False)
+    tls = load_identity(name, config.network, insecure=False)
     call = open_stream(open_channel(config.network.server, tls))
     await call.write(b"here")
     while not is_end(message := await call.read()):

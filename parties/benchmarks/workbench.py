@@ -26,7 +26,8 @@ from parties.remote.party.party_process import run_party
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.server_process import server_labels
-from parties.remote.supervisor import SERVER, make_keys, write_configs
+from parties.remote.supervisor import make_keys, write_configs
+from parties.remote.tls.certificates import SERVER
 from parties.remote.together import process_configs
 from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
@@ -68,21 +69,20 @@ class Workplace:
     def hub(self, expected: dict[str, Expected]) -> Hub:
         """Return a hub that listens as the server does and says nothing."""
         network = self.configs[SERVER].network
-        tls = load_identity(SERVER, network, "listen", insecure=False)
+        tls = load_identity(SERVER, network, insecure=False)
         return Hub(RUN, expected, network, tls, log=lambda line: None)
 
 
+@dataclass(eq=False)
 class Federation(Stepped):
-    """Four party processes and their head server, in the middle of a training; a context manager.
+    """Party processes and their head server, in the middle of a training; a context manager."""
 
-    Args:
-        config: the experiment; ``threads`` are those of each party process.
-        shape: of each party's link; None for none.
-    """
+    config: ExperimentConfig
+    """``threads`` are those of each party process."""
+    shape: Shape | None = None
+    """Of each party's link; None for none."""
 
-    def __init__(self, config: ExperimentConfig, shape: Shape | None = None) -> None:
-        self.config = config
-        self.shape = shape
+    def __post_init__(self) -> None:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._at_end = ExitStack()
 
@@ -148,7 +148,7 @@ def echoing(config: ExperimentConfig) -> Generator[Callable[[bytes], Buffer]]:
     with tempfile.TemporaryDirectory() as folder:
         workplace, name = Workplace.make(config, Path(folder)), config.parties[0]
         with (
-            workplace.hub({name: Expected(0, "{}", DataDigests("", "", ""))}) as hub,
+            workplace.hub({name: Expected(0, "{}", DataDigests())}) as hub,
             child(__name__, "echo", str(workplace.folder / f"{name}.yaml"), name),
         ):
             connection = hub.wait_for((name,), JOIN_S)[name]
@@ -158,7 +158,7 @@ def echoing(config: ExperimentConfig) -> Generator[Callable[[bytes], Buffer]]:
 
 def echo(config: ExperimentConfig, name: str) -> None:
     """Send every request back until this process is ended."""
-    tls = load_identity(name, config.network, "server", insecure=False)
+    tls = load_identity(name, config.network, insecure=False)
     hello = Envelope(version=PROTOCOL_VERSION, hello=Hello(party=name, agreement="{}"))
     network: NetworkConfig = config.network
     with Dialer(lambda: hello, network, tls, log=lambda line: None) as dialer:

@@ -55,13 +55,13 @@ class KeyList:
     """Whom it passes."""
 
 
+@dataclass(eq=False)
 class Peer:
     """An owner as the server's threads see it: they ask it one after another."""
 
-    def __init__(self, link: PartyLink, stopped: threading.Event) -> None:
-        self.link = link
-        self.stopped = stopped
-        self._lock = threading.Lock()
+    link: PartyLink
+    stopped: threading.Event
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, kind: Kind, take: Callable[[Message], T], *parts: Part) -> T:
         """Return what ``take`` makes of the answer. Raises PeerLost where the party is lost, or by it."""
@@ -202,11 +202,7 @@ def _leader(brought: Mapping[str, Brought]) -> str:
 
 
 def _join(
-    leader: Peer,
-    brought: Brought,
-    lists: Sequence[KeyList],
-    raised: Mapping[KeyList, bytes],
-    how: How,
+    leader: Peer, brought: Brought, lists: Sequence[KeyList], raised: Mapping[KeyList, bytes], how: How
 ) -> dict[str, Rows]:
     """Return each owner's places by sample. Raises PeerMisbehaved for a list with a key twice."""
     points = {each: as_column(raised[each]) for each in lists}

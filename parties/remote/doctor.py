@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.request import getproxies
 
-from parties.remote.joining import Terms
+from parties.remote.joining import Terms, check_party
 from parties.remote.party.consent import agree
 from parties.remote.party.dialer import JOIN_LIMIT_S, say_hello
 from parties.remote.party.party_process import Holding, load_holding, make_hello
@@ -44,11 +44,10 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
 
     What depends on something that is not good is left out. The server lets nobody in for it.
     """
-    if name not in config.parties:
-        known = ", ".join(config.parties)
-        yield Check("config", f"--party: data.partition knows {known}, not {name!r}", good=False)
+    _, known = _look("config", lambda: _known(config, name))
+    yield known
+    if not known.good:
         return
-    yield Check("config", f"{name} of experiment {config.name!r}, training.labels={config.training.labels}")
     holding, data = _look("data", lambda: _data(config, name))
     yield data
     tls, keys = _look("keys", lambda: _keys(config, name, insecure=insecure))
@@ -77,6 +76,11 @@ def _look(name: str, look: Callable[[], tuple[T, str]]) -> tuple[T | None, Check
     return found, Check(name, text)
 
 
+def _known(config: ExperimentConfig, name: str) -> tuple[None, str]:
+    check_party(config, name)
+    return None, f"{name} of experiment {config.name!r}, training.labels={config.training.labels}"
+
+
 def _data(config: ExperimentConfig, name: str) -> tuple[Holding, str]:
     holding = load_holding(config, name)
     held = holding.prepared
@@ -85,19 +89,19 @@ def _data(config: ExperimentConfig, name: str) -> tuple[Holding, str]:
 
 
 def _keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFiles | None, str]:
-    tls = load_identity(name, config.network, "server", insecure=insecure)
+    tls = load_identity(name, config.network, insecure=insecure)
     Lists(config.network.tls)  # raises where a file of them cannot be read
     certificate = config.network.tls.certificate
     return tls, "plaintext" if tls is None or certificate is None else describe(certificate)[0]
 
 
-def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[str, str]:
+def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
     check_run(run_dir, config, resume=True)
     run = read_run_id(run_dir)
     if not run:
-        return run, f"{run_dir} is of no run yet"
+        return None, f"{run_dir} is of no run yet"
     rounds = open_store(run_dir, config.checkpoint.keep).rounds()
-    return run, f"{run_dir} is of run {run}, checkpoints after rounds {', '.join(map(str, rounds)) or '(none)'}"
+    return None, f"{run_dir} is of run {run}, checkpoints after rounds {', '.join(map(str, rounds)) or '(none)'}"
 
 
 def _proxy(config: ExperimentConfig) -> Iterator[Check]:
@@ -110,7 +114,7 @@ def _proxy(config: ExperimentConfig) -> Iterator[Check]:
 
 def _join(
     config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope, own: Terms, run_dir: Path
-) -> tuple[Envelope, str]:
+) -> tuple[None, str]:
     """Ask the server whether it would let the party in, on terms that its owner agrees to.
 
     Raises ValueError with the reason where not.
@@ -129,7 +133,7 @@ def _join(
     if kind_of(answer) != "welcome":
         raise ValueError(f"the server answered {kind_of(answer)}, not welcome; install the same release on both sides")
     agree(answer, agreement(config), own, config.network.consent, run_dir, accept=False)
-    return answer, f"the server of run {answer.run} would let {hello.hello.party} in"
+    return None, f"the server of run {answer.run} would let {hello.hello.party} in"
 
 
 async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) -> Envelope:

@@ -27,9 +27,9 @@ class JoinRefused(ValueError):  # noqa: N818 - says what happened
 class DataDigests:
     """sha256 of what must be the same on both sides: the order of the samples and, where shared, the labels."""
 
-    train_ids: str
-    test_ids: str
-    labels: str
+    train_ids: str = ""
+    test_ids: str = ""
+    labels: str = ""
     """Of the training labels; empty where the party holds none."""
 
 
@@ -101,6 +101,14 @@ def check_mode(config: ExperimentConfig) -> None:
     """Raise ConfigError for an experiment that has no parties."""
     if config.mode != "vertical":
         raise ConfigError(f"mode: {config.mode} trains in one process, by lvfl train alone; parties need mode=vertical")
+
+
+def check_party(config: ExperimentConfig, name: str) -> None:
+    """Raise ConfigError for a party that the experiment does not know."""
+    check_mode(config)
+    if name not in config.parties:
+        where = "data.tables" if config.data.dataset.kind == "tables" else "data.partition"
+        raise ConfigError(f"--party: {where} knows {', '.join(config.parties)}, not {name!r}")
 
 
 def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]) -> Hello:

@@ -11,9 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from parties.remote.tls.files import TlsFiles
 from parties.remote.transport import rpc
-from parties.remote.transport.rpc import Call, Channel, Serve, Server
 
 T = TypeVar("T")
 
@@ -50,17 +48,9 @@ class Machine:
         """Wait for what another thread computes, and return it or raise its error."""
         return future.result()
 
-    def make_server(self, address: str, tls: TlsFiles | None, connections: int, serve: Serve) -> Server:
-        """See ``rpc.make_server``."""
-        return rpc.make_server(address, tls, connections, serve)
-
-    def open_channel(self, address: str, tls: TlsFiles | None, *, use_proxy: bool) -> Channel:
-        """See ``rpc.open_channel``."""
-        return rpc.open_channel(address, tls, use_proxy=use_proxy)
-
-    def open_stream(self, channel: Channel) -> Call:
-        """See ``rpc.open_stream``."""
-        return rpc.open_stream(channel)
+    make_server = staticmethod(rpc.make_server)
+    open_channel = staticmethod(rpc.open_channel)
+    open_stream = staticmethod(rpc.open_stream)
 
 
 MACHINE = Machine()

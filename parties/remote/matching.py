@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.console import Console
 
 from parties.matching.owner import MatchingOwner
 from parties.matching.server import Outcome, match_keys
-from parties.remote.joining import DataDigests, Expected
+from parties.remote.joining import DataDigests, Expected, check_party
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.orders import Worker
 from parties.remote.party.participation import Answer, Participation
@@ -24,11 +25,8 @@ from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.sessions import in_sessions
 from parties.remote.supervisor import Supervisor, make_keys, networked, party_command, write_configs
-from parties.remote.tls.diagnosis import explain
-from parties.remote.tls.lists import Lists
-from parties.remote.transport.rpc import SERVER
+from parties.remote.tls.certificates import SERVER
 from parties.remote.transport.security import load_identity
-from vfl.cli import INTERRUPTED
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.tables.config import TableConfig
 from vfl.data.tables.own_keys import own_keys
@@ -40,12 +38,11 @@ TELL_S = 5.0
 """Between two lines of progress."""
 
 
+@dataclass(eq=False)
 class MatchingWorker(Worker[MatchingOwner]):
     """Carries out the orders of a match: each session is one, with secrets of its own, and nothing is ever saved."""
 
-    def __init__(self, run: str, begin: Callable[[], MatchingOwner]) -> None:
-        super().__init__(run)
-        self.begin = begin
+    begin: Callable[[], MatchingOwner]
 
     def _restore(self, restore: Restore) -> MatchingOwner:
         if restore.round:
@@ -62,12 +59,9 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
     Raises ValueError for unusable settings, PeerLost where an owner stays away.
     """
     _check(config)
-    tls = load_identity(SERVER, config.network, "listen", insecure=insecure)
+    tls = load_identity(SERVER, config.network, insecure=insecure)
     run = secrets.token_hex(8)
-    expected = {name: Expected(0, match_agreement(config), DataDigests("", "", "")) for name in config.parties}
-
-    def let_go(name: str) -> None:
-        hub.say_goodbye((name,), exit_code=INTERRUPTED, reason="left before the match was done")
+    expected = {name: Expected(0, match_agreement(config), DataDigests()) for name in config.parties}
 
     def match(connections: dict[str, PartyConnection], session: int) -> Outcome:
         links = [RemoteLink(connections[name], session) for name in config.parties]
@@ -75,7 +69,7 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
 
     with private_files():
         run_dir.mkdir(parents=True, exist_ok=True)
-    hub = Hub(run, expected, config.network, tls, log=console.print, folder=run_dir, on_leaving=let_go)
+    hub = Hub(run, expected, config.network, tls, log=console.print, folder=run_dir)
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: match {run}, listening on {config.network.listen}")
         gather = partial(hub.wait_for, config.parties, config.network.wait_s)
@@ -88,13 +82,13 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
     Raises ValueError for unusable data or settings or a refusal, PeerLost where the server stays away.
     """
     _check(config)
-    if name not in config.parties:
-        raise ConfigError(f"--party: data.tables knows {', '.join(config.parties)}, not {name!r}")
+    check_party(config, name)
     path = _result_of(config, name)
-    tls = load_identity(name, config.network, "server", insecure=insecure)
-    lists = Lists(config.network.tls)
-    keys = own_keys(config.data, name)
     hello = Hello(party=name, instance=secrets.token_hex(8), agreement=match_agreement(config))
+    first = Envelope(version=PROTOCOL_VERSION, hello=hello)
+    tls = load_identity(name, config.network, insecure=insecure)
+    dialer = Dialer(lambda: first, config.network, tls, log=console.print)
+    keys = own_keys(config.data, name)
     workers = config.threads or os.cpu_count() or 1
 
     owners: list[MatchingOwner] = []
@@ -106,14 +100,6 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
     def begin(welcome: Envelope) -> Answer:
         return MatchingWorker(welcome.run, restore).answer
 
-    dialer = Dialer(
-        lambda: Envelope(version=PROTOCOL_VERSION, hello=hello),
-        config.network,
-        tls,
-        log=console.print,
-        explain=lambda: explain(config.network.server, tls),
-        lists=lists,
-    )
     sizes = " and ".join(f"{len(each):,}" for each in keys.lists)
     console.print(f"{name}: {sizes} keys; dialling the server at {config.network.server}")
     with private_files():
@@ -128,9 +114,10 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
 def match_together(config: ExperimentConfig, run_dir: Path, console: Console) -> int:
     """Start a match's server and all owners, wait for their end, and return the server's exit code.
 
-    Each owner's process is told of its own table alone. Raises ValueError for a folder that cannot be used, and for an
-    owner whose result has no file.
+    Each owner's process is told of its own table alone. Raises ValueError for unusable settings or a folder that cannot
+    be used, and for an owner whose result has no file.
     """
+    _check(config)
     for name in config.parties:
         _result_of(config, name)
     folder = run_dir / PROCESSES
@@ -139,7 +126,7 @@ def match_together(config: ExperimentConfig, run_dir: Path, console: Console) ->
         make_keys(config, folder, configs)
         write_configs(folder, configs)
     serve = ["align", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
-    owners = {name: ["align", *party_command(folder, name)[1:]] for name in config.parties}
+    owners = {name: party_command("align", folder, name) for name in config.parties}
     return Supervisor(serve, owners, folder, console).run()
 
 

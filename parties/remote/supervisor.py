@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from parties.remote.tls.certificates import Owner
+from parties.remote.tls.certificates import SERVER, Owner
 from parties.remote.tls.files import CA, CERTIFICATE, KEY
 from parties.remote.tls.folders import issue, make_authority
 from vfl.atomic import write_atomically
@@ -20,7 +21,6 @@ from vfl.config import ExperimentConfig, dump_config, parse_config
 from vfl.run_folder import private_files
 from vfl.signals import stop_on_signal
 
-SERVER = "server"
 CRASHED = 1
 """Python's exit code after a traceback."""
 KEY_DAYS = 365
@@ -29,10 +29,9 @@ FAREWELL_S = 20.0
 """How long parties may take to end after the server has; then they are stopped."""
 
 
-def party_command(folder: Path, name: str) -> list[str]:
-    """Return the command of a party's process."""
-    config, own = str(folder / f"{name}.yaml"), str(folder / name)
-    return ["party", config, "--party", name, "--run-dir", own]
+def party_command(command: str, folder: Path, name: str) -> list[str]:
+    """Return the command line of a party's process."""
+    return [command, str(folder / f"{name}.yaml"), "--party", name, "--run-dir", str(folder / name)]
 
 
 def networked(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:
@@ -64,17 +63,22 @@ def write_configs(folder: Path, configs: dict[str, ExperimentConfig]) -> None:
         write_atomically(folder / f"{name}.yaml", dump_config(own))
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Starts the processes, in sessions of their own so that Ctrl-C reaches them through here only.
 
     They hold one end of a pipe and this process the other: when it is killed, they end as well (``lifeline``).
     """
 
-    def __init__(self, serve: Sequence[str], parties: dict[str, list[str]], folder: Path, console: Console) -> None:
-        self.serve = serve
-        self.parties = parties
-        self.folder = folder
-        self.console = console
+    serve: Sequence[str]
+    """The server's command line."""
+    parties: dict[str, list[str]]
+    """Each party's."""
+    folder: Path
+    """Of the parties' logs."""
+    console: Console
+
+    def __post_init__(self) -> None:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.lifeline, self._held = os.pipe()
 

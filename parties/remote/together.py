@@ -14,9 +14,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.predict import WhenAbsent, check_absent
+from parties.predict import WhenAbsent, check_absent, samples_table
 from parties.remote.joining import check_mode
-from parties.remote.supervisor import SERVER, Supervisor, make_keys, networked, party_command, write_configs
+from parties.remote.supervisor import Supervisor, make_keys, networked, party_command, write_configs
+from parties.remote.tls.certificates import SERVER
 from parties.trained import load_run
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.data.files import load_label_data
@@ -38,7 +39,7 @@ def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, conso
     prepare(config, folder, configs)
     serve = ["server", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
     serve += ["--resume"] if resume else []
-    parties = {name: party_command(folder, name) for name in config.parties}
+    parties = {name: party_command("party", folder, name) for name in config.parties}
     return Supervisor(serve, parties, folder, console).run()
 
 
@@ -65,16 +66,14 @@ def predict_together(
     tables = tables or {}
     absent = [*absent, *(name for name in names if tables and name not in (*tables, *absent))]
     check_absent(absent, names, when_absent)
-    leader = next((name for name, table in config.data.tables.items() if table.label is not None), names[0])
-    if tables and leader not in tables:
-        raise ConfigError(f"--table: {leader}'s is missing; it names the samples")
+    named = ["--table", str(samples_table(config, tables))] if tables else []
     configs = process_configs(config, folder)
     prepare(config, folder, configs)
     serve = ["predict", str(run_dir), "--serve", str(folder / f"{SERVER}.yaml"), "--out", str(out)]
     serve += [option for name in absent for option in ("--absent", name)] + ["--when-absent", when_absent]
-    parties = {name: party_command(folder, name) for name in names if name not in absent}
+    parties = {name: party_command("party", folder, name) for name in names if name not in absent}
     if tables:
-        serve += ["--table", str(tables[leader])]
+        serve += named
         for name, command in parties.items():
             command += ["--samples", str(tables[name])]
     if data is not None:

@@ -17,7 +17,7 @@ from attacks.wire_party import Attack, Envelope, TurnedAway, WireParty, frame
 from remote.conftest import Federation, Zygote
 
 from parties.remote.party.party_process import load_holding, make_hello
-from parties.remote.supervisor import SERVER
+from parties.remote.tls.certificates import SERVER
 
 SETTINGS: dict[str, Any] = {
     "training": {"rounds": 2, "steps_per_round": 1, "local_iterations": 1},

@@ -4,8 +4,9 @@ import asyncio
 import errno
 import json
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from parties.remote.audit import LINES_A_MINUTE, Audit
 from parties.remote.joining import DataDigests, Expected
+from parties.remote.machine import Machine
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import MOST_WAITING, Inbox, Order, Over
 from parties.remote.server import hub as hub_module
@@ -27,7 +29,6 @@ from parties.remote.supervisor import free_port
 from parties.remote.tls import diagnosis
 from parties.remote.tls.certificates import Authority, Owner, key_pem, new_key, peer
 from parties.remote.tls.files import TlsFiles
-from parties.remote.tls.lists import Lists
 from parties.remote.transport import rpc
 from parties.remote.transport.rpc import error_text, is_end, open_channel, open_stream
 from vfl.config import NetworkConfig
@@ -55,9 +56,10 @@ def made(authority: Authority, name: str) -> TlsFiles:
 @contextmanager
 def listening(authority: Authority, folder: Path, **tls: Path) -> Iterator[tuple[Hub, NetworkConfig]]:
     address = f"127.0.0.1:{free_port()}"
-    network = NetworkConfig(listen=address, server=address, heartbeat_s=0.2, silence_s=10, tls=TlsConfig(**tls))
-    expected = {name: Expected(8, "{}", DataDigests("", "", "")) for name in NAMES}
-    with Hub("r", expected, network, made(authority, "server"), log=lambda line: None, folder=folder) as hub:
+    network = NetworkConfig(listen=address, server=address, heartbeat_s=0.2, silence_s=10)
+    servers = network.model_copy(update={"tls": TlsConfig(**tls)})
+    expected = {name: Expected(8, "{}", DataDigests()) for name in NAMES}
+    with Hub("r", expected, servers, made(authority, "server"), log=lambda line: None, folder=folder) as hub:
         yield hub, network
 
 
@@ -206,8 +208,7 @@ def test_a_party_that_says_for_ever_that_it_leaves_is_answered_once(authority: A
         await channel.close()
         return [kind for kind in kinds if kind != "heartbeat"]
 
-    with listening(authority, tmp_path) as (hub, network):
-        hub.on_leaving = lambda name: hub.say_goodbye((name,), exit_code=130, reason="left")
+    with listening(authority, tmp_path) as (_hub, network):
         assert asyncio.run(leave(network.listen)) == ["welcome", "goodbye", "refusal"]
 
 
@@ -307,13 +308,25 @@ def test_a_denied_certificate_is_out_at_once_and_an_unlisted_key_never_in(author
         assert refused(answer) == "the key of 'party_3' is not on the allow list"
 
 
+class Late(Machine):
+    """Its threads begin to run later than they are started."""
+
+    def thread(self, run: Callable[[], object], name: str) -> threading.Thread:
+        return super().thread(lambda: (time.sleep(0.1), run()), name)
+
+
+def test_a_party_can_end_as_it_begins_to_dial():
+    with Dialer(hello, NetworkConfig(), None, log=print, machine=Late()) as dialer:
+        pass
+    assert dialer.inbox.get(0.0) is None
+
+
 def test_a_party_dials_no_server_that_it_has_denied(authority: Authority, tmp_path: Path):
     with listening(authority, tmp_path) as (hub, network):
         deny = tmp_path / "deny"
         deny.write_text("")
-        lists = Lists(TlsConfig(deny=deny))
-        tls = made(authority, "party_1")
-        with Dialer(hello, network, tls, log=lambda line: None, lists=lists) as dialer:
+        denying = network.model_copy(update={"tls": TlsConfig(deny=deny)})
+        with Dialer(hello, denying, made(authority, "party_1"), log=lambda line: None) as dialer:
             assert welcomed(dialer)
             deny.write_text(dialer.server.serial)
             over = dialer.inbox.get(LIMIT_S)

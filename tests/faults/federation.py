@@ -196,7 +196,7 @@ def simulating(turns: Turns) -> Generator[None]:
         mock.patch.object(asyncio, "all_tasks", side_effect=_in_order(asyncio.all_tasks)),
         mock.patch.object(os, "fsync", side_effect=lambda _file: turns.pause()),
         # It would look at the real network, where somebody may listen.
-        mock.patch("parties.remote.party.party_process.explain", return_value=None),
+        mock.patch("parties.remote.party.dialer.explain", return_value=None),
         # Not under test here, and most of the time.
         mock.patch("vfl.tensorboard.SummaryWriter"),
         mock.patch("parties.widths.draw_widths"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from parties.remote.supervisor import SERVER
+from parties.remote.tls.certificates import SERVER
 from parties.remote.together import prepare, process_configs
 from vfl.atomic import write_atomically
 from vfl.checkpoint import CheckpointStore

@@ -9,6 +9,7 @@ import pytest
 from parties.remote.machine import close
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.link import RemoteLink
+from vfl.config import NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.wire.envelope import (
     PROTOCOL_VERSION,
@@ -43,9 +44,9 @@ class Wire:
 
 def connect(**limits: float) -> tuple[PartyConnection, Wire, list[str]]:
     said: list[str] = []
-    times: dict[str, Any] = {"reply_limit_s": 1000.0, "slow_s": 1000.0} | limits
+    network = NetworkConfig().model_copy(update={"reply_limit_s": 1000.0, "silence_s": 1000.0} | limits)
     connection = PartyConnection(
-        Hello(party="party_1"), RUN, log=said.append, on_leaving=lambda name: said.append(f"{name} leaves"), **times
+        Hello(party="party_1"), RUN, network, said.append, on_leaving=lambda name: said.append(f"{name} leaves")
     )
     wire = Wire()
     connection.stream = wire  # pyright: ignore[reportAttributeAccessIssue]  # all that it uses of a stream
@@ -185,7 +186,7 @@ def test_the_state_of_a_party_in_the_servers_process_is_no_reference():
 
 
 def test_a_slow_party_is_told_once_and_stays():
-    connection, wire, said = connect(slow_s=0.0)
+    connection, wire, said = connect(silence_s=0.0)
     RemoteLink(connection, 1)
     connection.check_pace()
     connection.check_pace()

@@ -11,8 +11,7 @@ import pytest
 
 from parties.remote.doctor import Check, examine
 from parties.remote.party import party_process
-from parties.remote.supervisor import SERVER
-from parties.remote.tls.certificates import Owner
+from parties.remote.tls.certificates import SERVER, Owner
 from parties.remote.tls.folders import issue, make_authority
 from vfl.config import load_config
 from vfl.run_folder import write_run_id

@@ -9,7 +9,7 @@ import pytest
 
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.stand_in import DroppableLink, StandIn
-from parties.remote.supervisor import SERVER
+from parties.remote.tls.certificates import SERVER
 from vfl.errors import PeerLost
 from vfl.wire.control import Report
 from vfl.wire.messages import Kind, Message, Part, PartKind

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from parties.remote.supervisor import SERVER
+from parties.remote.tls.certificates import SERVER
 
 EXCHANGES = 2
 """In a round."""

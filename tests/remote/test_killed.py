@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from parties.remote.supervisor import SERVER
+from parties.remote.tls.certificates import SERVER
 
 EXCHANGES = 2
 """In a round."""

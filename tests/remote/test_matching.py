@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from parties.remote.matching import match_together
-from parties.remote.supervisor import SERVER, make_keys, networked, write_configs
+from parties.remote.supervisor import make_keys, networked, write_configs
+from parties.remote.tls.certificates import SERVER
 from vfl.config import ConfigError, parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.match import read_match
@@ -134,6 +135,8 @@ def test_a_result_without_a_file_is_refused_before_any_process_starts(tmp_path):
     config = parse_config({"name": "m", "data": {"dataset": {"kind": "tables"}, "tables": tables}})
     with pytest.raises(ConfigError, match=r"^data\.tables\.shop\.match: is missing"):
         match_together(config, tmp_path / "run", Console())
+    with pytest.raises(ConfigError, match=r"^data\.tables: a match needs"):
+        match_together(parse_config({"name": "images"}), tmp_path / "run", Console())
     assert not (tmp_path / "run").exists()
 
 

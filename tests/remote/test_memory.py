@@ -89,7 +89,7 @@ class Party:
 def joined() -> Iterator[tuple[Party, RemoteLink]]:
     """A party and the server's link to it, warm: whatever gRPC takes once, it has."""
     address = f"127.0.0.1:{free_port()}"
-    expected = {"party_1": Expected(0, "{}", DataDigests("", "", ""))}
+    expected = {"party_1": Expected(0, "{}", DataDigests())}
     network = NetworkConfig(listen=address, max_message_mb=LIMIT_MB)
     party = Party(address)
     with Hub(RUN, expected, network, None, log=lambda line: None) as hub:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from parties.remote.supervisor import SERVER
+from parties.remote.tls.certificates import SERVER
 from vfl.studies.benchmarks.shaped_link import ShapedLink
 
 IN_ROUND_2 = 4

@@ -16,7 +16,8 @@ from shorthand import load_dataset
 
 from parties.predict import Prediction, WhenAbsent, predict_in_process
 from parties.remote import together
-from parties.remote.supervisor import SERVER, Supervisor
+from parties.remote.supervisor import Supervisor
+from parties.remote.tls.certificates import SERVER
 from parties.remote.together import predict_together
 from parties.trained import load_run, load_trained
 from vfl.config import ConfigError

@@ -1,10 +1,26 @@
 """Five processes over mutual TLS train the same bits, report the same metrics and count the same bytes as one."""
 
+import json
 import re
 
 import pytest
 
+from vfl.config import ExperimentConfig
+from vfl.vertical.batches import batch_rows, steps_in_round
+from vfl.vertical.presence import Presence
+
 GRID = {"partition": {"rows": 2, "columns": 2}}
+
+
+def embedded(config: ExperimentConfig, party: str) -> int:
+    """Return in how many training samples a party takes part, each exchange counted anew."""
+    training, samples = config.training, config.data.train_samples
+    assert samples is not None
+    steps, place = steps_in_round(training, samples), config.parties.index(party)
+    presence = Presence(None, len(config.parties), training.party_dropout, config.seed)
+    batches = [batch_rows(config.seed, each, steps, samples, training.batch_size) for each in range(training.rounds)]
+    rounds = [presence.of_round(number, rows) for number, rows in enumerate(batches)]
+    return sum(shares[place].count for shares_of_round in rounds for shares in shares_of_round)
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
@@ -21,6 +37,10 @@ def test_five_processes_equal_one(federate, in_process, labels: str, iterations:
     expected = in_process(**sections)
     assert federation.outcome() == expected
     federation.check_own_rows()
+    given = json.loads((federation.folder / "party_2" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (
+        given["given/embeddings"] - embedded(federation.config, "party_2")
+    ) % federation.config.data.test_samples == 0
     # What a wrong link would have to get right: two prunings, changing sparsity, sparse differences.
     assert [row["alpha/party_4"] for row in expected["rows"]] == [0.0, 0.2, 0.5]
     assert [row["beta/party_4"] for row in expected["rows"]] == [0.3, 0.3, 0.6]

@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from parties.predict import predict_in_process
-from parties.remote.supervisor import SERVER
+from parties.remote.tls.certificates import SERVER
 from vfl.experiments.run import run_experiment
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -267,10 +267,11 @@ def test_a_session_restores_at_its_beginning_only(history):
         server.restore(3, before[3])
 
 
-def test_an_owners_view_goes_on_over_a_row_that_was_cut_off(configure, tmp_path: Path):
+def test_an_owners_view_goes_on_over_a_row_that_was_cut_off(make_worker, tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text('{"round": 0, "given/bytes": 5.0}\n{"round": 1, "gi')
-    view = OwnView("party_1", configure(training={"batch_size": 4}), tmp_path, Console(quiet=True), samples=16)
+    party = make_worker().restore(None)
+    view = OwnView("party_1", party.config, tmp_path, Console(quiet=True), len(party.train), len(party.test))
     request = Message(Kind.START_ROUND, 1, parts=(RATIOS,))
-    view.note(request, reply := Message(Kind.DONE, 1))
+    view.note(party, request, reply := Message(Kind.DONE, 1))
     view.close()
     assert view.given["bytes"] == 5.0 + reply.size

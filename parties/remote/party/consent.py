@@ -4,6 +4,7 @@ The server's terms must be within the bounds of ``network.consent``; a term with
 file, unless the owner accepts the terms as a whole once, by their fingerprint.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from parties.remote.joining import Terms, fingerprint
@@ -27,21 +28,17 @@ class NoConsent(MessageError):  # noqa: N818 - says what happened
     """The owner has not agreed to this."""
 
 
+@dataclass
 class Consent:
-    """Terms that the owner has agreed to, and what has been ordered of them.
+    """Terms that the owner has agreed to, and what has been ordered of them."""
 
-    Args:
-        terms: what the server will train.
-        bounds: within which the server may choose.
-    """
-
-    def __init__(self, terms: Terms, bounds: ConsentConfig) -> None:
-        self.terms = terms
-        self.bounds = bounds
-        self._rows = 0
-        """Test samples evaluated in this round."""
-        self._priced = False
-        """Prices, for which a copy of the model is pruned, were told in this round."""
+    terms: Terms
+    bounds: ConsentConfig
+    """Within which the server may choose."""
+    _rows: int = 0
+    """Test samples evaluated in this round."""
+    _priced: bool = False
+    """Prices, for which a copy of the model is pruned, were told in this round."""
 
     def check(self, order: Parcel) -> None:
         """Raise MessageError for an order beyond the terms, or one that cannot be read."""
@@ -80,17 +77,11 @@ class Consent:
 def agree(
     welcome: Envelope, agreement: str, own: Terms, bounds: ConsentConfig, run_dir: Path, *, accept: bool
 ) -> Consent:
-    """Return what the owner agrees to.
+    """Return what the owner agrees to: the welcome's terms, where they are ``own``, the owner's file, or within bounds.
 
-    Args:
-        welcome: the server's, with its terms.
-        agreement: what both sides agreed on before.
-        own: the terms as the owner's own file has them.
-        bounds: ``network.consent``.
-        run_dir: of the party; holds the fingerprint of what was accepted.
-        accept: the owner accepts the terms now, within the bounds.
-
-    Raises NoConsent, one line that shows the terms, EnvelopeError for terms that cannot be read.
+    ``accept``: the owner accepts others now, within the bounds; a fingerprint of them and of the ``agreement`` of both
+    sides is kept in ``run_dir``. Raises NoConsent, one line that shows the terms, EnvelopeError for terms that
+    cannot be read.
     """
     terms = Terms.read(welcome.welcome.terms)
     if bounds.run not in (None, welcome.run):

@@ -4,12 +4,14 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple, Self
 
 from parties.remote.audit import limited
 from parties.remote.machine import MACHINE, Machine, close
 from parties.remote.party.inbox import Inbox, Order
 from parties.remote.tls.certificates import SERVER, Peer, peer
+from parties.remote.tls.diagnosis import explain
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.lists import Lists
 from parties.remote.tls.looking import look
@@ -17,7 +19,7 @@ from parties.remote.transport.rpc import Call, error_text, is_end, is_oversize
 from parties.remote.transport.stream import Ended, Stream
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost
-from vfl.wire.envelope import Envelope, EnvelopeError, kind_of, read_envelope, refusal
+from vfl.wire.envelope import Envelope, EnvelopeError, Welcome, kind_of, read_envelope, refusal
 from vfl.wire.parcel import Parcel
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
@@ -43,51 +45,40 @@ class _Attempt(NamedTuple):
     """The server does not let this party in for now."""
 
 
+@dataclass(eq=False)
 class Dialer:
     """Keeps a stream to the server in a thread of its own, from ``with`` to its end.
 
-    Args:
-        hello: makes the first envelope of every stream.
-        network: where to dial and how long.
-        tls: the party's identity; None for plaintext.
-        log: shows a line.
-        explain: called after a connection failed, returns what is wrong with the certificates, or None where
-            dialling again may help.
-        lists: which servers are kept out.
-        ahead: training.staleness.
-        machine: where its threads and streams are.
+    Raises ConfigError for unusable lists of ``network.tls``.
     """
 
-    def __init__(
-        self,
-        hello: Callable[[], Envelope],
-        network: NetworkConfig,
-        tls: TlsFiles | None,
-        *,
-        log: Callable[[str], None],
-        explain: Callable[[], str | None] = lambda: None,
-        lists: Lists | None = None,
-        ahead: int = 0,
-        machine: Machine = MACHINE,
-    ) -> None:
-        self.hello = hello
-        self.network = network
-        self.tls = tls
-        self.log = limited(log)
-        self.explain = explain
-        self.lists = lists
-        self.machine = machine
+    hello: Callable[[], Envelope]
+    """Makes the first envelope of every stream."""
+    network: NetworkConfig
+    tls: TlsFiles | None
+    """The party's identity; None for plaintext."""
+    _: KW_ONLY
+    log: Callable[[str], None]
+    ahead: int = 0
+    """training.staleness"""
+    machine: Machine = MACHINE
+
+    def __post_init__(self) -> None:
+        self.tell = limited(self.log)
+        """Shows what the server causes."""
+        self.lists = Lists(self.network.tls)
         self.server = Peer(SERVER)
         """As seen when it was dialled last."""
-        self.inbox = Inbox(machine, ahead)
+        self.inbox = Inbox(self.machine, self.ahead)
         self.stream: Stream | None = None
         """The present one, if the server has let the party in."""
-        self._loop = machine.event_loop()
         self._closing = False
-        self._thread = machine.thread(self._run, "dialer")
 
     def __enter__(self) -> Self:
         """Begin to dial."""
+        self._loop = self.machine.event_loop()
+        self._task = self._loop.create_task(self._keep_dialling())
+        self._thread = self.machine.thread(self._run, "dialer")
         self._thread.start()
         return self
 
@@ -106,7 +97,6 @@ class Dialer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._task = self._loop.create_task(self._keep_dialling())
         try:
             self._loop.run_until_complete(self._task)
         except asyncio.CancelledError:
@@ -132,7 +122,7 @@ class Dialer:
                     f"({attempt.reason})"
                 )
             if attempt.reason != told:
-                self.log(f"no connection to the server at {self.network.server} ({attempt.reason}); dialling again")
+                self.tell(f"no connection to the server at {self.network.server} ({attempt.reason}); dialling again")
                 told = attempt.reason
             # Only what this side waits is counted: a server that is frozen itself cannot let go of another of the name.
             refused_s = refused_s + pause_s if attempt.refused else 0.0
@@ -181,7 +171,7 @@ class Dialer:
         except Exception as error:
             if is_oversize(error):
                 raise ValueError(f"the hello is too large ({error_text(error)}); shorten the settings") from None
-            if explained := await asyncio.to_thread(self.explain):
+            if explained := await asyncio.to_thread(explain, self.network.server, self.tls):
                 raise ValueError(explained) from None
             nobody = isinstance(error, ConnectionRefusedError)
             raise _NotNow("nobody listens there" if nobody else error_text(error)) from None
@@ -195,17 +185,9 @@ class Dialer:
             return self.tls
         certificate = await look(self.network.server, self.tls)
         self.server = peer(certificate)
-        if objection := self._objection():
-            raise ConfigError(objection)
+        if objection := self.lists.objection(self.server):
+            raise ConfigError(f"network.tls: {objection}")
         return self.tls.trusting(certificate)
-
-    def _objection(self) -> str | None:
-        objection = None if self.lists is None else self.lists.objection(self.server)
-        return f"network.tls: {objection}" if objection else None
-
-    def _look_at_lists(self, stream: Stream) -> None:
-        if objection := self._objection():
-            stream.end(objection)
 
     async def _serve(self, call: Call, first: Envelope) -> Ended:
         def receive(parcel: Parcel) -> None:
@@ -215,15 +197,11 @@ class Dialer:
                 raise EnvelopeError("welcome came again")
             self.inbox.put(Order(parcel, stream))
 
-        welcome = _timing(first)
-        stream = Stream(
-            call,
-            receive,
-            max_message_mb=self.network.max_message_mb,
-            heartbeat_s=welcome.heartbeat_s,
-            silence_s=welcome.silence_s,
-            on_beat=lambda: self._look_at_lists(stream),
-        )
+        def on_beat() -> None:
+            if objection := self.lists.objection(self.server):
+                stream.end(f"network.tls: {objection}")
+
+        stream = Stream(call, receive, _as_welcomed(first.welcome, self.network), on_beat)
         self.inbox.put(Order(Parcel(first), stream))
         self.stream = stream
         try:
@@ -233,15 +211,15 @@ class Dialer:
             call.cancel()
 
 
-def _timing(first: Envelope) -> NetworkConfig:
-    """Return the server's heartbeat_s and silence_s. Raises ValueError for values that no server may have."""
-    welcome = first.welcome
+def _as_welcomed(welcome: Welcome, own: NetworkConfig) -> NetworkConfig:
+    """Return the server's heartbeats, and the own limit. Raises ValueError for what no server may be set to."""
+    size, beat_s, silence_s = own.max_message_mb, welcome.heartbeat_s, welcome.silence_s
     try:
-        return NetworkConfig(heartbeat_s=welcome.heartbeat_s, silence_s=welcome.silence_s)
+        return NetworkConfig(max_message_mb=size, heartbeat_s=beat_s, silence_s=silence_s)
     except ValueError:
         raise ValueError(
-            f"the server: a welcome with heartbeats every {welcome.heartbeat_s:g} s and silence_s = "
-            f"{welcome.silence_s:g} came, which no server may be set to"
+            f"the server: a welcome with heartbeats every {beat_s:g} s and silence_s = {silence_s:g} came, which no "
+            "server may be set to"
         ) from None
 
 

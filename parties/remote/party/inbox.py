@@ -27,19 +27,18 @@ class Over:
     error: Exception
 
 
+@dataclass(eq=False)
 class Inbox:
-    """A queue from the dialler's thread to the party's.
+    """A queue from the dialler's thread to the party's."""
 
-    Args:
-        machine: where both threads are.
-        ahead: training.staleness, by which parties are ahead: so many packed messages more wait.
-    """
+    machine: Machine = MACHINE
+    ahead: int = 0
+    """training.staleness, by which parties are ahead: so many packed messages more wait."""
 
-    def __init__(self, machine: Machine = MACHINE, ahead: int = 0) -> None:
-        self.ahead = ahead
+    def __post_init__(self) -> None:
         self._waiting = deque[Order]()
         self._over: Over | None = None
-        self._changed = machine.condition()
+        self._changed = self.machine.condition()
 
     def put(self, order: Order) -> None:
         """Add an order. Raises EnvelopeError for more, or more packed messages, than can be under way."""

@@ -1,18 +1,10 @@
 """The server's orders as a party takes them: the session, and what may come when."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from vfl.wire.envelope import (
-    PROTOCOL_VERSION,
-    Envelope,
-    EnvelopeError,
-    Restore,
-    Restored,
-    Saved,
-    check_run,
-    kind_of,
-)
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Restore, Restored, Saved, check_run, kind_of
 from vfl.wire.messages import Buffer, Message, pieces, read_header, unpack
 from vfl.wire.parcel import Parcel
 
@@ -31,21 +23,19 @@ class Answers(Protocol):
 P = TypeVar("P", bound=Answers)
 
 
+@dataclass(eq=False)
 class Worker(ABC, Generic[P]):
     """Carries out orders one after another.
 
     An order must be the next of its session; a session begins with ``restore`` and has a higher number than the one
     before. So nothing that is duplicated, reordered, replayed or of another round is ever carried out.
-
-    Args:
-        run: id of the run.
     """
 
-    def __init__(self, run: str) -> None:
-        self.run = run
-        self.party: P | None = None
-        self.session = 0
-        self.sequence = 0
+    run: str
+    """Its id."""
+    party: P | None = field(default=None, init=False)
+    session: int = field(default=0, init=False)
+    sequence: int = field(default=0, init=False)
 
     def answer(self, parcel: Parcel) -> tuple[Envelope, list[Buffer]]:
         """Carry out an order and return its answer, with the packed message in it.

@@ -5,19 +5,22 @@ party, and under ``given`` the totals since round 0.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
+from parties.feature_party import FeatureParty
 from vfl.callbacks import JsonLines, ShowProgress
 from vfl.config import ExperimentConfig, dump_config
 from vfl.costs import savings
 from vfl.loop import Metrics, Viewer
 from vfl.run_folder import whole_rows
-from vfl.vertical.batches import batch_rows, steps_in_round
+from vfl.vertical.batches import batch_rows
 from vfl.wire.control import Report, RoundStart, SampleRange
-from vfl.wire.messages import MEASURING, Kind, Message, PartKind
+from vfl.wire.messages import MEASURING, Kind, Message
 
 OF_REPORT = ("alpha", "beta", "macs_per_sample", "parameters", "omega", "psi")
 
@@ -30,28 +33,24 @@ class OwnRows(JsonLines):
         return []
 
 
+@dataclass(eq=False)
 class OwnView:
     """Watches a party's answers, round by round.
 
     A round is shown when the next one begins, or at the end: its evaluation comes after its report. Rounds that are
     trained again, as a resumed session does, replace what was written of them.
-
-    Args:
-        name: the party's name.
-        config: its experiment.
-        run_dir: its folder.
-        console: where the rounds are shown.
-        samples: its training rows.
     """
 
-    def __init__(self, name: str, config: ExperimentConfig, run_dir: Path, console: Console, samples: int) -> None:
-        self.name = name
-        self.config = config
-        self.run_dir = run_dir
-        self.console = console
-        self.samples = samples
-        self.rounds = config.training.rounds
-        self.steps = steps_in_round(config.training, samples)
+    name: str
+    config: ExperimentConfig
+    run_dir: Path
+    console: Console
+    train_samples: int
+    test_samples: int
+    """Or samples to predict."""
+
+    def __post_init__(self) -> None:
+        self.rounds = self.config.training.rounds
         self.next_round = 0
         """The round that is not shown yet."""
         self.last_metrics: Metrics = {}
@@ -60,24 +59,25 @@ class OwnView:
         self.watching: list[Viewer] = []
         self.given = {"embeddings": 0.0, "bytes": 0.0}
         """Since round 0; bytes of evaluations included."""
-        self._seen_N = torch.zeros(samples, dtype=torch.bool)
-        self._tested_rows = 0
-        self._exchanges = 0
+        self._given_N = torch.zeros(self.train_samples, dtype=torch.bool)
+        self._tested_M = torch.zeros(self.test_samples, dtype=torch.bool)
         self._round: Metrics = {}
         self._report: Report | None = None
 
-    def note(self, request: Message, reply: Message) -> None:
+    def note(self, party: FeatureParty, request: Message, reply: Message) -> None:
         """Take note of what the server asked for and what it got."""
         if request.kind is Kind.START_ROUND:
-            self._start_round(request)
+            self._start_round(party, request)
         elif request.kind is Kind.END_ROUND:
             self._report = Report.of(reply)
         elif request.kind is Kind.EVALUATE:
             asked = SampleRange.of(request)
-            self._tested_rows = max(self._tested_rows, asked.stop)
-            self.given["embeddings"] += asked.stop - asked.start
-        elif request.kind not in MEASURING and reply.payloads(PartKind.EMBEDDING):
-            self._note_exchange()
+            self._give(party.test.held_rows(torch.arange(asked.start, asked.stop)), self._tested_M)
+        elif request.kind is Kind.EMBED:
+            self._give(party.batches[request.exchange], self._given_N)
+            for callback in self.watching:
+                if isinstance(callback, ShowProgress):
+                    callback.on_step(request.exchange + 1, party.steps)
         self.given["bytes"] += reply.size
         measuring = request.kind in MEASURING
         for direction, message in (("uplink", reply), ("downlink", request)):
@@ -94,17 +94,21 @@ class OwnView:
         if self.given["embeddings"]:
             self.console.print(f"{self.name} gave away {span}: {self._account()}")
 
-    def _start_round(self, request: Message) -> None:
+    def _give(self, rows_n: Tensor, given: Tensor) -> None:
+        self.given["embeddings"] += len(rows_n)
+        given[rows_n] = True
+
+    def _start_round(self, party: FeatureParty, request: Message) -> None:
         ordered = RoundStart.of(request)
         tested = ordered.tested or {}
         self.metric = next(iter(tested), self.metric)
         self._close_round({f"{metric}/test": value for metric, value in tested.items()})
         if not self.watching or request.round_index != self.next_round:
-            self._begin(request.round_index)
-        self._exchanges, self._round = 0, {}
+            self._begin(party, request.round_index)
+        self._round = {}
 
-    def _begin(self, round_index: int) -> None:
-        """Watch from a round on: as at the start, or after a loss."""
+    def _begin(self, party: FeatureParty, round_index: int) -> None:
+        """Watch from a round on: as at the start, or after a loss. Of rounds before it, all rows count as given."""
         from vfl.tensorboard import TensorBoard  # takes as long as the rest of a party's imports
 
         for callback in self.watching:
@@ -113,8 +117,8 @@ class OwnView:
         if not self.watching and before:  # this process goes on for another
             self.given = {what: before[-1].get(f"given/{what}", 0.0) for what in self.given}
         self.next_round = round_index
-        for number in range(round_index):
-            self._see(number, self.steps)
+        for earlier in range(round_index):
+            self._given_N[_rows_of_round(party, earlier)] = True
         shown = {
             f"alpha/{self.name}": "alpha {:g}",
             f"beta/{self.name}": "beta {:g}",
@@ -127,18 +131,6 @@ class OwnView:
         for callback in self.watching:
             callback.on_start(self)
 
-    def _note_exchange(self) -> None:
-        self._exchanges += 1
-        self.given["embeddings"] += self.config.training.batch_size
-        for callback in self.watching:
-            if isinstance(callback, ShowProgress):
-                callback.on_step(self._exchanges, self.steps)
-
-    def _see(self, round_index: int, exchanges: int) -> None:
-        batch_size = self.config.training.batch_size
-        for rows_B in batch_rows(self.config.seed, round_index, exchanges, self.samples, batch_size):
-            self._seen_N[rows_B] = True
-
     def _close_round(self, tested: Metrics | None = None) -> None:
         """Show the round that has ended, if one has."""
         report, self._report = self._report, None
@@ -148,7 +140,6 @@ class OwnView:
             "train_time_s": report.elapsed_s,
             "savings_compute": savings(report.train_macs, report.unpruned_train_macs),
         }
-        self._see(self.next_round, self._exchanges)
         metrics = self._round | {f"{tag}/{self.name}": value for tag, value in own.items()} | (tested or {})
         metrics |= {f"given/{what}": value for what, value in self.given.items()} | {"given/rows": float(self._rows())}
         round_index, self.next_round = self.next_round, self.next_round + 1
@@ -157,8 +148,15 @@ class OwnView:
             callback.on_round(self, round_index, metrics)
 
     def _rows(self) -> int:
-        return int(self._seen_N.sum()) + self._tested_rows
+        return int(self._given_N.sum() + self._tested_M.sum())
 
     def _account(self) -> str:
         given = self.given
         return f"{given['embeddings']:,.0f} embeddings of {self._rows():,} of its rows, {given['bytes'] / 1e6:.2f} MB"
+
+
+def _rows_of_round(party: FeatureParty, round_index: int) -> Tensor:
+    """Return the rows of a round's batches, as if the party took part with all that it has."""
+    batch_size = party.config.training.batch_size
+    batches = batch_rows(party.config.seed, round_index, party.steps, len(party.train), batch_size)
+    return party.train.held_rows(torch.cat(batches))

@@ -1,6 +1,7 @@
 """A party's thread: carries out the server's orders until the goodbye."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -22,21 +23,19 @@ LISTEN_S = 0.5
 """Between looks at whether this process should end."""
 
 
+@dataclass(eq=False)
 class Participation:
-    """Carries out what the server orders until it says goodbye.
+    """Carries out what the server orders until it says goodbye."""
 
-    Args:
-        dialer: brings the orders.
-        run_dir: the party's folder, for its audit log.
-        begin: returns what answers orders, within what the owner agrees to, given the server's welcome.
-        console: shows what happens.
-    """
+    dialer: Dialer
+    run_dir: Path
+    """The party's folder, for its audit log."""
+    begin: Callable[[Envelope], Answer]
+    """Returns what answers orders, within what the owner agrees to, given the server's welcome."""
+    console: Console
 
-    def __init__(self, dialer: Dialer, run_dir: Path, begin: Callable[[Envelope], Answer], console: Console) -> None:
-        self.dialer = dialer
-        self.begin = begin
-        self.console = console
-        self.audit = Audit(run_dir)
+    def __post_init__(self) -> None:
+        self.audit = Audit(self.run_dir)
         self.leaving = False
         self.run = ""
         """As the server's welcome has it; empty before the first one."""

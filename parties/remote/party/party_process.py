@@ -12,7 +12,7 @@ from rich.console import Console
 from parties.build import TrainingLabels, build_party, feature_config, training_labels
 from parties.feature_party import FeatureParty
 from parties.remote.audit import NAME as AUDIT
-from parties.remote.joining import DataDigests, Terms, check_mode
+from parties.remote.joining import DataDigests, Terms, check_party
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.party.consent import Consent, agree
 from parties.remote.party.dialer import Dialer
@@ -20,8 +20,6 @@ from parties.remote.party.following import follow, leading, must_hold, pass_on, 
 from parties.remote.party.own_view import OwnView
 from parties.remote.party.participation import Answer, Participation
 from parties.remote.party.worker import PartyWorker, open_store
-from parties.remote.tls.diagnosis import explain
-from parties.remote.tls.lists import Lists
 from parties.remote.training_terms import agreement, labels_digest
 from parties.remote.transport.security import load_identity
 from vfl.checkpoint import State
@@ -85,19 +83,20 @@ def run_party(
     """
     workers = workers or Alone()
     check_party(config, name)
-    tls = load_identity(name, config.network, "server", insecure=insecure)
-    lists = Lists(config.network.tls)
+    instance = secrets.token_hex(8)
+
+    def hello() -> Envelope:
+        return make_hello(config, name, holding, run_dir, instance)
+
+    tls, ahead = load_identity(name, config.network, insecure=insecure), config.training.staleness
+    dialer = Dialer(hello, config.network, tls, log=console.print, ahead=ahead, machine=machine)
     forget_attempt(run_dir, AUDIT)
     check_run(run_dir, config, resume=True)
     holding = load_holding(config, name, samples)
     restore = restorer(config, name, holding, workers)
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
-    instance = secrets.token_hex(8)
-    view = OwnView(name, config, run_dir, console, len(holding.prepared.train))
-
-    def hello() -> Envelope:
-        return make_hello(config, name, holding, run_dir, instance)
+    view = OwnView(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
 
     def begin(welcome: Envelope) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
@@ -106,9 +105,6 @@ def run_party(
         worker = PartyWorker(welcome.run, restore, store, view.note)
         return partial(_obey, consent, worker, workers, run_dir, welcome.run)
 
-    why = partial(explain, config.network.server, tls)
-    log, ahead = console.print, config.training.staleness
-    dialer = Dialer(hello, config.network, tls, log=log, explain=why, lists=lists, ahead=ahead, machine=machine)
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
     with leading(workers), only_process_in(run_dir), dialer, closing(view):
         update_config(run_dir, config)
@@ -119,13 +115,6 @@ def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Pa
     """Carry out the first process's orders. Raises ValueError for unusable data, PeerLost without that process."""
     check_party(config, name)
     follow(workers, restorer(config, name, load_holding(config, name, samples), workers), run_dir)
-
-
-def check_party(config: ExperimentConfig, name: str) -> None:
-    """Raise ConfigError for a party that the experiment does not know."""
-    check_mode(config)
-    if name not in config.parties:
-        raise ConfigError(f"--party: data.partition knows {', '.join(config.parties)}, not {name!r}")
 
 
 def restorer(

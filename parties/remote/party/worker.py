@@ -1,6 +1,7 @@
 """A party's answers to the orders of a training, and its own checkpoints."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from parties.feature_party import FeatureParty
@@ -13,31 +14,23 @@ SECTION = "party"
 """Of a party's checkpoint."""
 
 
+@dataclass(eq=False)
 class PartyWorker(Worker[FeatureParty]):
     """Carries out the orders of a training.
 
     No order makes the party lose its checkpoints. A session's branch are the rounds up to the one that it
     goes on from, and those that it trains to their ends and saves: of these alone the oldest are removed. A session
     that begins at round 0 finds at most one round of another, the newest, which may not count yet.
-
-    Args:
-        run: id of the run.
-        restore: makes the party from a saved state, or as built.
-        store: the party's own checkpoints.
-        on_answer: called with every request of the training and its reply.
     """
 
-    def __init__(
-        self,
-        run: str,
-        restore: Callable[[State | None], FeatureParty],
-        store: CheckpointStore,
-        on_answer: Callable[[Message, Message], None] = lambda request, reply: None,
-    ) -> None:
-        super().__init__(run)
-        self.restore = restore
-        self.store = store
-        self.on_answer = on_answer
+    restore: Callable[[State | None], FeatureParty]
+    """Makes the party from a saved state, or as built."""
+    store: CheckpointStore
+    """The party's own."""
+    on_answer: Callable[[FeatureParty, Message, Message], None] = lambda party, request, reply: None
+    """Called with the party, every request that it has answered, and its reply."""
+
+    def __post_init__(self) -> None:
         self._branch: set[int] = set()
         self._trained: int | None = None
         """The rounds done when this session last trained one to its end."""
@@ -46,7 +39,8 @@ class PartyWorker(Worker[FeatureParty]):
         reply = super()._handle(request)
         if request.kind == Kind.END_ROUND:
             self._trained = request.round_index + 1
-        self.on_answer(request, reply)
+        assert self.party is not None, "it has answered"
+        self.on_answer(self.party, request, reply)
         return reply
 
     def _restore(self, restore: Restore) -> FeatureParty:

@@ -4,10 +4,11 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.transport.stream import Stream
+from vfl.config import NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Hello, check_run, kind_of, refusal
 from vfl.wire.messages import Buffer
@@ -32,41 +33,24 @@ class _Pending:
     """Its slowness has been told."""
 
 
+@dataclass(eq=False)
 class PartyConnection:
-    """A joined party. Orders are sent by the training's thread; answers arrive in the stream's.
+    """A joined party. Orders are sent by the training's thread; answers arrive in the stream's."""
 
-    Args:
-        hello: what the party said of itself.
-        run: id of the run.
-        reply_limit_s: seconds after which a living party without an answer counts as lost.
-        slow_s: seconds after which it is told to be slow.
-        log: shows a line.
-        on_leaving: called with the name of a party whose operator wants to stop it.
-        machine: where this is.
-    """
+    hello: Hello
+    run: str
+    """Its id."""
+    network: NetworkConfig
+    """A living party without an answer is told to be slow after silence_s, and lost after reply_limit_s."""
+    log: Callable[[str], None]
+    on_leaving: Callable[[str], None]
+    """Called with the name of a party whose operator wants to stop it."""
+    machine: Machine = MACHINE
+    stream: Stream = field(init=False)
 
-    stream: Stream
-
-    def __init__(
-        self,
-        hello: Hello,
-        run: str,
-        *,
-        reply_limit_s: float,
-        slow_s: float,
-        log: Callable[[str], None],
-        on_leaving: Callable[[str], None],
-        machine: Machine = MACHINE,
-    ) -> None:
-        self.hello = hello
-        self.name = hello.party
-        self.run = run
-        self.reply_limit_s = reply_limit_s
-        self.slow_s = slow_s
-        self.log = log
-        self.on_leaving = on_leaving
-        self.machine = machine
-        self.rounds = set(hello.rounds)
+    def __post_init__(self) -> None:
+        self.name = self.hello.party
+        self.rounds = set(self.hello.rounds)
         """Those that the party has on disk."""
         self.session = 0
         self._sequence = 0
@@ -75,7 +59,7 @@ class PartyConnection:
         """Session and sequence of orders that a new session has voided: their answers may still come."""
         self._lost: PeerLost | None = None
         self._leaving = False
-        self._lock = machine.condition()
+        self._lock = self.machine.condition()
 
     def start_session(self, session: int) -> None:
         """Void everything that is under way: what follows belongs to a new session."""
@@ -150,13 +134,14 @@ class PartyConnection:
             return
         waited_s = self.machine.now_s() - oldest.since_s
         where = f"{oldest.answer} of round {oldest.order.round}, exchange {oldest.order.exchange}"
-        if waited_s > self.reply_limit_s:
-            reason = f"{self.name} lives but gave no {where} within network.reply_limit_s = {self.reply_limit_s:g}"
+        if waited_s > self.network.reply_limit_s:
+            limit = f"network.reply_limit_s = {self.network.reply_limit_s:g}"
+            reason = f"{self.name} lives but gave no {where} within {limit}"
             self.fail(PeerLost(reason))
             self.stream.end(reason)
-        elif waited_s > self.slow_s and not oldest.slow:
+        elif waited_s > self.network.silence_s and not oldest.slow:
             oldest.slow = True
-            self.log(f"{self.name} is slow: it lives, but its {where} takes more than {self.slow_s:g} s")
+            self.log(f"{self.name} is slow: it lives, but its {where} takes more than {self.network.silence_s:g} s")
 
     def _answer(self, parcel: Parcel, kind: str) -> None:
         envelope = parcel.envelope

@@ -5,6 +5,7 @@ import resource
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -17,6 +18,7 @@ from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.lists import Lists
 from parties.remote.transport.rpc import Pipe, Server, error_text, is_end
 from parties.remote.transport.stream import LAST_WORD_S, Ended, Stream
+from vfl.cli import INTERRUPTED
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.wire.envelope import (
@@ -48,57 +50,43 @@ FAREWELL_S = 10.0
 """How long the parties may take to hang up at the end."""
 
 
+@dataclass(eq=False)
 class Hub:
-    """Listens in a thread of its own, from ``with`` to its end.
+    """Listens in a thread of its own, from ``with`` to its end."""
 
-    Args:
-        run: id of the run.
-        expected: what the server expects of each party, by name.
-        network: addresses and limits.
-        tls: the server's identity; None for plaintext.
-        log: shows a line.
-        folder: of the run, for the audit log; None writes none.
-        on_leaving: called, in the hub's thread, with the name of a party that wants to leave.
-        on_joined: called, in the hub's thread, with the name of a party that is here.
-        machine: where its threads and streams are.
-    """
+    run: str
+    """Its id."""
+    expected: Mapping[str, Expected]
+    """What the server expects of each party, by name."""
+    network: NetworkConfig
+    tls: TlsFiles | None
+    """The server's identity; None for plaintext."""
+    _: KW_ONLY
+    log: Callable[[str], None]
+    folder: Path | None = None
+    """Of the run, for the audit log; None writes none."""
+    on_leaving: Callable[[str], None] | None = None
+    """Called, in the hub's thread, with the name of a party that wants to leave; None: it may, at once."""
+    on_joined: Callable[[str], None] = lambda name: None
+    """Called, in the hub's thread, with the name of a party that is here."""
+    machine: Machine = MACHINE
 
-    def __init__(
-        self,
-        run: str,
-        expected: Mapping[str, Expected],
-        network: NetworkConfig,
-        tls: TlsFiles | None,
-        *,
-        log: Callable[[str], None],
-        folder: Path | None = None,
-        on_leaving: Callable[[str], None] = lambda name: None,
-        on_joined: Callable[[str], None] = lambda name: None,
-        machine: Machine = MACHINE,
-    ) -> None:
-        self.run = run
-        self.expected = expected
-        self.network = network
-        self.tls = tls
-        self.log = log
-        self.tell = limited(log)
+    def __post_init__(self) -> None:
+        self.tell = limited(self.log)
         """Shows what peers cause."""
-        self.on_leaving = on_leaving
-        self.on_joined = on_joined
-        self.machine = machine
         self.barred: dict[str, str] = {}
         """Why a party is not let in any more, by name."""
-        self.lists = Lists(network.tls)
-        self.audit = Audit(folder)
+        self.lists = Lists(self.network.tls)
+        self.audit = Audit(self.folder)
         self._streams = Counter[str]()
         """Open ones by the name in the certificate."""
         self._connections: dict[str, PartyConnection] = {}
-        self._changed = machine.condition()
-        self._loop = machine.event_loop()
-        self._thread = machine.thread(self._run, "hub")
+        self._changed = self.machine.condition()
 
     def __enter__(self) -> Self:
         """Listen. Raises ConfigError where the address cannot be bound."""
+        self._loop = self.machine.event_loop()
+        self._thread = self.machine.thread(self._run, "hub")
         self._thread.start()
         try:
             self._server = self._in_loop(self._listen())
@@ -144,6 +132,9 @@ class Hub:
             if name in names:
                 goodbye = Goodbye(exit_code=exit_code, reason=reason)
                 connection.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, goodbye=goodbye))
+
+    def _let_go(self, name: str) -> None:
+        self.say_goodbye((name,), exit_code=INTERRUPTED, reason="left before the end")
 
     def _run(self) -> None:
         self._loop.run_forever()
@@ -242,15 +233,8 @@ class Hub:
         return connection
 
     def _connect(self, hello: Hello, party: Peer, pipe: Pipe) -> PartyConnection:
-        connection = PartyConnection(
-            hello,
-            self.run,
-            reply_limit_s=self.network.reply_limit_s,
-            slow_s=self.network.silence_s,
-            log=self.tell,
-            on_leaving=self.on_leaving,
-            machine=self.machine,
-        )
+        on_leaving = self.on_leaving or self._let_go
+        connection = PartyConnection(hello, self.run, self.network, self.tell, on_leaving, self.machine)
 
         def receive(parcel: Parcel) -> None:
             connection.receive(parcel)
@@ -262,14 +246,7 @@ class Hub:
             if objection := self.lists.objection(party) if party.serial else None:
                 connection.stream.end(objection)
 
-        connection.stream = Stream(
-            pipe,
-            receive,
-            max_message_mb=self.network.max_message_mb,
-            heartbeat_s=self.network.heartbeat_s,
-            silence_s=self.network.silence_s,
-            on_beat=on_beat,
-        )
+        connection.stream = Stream(pipe, receive, self.network, on_beat)
         return connection
 
     def _drop(self, connection: PartyConnection, party: Peer, ended: Ended) -> None:

@@ -3,7 +3,7 @@
 A party needs no mode for it: it does what the server orders. Only the server knows that nothing is trained.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,34 +14,27 @@ from torch import Tensor
 
 from parties.build import build_head_server
 from parties.joint_model import JointModel
-from parties.predict import (
-    Prediction,
-    WhenAbsent,
-    check_absent,
-    predict,
-    prediction_of,
-    scores_of,
-    zero_embeddings,
-)
+from parties.predict import Prediction, WhenAbsent, check_absent, predict, prediction_of, scores_of, zero_embeddings
 from parties.remote.joining import Expected
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.server.server_process import OWNER, ServerLabels, server_labels
+from parties.remote.server.server_process import ServerLabels, server_labels
 from parties.remote.server.sessions import in_sessions
+from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
 from parties.trained import Trained, load_run
 from vfl.checkpoint import CheckpointStore, State
-from vfl.cli import INTERRUPTED
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros, load_sample_labels
 from vfl.data.samples import ids_digest
-from vfl.data.source import open_source
+from vfl.data.source import Source, open_source
 from vfl.errors import PeerLost
 from vfl.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
+from vfl.vertical.link import PartyLink
 from vfl.wire.messages import Message
 
 T = TypeVar("T")
@@ -50,14 +43,16 @@ MEANS = "mean_embeddings"
 """In the server's folder: every party's mean embedding, for when it is absent."""
 
 
-class AbsentLink:
+class AbsentLink(PartyLink):
     """Stands in for an absent party. Nothing is asked of it."""
-
-    absent = True
-    under_way_s = None
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    @property
+    def absent(self) -> bool:
+        """It is."""
+        return True
 
     def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
         """Refuse."""
@@ -71,37 +66,30 @@ class AbsentLink:
         """Leave it where it is."""
         return lambda: None
 
-    def close(self) -> None:
-        """Nothing to release."""
-
 
 @dataclass(frozen=True, eq=False)
 class PredictionServer:
-    """Predicts with the parties that are here.
-
-    ``ids_N``, ``labels_N`` and ``present_MK`` (which parties have a row) are those of the samples to predict;
-    ``absent`` are not waited for.
-    """
+    """Predicts with the parties that are here."""
 
     config: ExperimentConfig
     trained: Trained
     labels: ServerLabels
     classes: tuple[str, ...]
-    ids_N: Tensor
-    labels_N: Tensor | None
-    keys: tuple[Sequence[str], ...]
-    """Of tables, as in `NewSamples`; else none."""
-    present_MK: Tensor | None
+    samples: Labels
+    """To predict."""
+    labelled: bool
+    """Whether their labels are known; otherwise they are zeros."""
     runtime: Runtime
     means: "MeanEmbeddings"
     absent: tuple[str, ...]
+    """Who is not waited for."""
     when_absent: WhenAbsent
 
     @property
     def expected(self) -> dict[str, Expected]:
         """What the parties have to agree on that are not absent: as for training, but for the samples to predict."""
-        data = replace(self.labels.digests, test_ids=ids_digest(self.ids_N))
-        expected = expected_of(self.config, data, len(self.ids_N))
+        data = replace(self.labels.digests, test_ids=ids_digest(self.samples.ids))
+        expected = expected_of(self.config, data, len(self.samples.ids))
         return {name: each for name, each in expected.items() if name not in self.absent}
 
     def serve(self, hub: Hub, console: Console) -> Prediction:
@@ -136,10 +124,9 @@ class PredictionServer:
         instead = zero_embeddings(joint, absent) if self.when_absent == "zeros" else means
         probabilities_NC = predict(joint, absent, instead)
         self.means.keep(joint)
-        scores: dict[str, str] = {}
-        if self.labels_N is not None:
-            scores = scores_of(joint, probabilities_NC, self.labels_N, absent, self.when_absent)
-        return prediction_of(joint, probabilities_NC, self.classes, self.labels_N, scores, absent)
+        labels_N = self.samples.values if self.labelled else None
+        scores = {} if labels_N is None else scores_of(joint, probabilities_NC, labels_N, absent, self.when_absent)
+        return prediction_of(joint, probabilities_NC, self.classes, labels_N, scores, absent)
 
     def _build(self, connections: dict[str, PartyConnection], session: int) -> JointModel:
         """Return the model as after training, asked about the samples to predict."""
@@ -149,8 +136,7 @@ class PredictionServer:
         ]
         server = build_head_server(links, self.labels.train, self.labels.test, self.config, self.runtime)
         server.load_state_dict(self.trained.sections)
-        labels_N = labels_or_zeros(self.labels_N, len(self.ids_N))
-        return replace(server.joint, samples=Labels(self.ids_N, labels_N, self.present_MK, self.keys))
+        return replace(server.joint, samples=self.samples)
 
 
 class MeanEmbeddings:
@@ -161,7 +147,7 @@ class MeanEmbeddings:
         self.rounds, self.digest = trained.rounds, trained.digest
         self.known: dict[str, Tensor] = {}
         if self.rounds in self.store.rounds():
-            saved = self.store.load(self.rounds)[OWNER]
+            saved = self.store.load(self.rounds)[SERVER]
             self.known = saved["means"] if saved["of"] == self.digest else {}
 
     def of(self, names: Collection[str]) -> dict[str, Tensor]:
@@ -178,7 +164,7 @@ class MeanEmbeddings:
         new = [link for link in joint.links if not link.absent and link.name not in self.known]
         if new:
             self.known |= joint.mean_embeddings(new)
-            self.store.save(self.rounds, {OWNER: {"of": self.digest, "means": self.known}})
+            self.store.save(self.rounds, {SERVER: {"of": self.digest, "means": self.known}})
 
 
 def serve_predictions(
@@ -201,18 +187,11 @@ def serve_predictions(
     run = read_run_id(run_dir)
     if not run:
         raise ConfigError(f"{run_dir}: trained in one process, which has all models; predict there, without --serve")
-    tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
+    tls = load_identity(SERVER, config.network, insecure=insecure)
     check_absent(absent, config.parties, when_absent)
     source = open_source(config)
     held = source.held_labels()
-    ids_N, labels_N = held.test.ids, held.test.values
-    keys = held.test.keys
-    rows = None if data is None else source.own_rows(data)
-    if rows is not None:
-        ids_N, labels_N, keys = rows.whole.ids, None, rows.keys
-    elif data is not None:
-        ids_N, labels_N = load_sample_labels(data, held.classes)
-        keys = ()
+    samples, labelled = (held.test, True) if data is None else _read_samples(source, data, held.classes)
     means = MeanEmbeddings(run_dir, trained)
     if when_absent == "mean":
         means.of(absent)
@@ -221,20 +200,23 @@ def serve_predictions(
         trained,
         server_labels(config, held),
         held.classes,
-        ids_N,
-        labels_N,
-        keys,
-        held.test.present if data is None else None,
+        samples,
+        labelled,
         start_runtime(config),
         means,
         absent,
         when_absent,
     )
-
-    def let_go(name: str) -> None:
-        hub.say_goodbye((name,), exit_code=INTERRUPTED, reason="left before the prediction was done")
-
-    hub = Hub(run, server.expected, config.network, tls, log=console.print, folder=run_dir, on_leaving=let_go)
+    hub = Hub(run, server.expected, config.network, tls, log=console.print, folder=run_dir)
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
         return server.serve(hub, console)
+
+
+def _read_samples(source: Source, path: Path, classes: tuple[str, ...]) -> tuple[Labels, bool]:
+    """Read what the server has of samples to predict, and whether their labels are known: zeros, where not."""
+    rows = source.own_rows(path)
+    if rows is not None:
+        return Labels(rows.whole.ids, labels_or_zeros(None, len(rows.whole)), keys=rows.keys), False
+    ids_N, labels_N = load_sample_labels(path, classes)
+    return Labels(ids_N, labels_or_zeros(labels_N, len(ids_N))), labels_N is not None

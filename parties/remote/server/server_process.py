@@ -15,8 +15,9 @@ from parties.remote.machine import MACHINE, Machine
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.server.offences import Offences
+from parties.remote.server.sessions import Offences
 from parties.remote.server.stand_in import ABSENT, DroppableLink, StandIn
+from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of, labels_digest
 from parties.remote.transport.security import last_word, load_identity
 from parties.widths import ShowWidths
@@ -45,8 +46,6 @@ from vfl.runtime import Runtime, start_runtime
 from vfl.tensorboard import how_to_watch
 from vfl.vertical.decisions import recorded_decisions
 from vfl.vertical.link import PartyLink
-
-OWNER = "server"
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,19 +94,21 @@ class Breaks(Callback):
             loop.request_stop(f"{', '.join(sorted(self.returned))} is back", to_resume=True)
 
 
+@dataclass(eq=False)
 class ServerProcess:
     """Trains in sessions: each goes on from the last round that every party has, until one is lost or leaves."""
 
-    def __init__(self, config: ExperimentConfig, run_dir: Path, labels: ServerLabels, runtime: Runtime) -> None:
-        self.config = config
-        self.run_dir = run_dir
-        self.labels = labels
-        self.runtime = runtime
-        self.names = config.parties
+    config: ExperimentConfig
+    run_dir: Path
+    labels: ServerLabels
+    runtime: Runtime
+
+    def __post_init__(self) -> None:
+        network, self.names = self.config.network, self.config.parties
         self.breaks = Breaks()
         self.session = 0
-        self.offences = Offences(config.network.max_offences)
-        self.stand_ins = {name: StandIn(name) for name in self.names if config.network.on_party_loss == "drop"}
+        self.offences = Offences(network.max_offences)
+        self.stand_ins = {name: StandIn(name) for name in self.names if network.on_party_loss == "drop"}
         self.away = self._away_at_checkpoint()
         """Parties that were dropped and are not back."""
 
@@ -261,11 +262,11 @@ def run_server(
     check_mode(config)
     if config.simulation.given:
         console.print("warning: simulation: ignored, between processes the clock is real")
-    tls = load_identity(OWNER, config.network, "listen", insecure=insecure)
+    tls = load_identity(SERVER, config.network, insecure=insecure)
     forget_attempt(run_dir, RUN_ID, AUDIT)
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
-    labels = load_labels(config)
+    labels = server_labels(config, open_source(config).held_labels())
     open_run(run_dir, config)
     with only_process_in(run_dir):
         update_config(run_dir, config)
@@ -288,11 +289,6 @@ def run_server(
             console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
             console.print(how_to_watch(run_dir))
             return process.serve(hub, console)
-
-
-def load_labels(config: ExperimentConfig) -> ServerLabels:
-    """Read what the server holds. Raises ValueError for a file that cannot be used."""
-    return server_labels(config, open_source(config).held_labels())
 
 
 def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:

@@ -15,14 +15,12 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters is said by ours
 import grpc
 import grpc.aio
 
-from parties.remote.tls.certificates import Peer, peer
+from parties.remote.tls.certificates import SERVER, Peer, peer
 from parties.remote.tls.files import TlsFiles
 from vfl.config import ConfigError
 from vfl.wire.parcel import PIECE_BYTES
 from vfl.wire.text import plain
 
-SERVER = "server"
-"""The server's name in its certificate."""
 _SERVICE = "lvfl.Federation"
 _METHOD = "Join"
 _LARGEST = 2 * PIECE_BYTES

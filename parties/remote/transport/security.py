@@ -2,6 +2,7 @@
 
 import ipaddress
 
+from parties.remote.tls.certificates import SERVER
 from parties.remote.tls.files import TlsFiles, load_tls_files
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost
@@ -10,17 +11,17 @@ from vfl.wire.parcel import TooLargeError
 from vfl.wire.text import plain
 
 
-def load_identity(owner: str, network: NetworkConfig, address_field: str, *, insecure: bool) -> TlsFiles | None:
-    """Return the owner's TLS files; None for plaintext.
+def load_identity(owner: str, network: NetworkConfig, *, insecure: bool) -> TlsFiles | None:
+    """Return the TLS files of the server or a party; None for plaintext.
 
-    ``address_field`` is the setting with this process's address. Raises ConfigError for plaintext beyond this
-    machine and for files that are not given, ValueError for files that cannot be used.
+    Raises ConfigError for plaintext beyond this machine and for files that are not given, ValueError for files that
+    cannot be used.
     """
     if insecure:
-        address: str = getattr(network, address_field)
+        field, address = ("listen", network.listen) if owner == SERVER else ("server", network.server)
         if not _is_loopback(address):
             raise ConfigError(
-                f"--insecure: network.{address_field} {address} is not on this machine; use 127.0.0.1, or certificates"
+                f"--insecure: network.{field} {address} is not on this machine; use 127.0.0.1, or certificates"
             )
         return None
     tls = network.tls

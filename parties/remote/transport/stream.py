@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from parties.remote.transport.rpc import Pipe, error_text, is_end, is_oversize
+from vfl.config import NetworkConfig
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, kind_of, refusal
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Assembler, Parcel, check_size, cut
@@ -30,36 +32,21 @@ class _Outgoing(NamedTuple):
     content: Sequence[Buffer]
 
 
+@dataclass(eq=False)
 class Stream:
     """Reads, writes and beats until the peer hangs up, falls silent or breaks the protocol.
 
     Made and run in the loop's thread; ``send`` and ``end`` may be called from any.
-
-    Args:
-        pipe: the open gRPC stream.
-        receive: takes every parcel but heartbeats; may raise EnvelopeError.
-        max_message_mb: largest message to send and to take, in MiB.
-        heartbeat_s: seconds between heartbeats.
-        silence_s: seconds without a sign of life after which the peer is taken for lost.
-        on_beat: called at every heartbeat.
     """
 
-    def __init__(
-        self,
-        pipe: Pipe,
-        receive: Callable[[Parcel], None],
-        *,
-        max_message_mb: int,
-        heartbeat_s: float,
-        silence_s: float,
-        on_beat: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.pipe = pipe
-        self.receive = receive
-        self.max_message_mb = max_message_mb
-        self.heartbeat_s = heartbeat_s
-        self.silence_s = silence_s
-        self.on_beat = on_beat
+    pipe: Pipe
+    receive: Callable[[Parcel], None]
+    """Takes every parcel but heartbeats; may raise EnvelopeError."""
+    network: NetworkConfig
+    """Limits the size of messages, and says how often to beat and how long the peer may be silent."""
+    on_beat: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._outbox = asyncio.Queue[_Outgoing | Ended]()
         self._ending: asyncio.Future[Ended] = self._loop.create_future()
@@ -70,12 +57,12 @@ class Stream:
 
         Raises ConfigError for a message above the limit.
         """
-        check_size(kind_of(envelope), sum(map(len, content)), self.max_message_mb)
+        check_size(kind_of(envelope), sum(map(len, content)), self.network.max_message_mb)
         self._in_loop(self._outbox.put_nowait, _Outgoing(envelope, content))
 
     def end(self, reason: str) -> None:
         """End the stream from this side once what was queued is written, or ``LAST_WORD_S`` later."""
-        self._in_loop(self._end, Ended(reason, violation=False))
+        self._in_loop(self._end, Ended(reason))
 
     async def run(self) -> Ended:
         """Serve the stream to its end and return the reason."""
@@ -96,7 +83,7 @@ class Stream:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self) -> Ended:
-        assembler = Assembler(self.max_message_mb)
+        assembler = Assembler(self.network.max_message_mb)
         while True:
             try:
                 data = await self.pipe.read()
@@ -135,14 +122,14 @@ class Stream:
             if self._outbox.empty():  # what waits there is a sign of life as well
                 self._outbox.put_nowait(_Outgoing(BEAT, ()))
             slept_s = self._loop.time()
-            await asyncio.sleep(self.heartbeat_s)
+            await asyncio.sleep(self.network.heartbeat_s)
             now_s = self._loop.time()
             # Who was frozen itself finds the peer's heartbeats waiting, unread: that silence is not the peer's. Once
             # they are read there is none to forgive: a peer that died meanwhile is silent from now on, not later.
-            frozen_s = max(0.0, now_s - slept_s - 2 * self.heartbeat_s)
+            frozen_s = max(0.0, now_s - slept_s - 2 * self.network.heartbeat_s)
             self._heard_s = min(now_s, self._heard_s + frozen_s)
-            if now_s - self._heard_s > self.silence_s:
-                return Ended(f"silent for {self.silence_s:g} s: frozen, or the network is cut")
+            if now_s - self._heard_s > self.network.silence_s:
+                return Ended(f"silent for {self.network.silence_s:g} s: frozen, or the network is cut")
             self.on_beat()
 
     def _end(self, ended: Ended) -> None:
