@@ -120,10 +120,9 @@ def run(arguments: argparse.Namespace, command: str, console: Console) -> int:
     """Measure, show and save."""
     import torch
 
-    from vfl.studies.benchmarks.report import describe_machine, show, write_json
+    from vfl.studies.benchmarks.report import check_output, describe_machine, show, write_json
 
-    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
-        raise ValueError(f"--json: there is no folder {arguments.json.parent}")
+    check_output(arguments.json)
     given = {field.name: getattr(arguments, field.name) for field in fields(Options) if hasattr(arguments, field.name)}
     options = Options(**given)
     if options.threads is not None:

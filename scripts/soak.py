@@ -13,9 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
-from vfl.cli import DONE, OneLineParser, command
+from vfl.cli import DONE, OneLineParser, command, numbers_table
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -32,14 +31,14 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Soak, show and save."""
     from parties.benchmarks.soak import as_json, judge, soak
     from vfl.atomic import write_atomically
-    from vfl.studies.benchmarks.report import provenance
+    from vfl.studies.benchmarks.report import check_output, provenance
 
+    check_output(arguments.json)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("exchanges", total=arguments.exchanges)
         usages = soak(arguments.exchanges, arguments.megabytes, lambda done: progress.update(task, completed=done))
-    table = Table(title=f"{arguments.exchanges} exchanges of {arguments.megabytes:g} MB per party and direction")
-    for heading in ("process", "memory [MB]", "threads", "descriptors", ""):
-        table.add_column(heading, justify="left" if heading in ("process", "") else "right")
+    title = f"{arguments.exchanges} exchanges of {arguments.megabytes:g} MB per party and direction"
+    table = numbers_table(title, ("process", "memory [MB]", "threads", "descriptors", ""))
     for verdict in judge(usages):
         before, after = (size / 1e6 for size in verdict.memory_bytes)
         table.add_row(

@@ -4,7 +4,7 @@ One party, labels at the server, 64 x 4096 values of 16 bits each way, one threa
 """
 
 from parties.benchmarks.light_model import LIGHT, LIGHT_WIDTH
-from parties.benchmarks.vertical import WARM_UP, Bare, Lightweight
+from parties.benchmarks.vertical import WARM_UP, Bare, Lightweight, draw
 from parties.benchmarks.workbench import Federation
 from vfl.config import ExperimentConfig, parse_config
 from vfl.studies.benchmarks.paired import Options, Result, interleave, required_ratio
@@ -17,7 +17,8 @@ MOST = {"one process": 2.0, "processes": 3.0}
 def benchmark_light(options: Options) -> list[Result]:
     """Measure a step of the bare loop, of one process, and of two processes over mutual TLS, in turn."""
     config = make_config(options)
-    bare, one = Bare(config), Lightweight(config)
+    drawn = draw(config)
+    bare, one = Bare(config, drawn), Lightweight(config, drawn)
     with Federation(config) as two:
         one.next_round()
         two.next_round()

@@ -9,7 +9,7 @@ from statistics import median
 import torch
 
 from parties.benchmarks.bare_echo import bare_echoing
-from parties.benchmarks.vertical import WARM_UP, Lightweight, make_config
+from parties.benchmarks.vertical import WARM_UP, Lightweight, draw, make_config
 from parties.benchmarks.workbench import Federation, echoing
 from vfl.studies.benchmarks.paired import Options, Raw, Requirement, Result, interleave, required_ratio
 from vfl.studies.benchmarks.shaped_link import Shape
@@ -39,7 +39,7 @@ def _against_one(options: Options, labels: str) -> Result:
     threads = options.threads or torch.get_num_threads()
     config = make_config(options, LAYOUT, labels)
     each = config.model_copy(update={"threads": max(1, threads // len(config.parties))})
-    subject = Lightweight(config)
+    subject = Lightweight(config, draw(config))
     with Federation(each) as federation:
         sides: dict[str, Callable[[], None]] = {
             "one": _with_threads(threads, subject.exchange),

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -56,8 +57,10 @@ class Verdict:
 def soak(exchanges: int, megabytes: float, on_step: Callable[[int], None] = lambda done: None) -> list[Usage]:
     """Run exchanges of two parties whose embeddings and gradients have so many megabytes each, and watch.
 
-    Raises ValueError for fewer exchanges than looks.
+    Raises ValueError for fewer exchanges than looks, and for messages without bytes.
     """
+    if not 0 < megabytes < inf:
+        raise ValueError(f"--megabytes: must be above 0, got {megabytes:g}")
     if exchanges < SAMPLES:
         raise ValueError(f"--exchanges: {exchanges} is below {SAMPLES}, the number of looks")
     usages: list[Usage] = []

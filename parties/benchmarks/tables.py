@@ -6,27 +6,24 @@ which FATE 2 publishes 2.4 s per epoch on two hosts of 16 cores.
 
 import tempfile
 import time
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from parties.build import TrainingLabels, build_head, build_head_server, build_party, model_spec
-from parties.local import LocalLink
+from parties.benchmarks.vertical import Bare, Drawn, Lightweight
+from parties.build import TrainingLabels
 from vfl.config import ExperimentConfig, parse_config
-from vfl.data.files import Labels
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, open_source, prepare_party
 from vfl.data.tables.arrow import pa, pa_csv
 from vfl.data.tables.preparation import TablePreparation
 from vfl.random import generator
-from vfl.runtime import start_runtime
 from vfl.studies.benchmarks.memory import in_fresh_process, peak_bytes
 from vfl.studies.benchmarks.paired import Options, Requirement, Result, interleave, required_ratio
 from vfl.tasks import Classification
-from vfl.vertical.batches import batch_rows
-from vfl.vertical.feature_models import build_feature_model
-from vfl.vertical.joint import JointTrainer
 
 ROWS = 100_000
 COLUMNS = {"guest": 30, "host": 300}
@@ -44,48 +41,18 @@ def benchmark_tables(options: Options) -> list[Result]:
     return [*(_epoch(options, size) for size in BATCH_SIZES), _memory()]
 
 
-class Sides:
-    """The same prepared rows for both loops; each call trains an epoch."""
-
-    def __init__(self, options: Options, batch_size: int) -> None:
-        self.config = _config(options, batch_size)
-        self.runtime = start_runtime(self.config)
-        ids_N = torch.arange(ROWS)
-        stream = generator(0, "benchmark")
-        self.labels_N = torch.randint(2, (ROWS,), generator=stream)
-        nothing = ids_N.new_empty(ROWS, 0)
-        raw = {
-            owner: Samples(ids_N, torch.randn(ROWS, columns, generator=stream).double(), more=(nothing,))
-            for owner, columns in COLUMNS.items()
-        }
-        preparations = {owner: TablePreparation(samples) for owner, samples in raw.items()}
-        parts = {owner: preparations[owner].apply(samples) for owner, samples in raw.items()}
-        task = Classification(2)
-        parties = [
-            build_party(owner, Prepared(preparations[owner], part, part), None, self.config, self.runtime)
-            for owner, part in parts.items()
-        ]
-        links = [LocalLink(party) for party in parties]
-        labels = TrainingLabels(self.labels_N, task)
-        test = Labels(ids_N, self.labels_N)
-        self.server = build_head_server(links, labels, test, self.config, self.runtime)
-        spec = self.config.models.feature
-        models = [build_feature_model("mlp", model_spec(spec, each.features)) for each in preparations.values()]
-        head = build_head(self.config, task, self.runtime, labels.presence(self.config)).head
-        self.joint = JointTrainer(models, head, task, self.config.training.optimizer, self.runtime)
-        self.features = [part.features for part in parts.values()]
-        self.round_index = 0
-
-    def split_epoch(self) -> None:
-        """Train an epoch of split learning."""
-        self.server.train_round(self.round_index)
-        self.round_index += 1
-
-    def bare_epoch(self) -> None:
-        """Train an epoch of the bare loop."""
-        size = self.config.training.batch_size
-        for rows_B in batch_rows(0, self.round_index, ROWS // size, ROWS, size):
-            self.joint.step(self.features, self.labels_N, rows_B)
+def draw() -> Drawn:
+    """Return both owners' rows, prepared: what both loops train on."""
+    ids_N, stream = torch.arange(ROWS), generator(0, "benchmark")
+    labels_N = torch.randint(2, (ROWS,), generator=stream)
+    parts: list[Prepared] = []
+    for columns in COLUMNS.values():
+        numbers = torch.randn(ROWS, columns, generator=stream).double()
+        raw = Samples(ids_N, numbers, more=(ids_N.new_empty(ROWS, 0),))
+        preparation = TablePreparation(raw)
+        prepared = preparation.apply(raw)
+        parts.append(Prepared(preparation, prepared, prepared))
+    return Drawn(parts, TrainingLabels(labels_N, Classification(2)))
 
 
 def _config(options: Options, batch_size: int) -> ExperimentConfig:
@@ -96,17 +63,24 @@ def _config(options: Options, batch_size: int) -> ExperimentConfig:
             "threads": options.threads,
             "data": {"dataset": {"kind": "tables"}, "tables": tables},
             "models": {"feature": {"embedding_size": 16, "width": 0.5}, "head": {"hidden": [64]}},
-            "training": {
-                "batch_size": batch_size,
-                "optimizer": {"kind": "adam", "learning_rate": 0.001},
-            },
+            "training": {"batch_size": batch_size, "optimizer": {"kind": "adam", "learning_rate": 0.001}},
         }
     )
 
 
 def _epoch(options: Options, batch_size: int) -> Result:
-    sides = Sides(options, batch_size)
-    raw = interleave({"bare": sides.bare_epoch, "lvfl": sides.split_epoch}, options.pairs, 1)
+    config, drawn, rounds = _config(options, batch_size), draw(), count()
+    bare, split = Bare(config, drawn), Lightweight(config, drawn)
+
+    def bare_epoch() -> None:
+        for _ in range(ROWS // batch_size):
+            bare.step()
+
+    sides: dict[str, Callable[[], object]] = {
+        "bare": bare_epoch,
+        "lvfl": lambda: split.server.train_round(next(rounds)),
+    }
+    raw = interleave(sides, options.pairs, 1)
     required = required_ratio(raw, ("bare", "lvfl"), ">=", 0.9) if batch_size == BATCH_SIZES[0] else None
     return Result(
         f"an epoch of {ROWS:,} rows, {' + '.join(map(str, COLUMNS.values()))} numbers, perceptrons of 128 and 64",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import cycle
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,23 +45,31 @@ LABELS = {"labels shared, replay": "shared", "labels server": "server"}
 THROUGHPUT = "throughput: one exchange (lvfl) against one step (bare), E = 1"
 
 
-class Bare:
-    """The bare loop on random data."""
+class Drawn(NamedTuple):
+    """Random data of all parties: what both sides of a comparison train on."""
 
-    def __init__(self, config: ExperimentConfig) -> None:
-        runtime = start_runtime(config)
-        self.images, self.labels_N = random_data(config)
-        spec = model_spec(config.models.feature, Features("images", (3, SIDE, SIDE)))
+    parts: list[Prepared]
+    labels: TrainingLabels
+
+
+class Bare:
+    """The bare loop."""
+
+    def __init__(self, config: ExperimentConfig, drawn: Drawn) -> None:
+        runtime, settings, labels = start_runtime(config), config.models.feature, drawn.labels
         with seeded(config.seed, "init"):
-            features = [build_feature_model(config.models.feature.kind, spec) for _ in self.images]
-        labels = TrainingLabels(self.labels_N, Classification(CLASSES))
+            specs = [model_spec(settings, part.preparation.features) for part in drawn.parts]
+            models = [build_feature_model(settings.kind, spec) for spec in specs]
         head = build_head(config, labels.task, runtime, labels.presence(config)).head
-        self.trainer = JointTrainer(features, head, Classification(CLASSES), config.training.optimizer, runtime)
-        self.rows = cycle(batch_rows(config.seed, 0, WARM_UP, len(self.labels_N), config.training.batch_size))
+        self.trainer = JointTrainer(models, head, labels.task, config.training.optimizer, runtime)
+        self.features = [part.train.features for part in drawn.parts]
+        self.labels_N = labels.labels_N
+        samples, size = len(self.labels_N), config.training.batch_size
+        self.rows = cycle(batch_rows(config.seed, 0, samples // size, samples, size))
 
     def step(self) -> None:
         """Take one step."""
-        self.trainer.step(self.images, self.labels_N, next(self.rows))
+        self.trainer.step(self.features, self.labels_N, next(self.rows))
 
 
 class Stepped:
@@ -92,23 +100,19 @@ class Stepped:
 
 
 class Lightweight(Stepped):
-    """Head server and parties in this process, on the same random data."""
+    """Head server and parties in this process."""
 
-    def __init__(self, config: ExperimentConfig) -> None:
+    def __init__(self, config: ExperimentConfig, drawn: Drawn) -> None:
         self.config = config
-        runtime = start_runtime(config)
-        images, labels_N = random_data(config)
-        ids_N = torch.arange(len(labels_N))
-        as_it_is = AsItIs(Features("images", (3, SIDE, SIDE)))
-        parts = [Prepared(as_it_is, samples, samples) for samples in (Samples(ids_N, part) for part in images)]
-        labels = TrainingLabels(labels_N, Classification(CLASSES))
+        runtime, labels = start_runtime(config), drawn.labels
         replicated = labels if config.training.labels == "shared" else None
         self.parties = [
             build_party(name, part, replicated, config, runtime)
-            for name, part in zip(config.parties, parts, strict=True)
+            for name, part in zip(config.parties, drawn.parts, strict=True)
         ]
         links = [LocalLink(party) for party in self.parties]
-        self.server = build_head_server(links, labels, Labels(ids_N, labels_N), config, runtime)
+        test = Labels(drawn.parts[0].train.ids, labels.labels_N)
+        self.server = build_head_server(links, labels, test, config, runtime)
 
     def embeddings(self) -> tuple[list[Tensor], Tensor]:
         """Return the parties' present embeddings of a batch, and its rows."""
@@ -175,9 +179,18 @@ def random_data(config: ExperimentConfig) -> tuple[list[Tensor], Tensor]:
     return images, torch.randint(CLASSES, (samples,), generator=stream)
 
 
+def draw(config: ExperimentConfig) -> Drawn:
+    """Return ``random_data`` as both sides take it."""
+    images, labels_N = random_data(config)
+    ids_N, as_it_is = torch.arange(len(labels_N)), AsItIs(Features("images", (3, SIDE, SIDE)))
+    parts = [Prepared(as_it_is, samples, samples) for samples in (Samples(ids_N, part) for part in images)]
+    return Drawn(parts, TrainingLabels(labels_N, Classification(CLASSES)))
+
+
 def _throughput(options: Options, case: str, ours: Layout, bare: Layout, labels: str) -> Result:
-    yardstick = Bare(make_config(options, bare))
-    subject = Lightweight(make_config(options, ours, labels))
+    config = make_config(options, ours, labels)
+    drawn = draw(config)
+    yardstick, subject = Bare(make_config(options, bare), drawn), Lightweight(config, drawn)
     subject.next_round()
     raw = interleave({"bare": yardstick.step, "lvfl": subject.exchange}, options.pairs, WARM_UP)
     ratio_of = ("bare", "lvfl")
@@ -197,7 +210,8 @@ def _bfloat16_gain(options: Options) -> Result:
 
 
 def _codec_share(options: Options, layout: Layout) -> list[Result]:
-    subject = Lightweight(make_config(options, layout, beta=dict(enumerate(BETAS))))
+    config = make_config(options, layout, beta=dict(enumerate(BETAS)))
+    subject = Lightweight(config, draw(config))
     results: list[Result] = []
     for beta in BETAS:
         subject.next_round()
@@ -233,7 +247,7 @@ def _memory(options: Options, layout: Layout) -> Result:
 
 def _memory_of_bare(config: ExperimentConfig) -> Memory:
     imported_bytes = peak_bytes()
-    bare = Bare(config)
+    bare = Bare(config, draw(config))
     for _ in range(MEMORY_STEPS):
         bare.step()
     return Memory(imported_bytes, peak_bytes())
@@ -241,7 +255,7 @@ def _memory_of_bare(config: ExperimentConfig) -> Memory:
 
 def _memory_of_lvfl(config: ExperimentConfig) -> Memory:
     imported_bytes = peak_bytes()
-    subject = Lightweight(config)
+    subject = Lightweight(config, draw(config))
     subject.next_round()  # whose warm-up are steps
     for _ in range(MEMORY_STEPS - WARM_UP):
         subject.exchange()

@@ -1,6 +1,7 @@
 """The soak's verdict: what counts as flat."""
 
 import os
+from math import nan
 
 import pytest
 
@@ -48,3 +49,5 @@ def test_what_a_process_holds_is_read():
 def test_too_few_exchanges_to_look_at():
     with pytest.raises(ValueError, match="--exchanges: 39 is below 40, the number of looks"):
         soak(39, 2.0)
+    with pytest.raises(ValueError, match="--megabytes: must be above 0, got nan"):
+        soak(40, nan)

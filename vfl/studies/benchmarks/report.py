@@ -51,6 +51,12 @@ def provenance(command: str) -> dict[str, Any]:
     return {"command": command, "date": when, "machine": describe_machine()}
 
 
+def check_output(path: Path | None) -> None:
+    """Raise ValueError, before anything is measured, for a file of results that cannot be written."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ValueError(f"--json: there is no folder {path.parent}")
+
+
 def write_json(path: Path, benchmark: str, command: str, options: Options, results: Sequence[Result]) -> None:
     """Write everything that was measured, and where and when."""
     content = {
