@@ -29,12 +29,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = OneLineParser(__doc__)
     parser.add_experiment("seed=1")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the files, made with 0700")
-    parser.add_argument(
-        "--secret",
-        type=Path,
-        metavar="FILE",
-        help="32 bytes to draw by, created (0600) if missing",
-    )
+    parser.add_argument("--secret", type=Path, metavar="FILE", help="32 bytes to draw by, created (0600) if missing")
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
     return parser.parse_intermixed_args()
 
