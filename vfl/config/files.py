@@ -233,7 +233,8 @@ def _flat(values: object, prefix: str, kind: type[Any]) -> dict[str, object]:
     if not isinstance(values, kind):
         return {prefix: values}
     flat: dict[str, object] = {}
-    for key, value in dict(values).items():
+    nested: dict[str, object] = dict(cast(Any, values))
+    for key, value in nested.items():
         flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key), kind)
     return flat
 
