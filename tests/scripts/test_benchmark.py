@@ -29,6 +29,7 @@ def small(monkeypatch):
     monkeypatch.setattr("parties.benchmarks.vertical.LAYOUTS", ("bfloat16 channels_last",))
     monkeypatch.setattr("parties.benchmarks.vertical.LABELS", {"labels server": "server"})
     monkeypatch.setattr("parties.benchmarks.vertical.BETAS", (0.9,))
+    monkeypatch.setattr("vfl.studies.benchmarks.memory.PAIRS", 1)
     for name, value in (("ROWS", 64), ("BATCH_SIZES", (32,)), ("FILE_ROWS", 300), ("FILE_COLUMNS", 3)):
         monkeypatch.setattr(f"parties.benchmarks.tables.{name}", value)
     monkeypatch.setattr("vfl.studies.benchmarks.pruning.ROUND_TO", (None, 8))
