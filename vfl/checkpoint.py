@@ -106,7 +106,9 @@ class CheckpointStore:
         """
         folder = self._committed().get(round_index)
         if folder is None:
-            raise ValueError(f"no checkpoint of round {round_index} in {self.directory}: it has {self.rounds()}")
+            raise ValueError(
+                f"no checkpoint of round {round_index} in {self.directory}: it has {self.rounds()}; restore its folder"
+            )
         files = _read_manifest(folder, round_index)
         for name, fingerprint in files.items():
             try:
