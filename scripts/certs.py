@@ -45,18 +45,21 @@ def parse_arguments() -> argparse.Namespace:
     issue = add("issue", "make keys and certificates of the server or of parties")
     issue.add_argument("keys", type=Path, metavar="KEYS", help="folder of the authority")
     issue.add_argument("names", nargs="+", metavar="NAME", help=WHO)
+    _add_hosts(issue)
     _add_days(issue, DAYS)
     _add_overwrite(issue, "renew: replace key and certificate")
 
     request = add("request", "make a key, and a request to have it certified")
     request.add_argument("folder", type=Path, metavar="FOLDER", help="the owner's own; an existing key is kept")
     request.add_argument("name", metavar="NAME", help=WHO)
+    _add_hosts(request)
     _add_overwrite(request, "replace an existing key")
 
     sign = add("sign", "certify the key of a request")
     sign.add_argument("keys", type=Path, metavar="KEYS", help="folder of the authority")
     sign.add_argument("request", type=Path, metavar="REQUEST", help="the file that the owner sent")
     sign.add_argument("name", metavar="NAME", help="the owner that sent it")
+    _add_hosts(sign)
     _add_days(sign, DAYS)
     _add_overwrite(sign, "renew: replace the certificate")
 
@@ -74,20 +77,22 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
             _show(arguments.keys, console)
             console.print(f"whoever reads {arguments.keys / CA_KEY} can admit anybody: keep it on this machine")
         case "issue":
-            owners = [Owner(name) for name in arguments.names]
+            owners = [Owner(name, tuple(arguments.hosts)) for name in arguments.names]
             for folder in folders.issue(arguments.keys, owners, arguments.days, overwrite=arguments.overwrite):
                 _show(folder, console)
             console.print("next: give every owner its folder over a channel that nobody else can read")
         case "request":
-            folders.request_certificate(arguments.folder, Owner(arguments.name), overwrite=arguments.overwrite)
+            owner = Owner(arguments.name, tuple(arguments.hosts))
+            folders.request_certificate(arguments.folder, owner, overwrite=arguments.overwrite)
             _show(arguments.folder / REQUEST, console)
             console.print(
                 f"next: send {arguments.folder / REQUEST} to the authority and compare the fingerprint by another way"
             )
         case "sign":
+            owner = Owner(arguments.name, tuple(arguments.hosts))
             _show(arguments.request, console)
             folder = folders.sign_request(
-                arguments.keys, arguments.request, Owner(arguments.name), arguments.days, overwrite=arguments.overwrite
+                arguments.keys, arguments.request, owner, arguments.days, overwrite=arguments.overwrite
             )
             _show(folder / CERTIFICATE, console)
             console.print(f"next: send {CERTIFICATE} and {CA} of {folder} back; they go beside the owner's {KEY}")
@@ -99,6 +104,18 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
 def _show(path: Path, console: ShowConsole) -> None:
     console.print(f"{path}:", *folders.describe(path), sep="\n  ")
+
+
+def _add_hosts(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--host",
+        action="append",
+        default=[],
+        dest="hosts",
+        metavar="HOST",
+        help=f"{SERVER} only, repeatable: its host name or IP address, for clients that check what they dial (parties "
+        f"check that it is {SERVER!r}, whatever its address)",
+    )
 
 
 def _add_days(command: argparse.ArgumentParser, default: int) -> None:

@@ -37,9 +37,9 @@ def fingerprint(text: str) -> str:
 
 def test_both_ways_to_a_certificate(certs):
     assert certs("ca", "keys", "--name", "Hospitals")[0] == 0
-    code, said, _ = certs("issue", "keys", "server")
+    code, said, _ = certs("issue", "keys", "server", "--host", "vfl.example.org", "--host", "10.0.0.7")
     assert code == 0
-    assert "certificate of 'server', signed by 'Hospitals'" in said
+    assert "certificate of 'server' at 10.0.0.7, vfl.example.org, signed by 'Hospitals'" in said
     assert certs("issue", "keys", "party_1", "party_2")[0] == 0
 
     code, asked, _ = certs("request", "mine", "party_3")
@@ -60,7 +60,7 @@ BAD = [
     (("issue", "nowhere", "party_1"), "error: KEYS: nowhere/ca.pem cannot be read (No such file or directory)\n"),
     (("issue", "keys", "party_1", "--days", "9000"), "error: --days: 9000 is past the end of the authority's own"),
     (("issue", "keys", "party_1", "--days", "soon"), "error: argument --days: invalid int value: 'soon'; see certs.py"),
-    (("issue", "keys", "party 1"), "error: NAME: 'party 1' cannot name an owner"),
+    (("issue", "keys", "party_1", "--host", "a"), "error: --host: only the server is dialled, party_1 is a party"),
     (("ca", "keys"), "error: keys/ca-key.pem is there already; add --overwrite to replace it\n"),
     (("sign", "keys", "keys/ca.pem", "party_1"), "error: REQUEST: keys/ca.pem holds no certificate request in PEM\n"),
     (("show", "keys/ca-key.pem"), "error: PATH: keys/ca-key.pem holds no certificate in PEM\n"),

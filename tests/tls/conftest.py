@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from parties.remote.tls.certificates import Authority, Owner, key_pem, new_key
+from parties.remote.tls.certificates import SERVER, Authority, Owner, key_pem, new_key
+
+HOSTS = ("localhost", "127.0.0.1")
 
 
 class Credentials:
@@ -51,6 +53,7 @@ def credentials(tmp_path: Path, authority: Authority) -> Callable[..., Credentia
     def make(name: str, *, signer: Authority = authority, days: int = 100, age_days: int = 0) -> Credentials:
         nonlocal made
         made += 1
-        return Credentials(tmp_path / f"{made}_{name}", signer, Owner(name), days=days, age_days=age_days)
+        owner = Owner(name, HOSTS if name == SERVER else ())
+        return Credentials(tmp_path / f"{made}_{name}", signer, owner, days=days, age_days=age_days)
 
     return make

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from parties.remote.tls import diagnosis
-from parties.remote.tls.certificates import SERVER, Authority, Peer
+from parties.remote.tls.certificates import SERVER, Authority, Owner, Peer
 from parties.remote.tls.diagnosis import Kind, explain, probe
 from parties.remote.tls.files import TlsFiles
 from parties.remote.transport.rpc import Pipe, make_server
@@ -140,7 +140,7 @@ def trusting_other(credentials) -> TlsFiles:
 def wrongly_named(credentials) -> TlsFiles:
     """A server's certificate in all but the name."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("parties.remote.tls.certificates.SERVER", "somebody")
+        patch.setattr(Owner, "usage", Owner(SERVER).usage)
         return pem(credentials("somebody"))
 
 

@@ -100,7 +100,7 @@ def test_a_certificate_for_the_other_side_of_a_connection_is_refused(credentials
     files = credentials("party_1")
     with monkeypatch.context() as patch:
         patch.setattr("parties.remote.tls.certificates.SERVER", "party_1")  # usage of a server under a party's name
-        wrong = authority.certify(Owner("party_1"), load_key("", files.key).public_key(), 100)
+        wrong = authority.certify(Owner("party_1", ("localhost",)), load_key("", files.key).public_key(), 100)
     files.certificate.write_bytes(wrong.public_bytes(Encoding.PEM))
     with pytest.raises(ValueError, match="extended key usage"):
         load(files)
@@ -240,7 +240,7 @@ def test_another_authoritys_key_signs_nothing(tmp_path):
 
 def test_openssl_reads_the_folders(tmp_path):
     make_authority(tmp_path, "tests", 100)
-    for folder in issue(tmp_path, [Owner("party_1"), Owner(SERVER)], 30):
+    for folder in issue(tmp_path, [Owner("party_1"), Owner(SERVER, ("localhost", "::1"))], 30):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(folder / "ca.pem")
         context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")

@@ -5,6 +5,7 @@ address it dialled. What a certificate is good for follows from the name alone: 
 connections, a party's may only open them, so no party can pose as the server to another one. RFC 5280 names the fields.
 """
 
+import ipaddress
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,22 +25,37 @@ CLOCK_TOLERANCE = timedelta(hours=1)
 """Certificates are valid from this long before they are made, for machines whose clocks are behind."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*")
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whom a certificate names. Raises ValueError for a malformed name."""
+    """Whom a certificate names. Raises ValueError for names and hosts that cannot be."""
 
     name: str
+    hosts: tuple[str, ...] = ()
+    """Host names and IP addresses of the server, for clients that check the address that they dial."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"NAME: {self.name!r} cannot name an owner: up to 63 letters, digits and _.-")
+        if self.name != SERVER and self.hosts:
+            raise ValueError(f"--host: only the server is dialled, {self.name} is a party; leave it out")
+        for host in self.hosts:
+            if not _HOST.fullmatch(host) and _address(host) is None:
+                raise ValueError(f"--host: {host!r} is neither a host name nor an IP address (without port)")
 
     @property
     def alternative_names(self) -> x509.SubjectAlternativeName:
-        """The name, which the other side checks."""
-        return x509.SubjectAlternativeName([x509.DNSName(self.name)])
+        """The name, then the hosts."""
+        hosts = [_address(host) or x509.DNSName(host) for host in self.hosts]
+        return x509.SubjectAlternativeName([x509.DNSName(self.name), *hosts])
+
+    @property
+    def usage(self) -> x509.ExtendedKeyUsage:
+        """Which side of a connection the owner may be."""
+        side = ExtendedKeyUsageOID.SERVER_AUTH if self.name == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
+        return x509.ExtendedKeyUsage([side])
 
 
 @dataclass(frozen=True)
@@ -83,9 +99,12 @@ class Authority:
             builder.issuer_name(self.certificate.subject)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([_side(owner.name)]), critical=False)
+            .add_extension(owner.usage, critical=False)
             .add_extension(owner.alternative_names, critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
         )
         return builder.sign(self.key, hashes.SHA256())
 
@@ -94,15 +113,16 @@ class Authority:
     ) -> x509.Certificate:
         """Certify the key of a request that must ask for exactly ``owner``; nothing else of it is taken over.
 
-        Raises ValueError for a request that is damaged or asks for other names.
+        Raises ValueError for a request that is damaged or asks for another name or other hosts.
         """
         if not request.is_signature_valid:
             raise ValueError("REQUEST: is not signed with the key it names: damaged, or not from the owner of that key")
         asked = common_name(request.subject)
         if asked != owner.name:
             raise ValueError(f"REQUEST: is for {asked!r}, not for {owner.name!r}")
-        if (names := alternative_names(request)) != {owner.name}:
-            raise ValueError(f"REQUEST: is for {', '.join(sorted(names)) or 'no name'}, not for {owner.name} alone")
+        asked_names, names = alternative_names(request), _values(owner.alternative_names)
+        if asked_names != names:
+            raise ValueError(f"REQUEST: is for {_listed(asked_names)}, not for {_listed(names)} (--host)")
         return self.certify(owner, request.public_key(), days, now)
 
 
@@ -150,19 +170,19 @@ def common_name(subject: x509.Name) -> str:
 def alternative_names(certificate: x509.Certificate | x509.CertificateSigningRequest) -> set[str]:
     """Return the names, host names and IP addresses that a certificate is for."""
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return _values(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
         return set()
-    return {str(each.value) for each in names}
 
 
 def may_be(certificate: x509.Certificate, owner: str) -> bool:
     """Return whether the certificate's usage allows the side of a connection that ``owner`` is on."""
+    side = ExtendedKeyUsageOID.SERVER_AUTH if owner == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
     try:
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
         return True  # RFC 5280: no restriction
-    return _side(owner) in usage or ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE in usage
+    return side in usage or ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE in usage
 
 
 def issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
@@ -193,11 +213,6 @@ def fingerprint(public_key: CertificatePublicKeyTypes) -> str:
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     """Return an unencrypted PKCS 8 key: gRPC reads no other."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _side(owner: str) -> x509.ObjectIdentifier:
-    """Return the usage of the side of a connection that an owner may be."""
-    return ExtendedKeyUsageOID.SERVER_AUTH if owner == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
 
 
 def _builder(
@@ -233,3 +248,19 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+def _values(names: x509.SubjectAlternativeName) -> set[str]:
+    addresses = (str(address) for address in names.get_values_for_type(x509.IPAddress))
+    return {*names.get_values_for_type(x509.DNSName), *addresses}
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names)) or "no name"
+
+
+def _address(host: str) -> x509.IPAddress | None:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return None

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from parties.remote.tls.certificates import (
     Authority,
     Owner,
+    alternative_names,
     common_name,
     fingerprint,
     is_authority,
@@ -103,7 +104,7 @@ def describe(path: Path) -> list[str]:
         return _describe_folder(path)
     if is_request("PATH", path):
         request = load_request("PATH", path)
-        return [f"request of {common_name(request.subject)!r}", f"fingerprint {fingerprint(request.public_key())}"]
+        return [f"request of {_named(request)}", f"fingerprint {fingerprint(request.public_key())}"]
     return _describe_certificate(load_certificate("PATH", path))
 
 
@@ -122,13 +123,18 @@ def _describe_certificate(certificate: x509.Certificate) -> list[str]:
     if is_authority(certificate):
         what = f"authority {common_name(certificate.subject)!r}"
     else:
-        owner, signer = common_name(certificate.subject), common_name(certificate.issuer)
-        what = f"certificate of {owner!r}, signed by {signer!r}"
+        what = f"certificate of {_named(certificate)}, signed by {common_name(certificate.issuer)!r}"
     return [
         f"{what}, {validity}",
         f"fingerprint {fingerprint(certificate.public_key())}",
         f"serial {serial(certificate)}",
     ]
+
+
+def _named(certificate: x509.Certificate | x509.CertificateSigningRequest) -> str:
+    name = common_name(certificate.subject)
+    hosts = ", ".join(sorted(alternative_names(certificate) - {name}))
+    return f"{name!r} at {hosts}" if hosts else repr(name)
 
 
 def _new_credentials(authority: Authority, owner: Owner, days: int) -> dict[str, Content]:
