@@ -139,7 +139,7 @@ def at_half_a_tensor_file(strike: Strike) -> None:
 
 PLACES: dict[str, Callable[[Strike], None]] = {
     # at a party
-    "dials": at("parties.remote.machine", "Machine.open_stream"),
+    "dials": at("parties.remote.machine", "MACHINE.open_stream"),
     "embeds": at("parties.feature_party", "FeatureParty.embed"),
     "has sent its embedding": at("parties.feature_party", "FeatureParty.embed", after=True),
     "gets its update": at("parties.feature_party", "FeatureParty.update"),
@@ -150,7 +150,7 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "says its hello": at("parties.remote.matching", "Hello"),
     # at the server
     "listens": at("parties.remote.server.hub", "Hub.wait_for"),
-    "asks for embeddings": at("parties.head_server", "HeadServer.exchange"),
+    "asks for embeddings": at("parties.exchanges", "Exchanges.run"),
     "has the embeddings": at("vfl.vertical.labels", "ShareEmbeddings.begin"),
     "trains the head": at("vfl.vertical.head", "HeadTrainer.step"),
     "commits": lambda strike: around(Path, "rename", strike),
