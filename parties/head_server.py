@@ -229,19 +229,16 @@ class HeadServer:
         own = state[OWNER]
         check_same_data("the labels", own["data_digest"], self._data_digest)
         self.trainer.load_state_dict(own["head"])
-        self.protocol.load_state_dict(own.get("protocol", {}))  # not in checkpoints from before it was saved
+        self.protocol.load_state_dict(own["protocol"])
         for receiver in self.receivers:
             receiver.load_state_dict(own["feedback"][receiver.sender])
         self.costs = {name: PartyCosts(**costs) for name, costs in own["costs"].items()}
         # Checked when they came.
         self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
         self.ratio_sums = own["ratio_sums"]
-        self.tested = own.get("tested")  # checkpoints from before it was saved have none
-        self.subsets = own.get("subsets", {})  # nor these
-        if "clock" in own:  # nor these
-            self.clock.load_state_dict(own["clock"])
-            self.unmet = own["unmet"]
-            self.prices = {name: Prices.restored(each) for name, each in own["prices"].items()}
+        self.tested, self.subsets, self.unmet = own["tested"], own["subsets"], own["unmet"]
+        self.clock.load_state_dict(own["clock"])
+        self.prices = {name: Prices.restored(each) for name, each in own["prices"].items()}
         for loading in [link.load(state[link.name]) for link in self.links]:
             loading()
 

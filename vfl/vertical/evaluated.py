@@ -87,10 +87,9 @@ class EvaluatedModels:
         return {"statistics": self.finished.statistics, "macs": self.macs}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over the statistics of the weights that the model has just loaded; ``{}`` lets them be estimated."""
+        """Take over the statistics of the weights that the model has just loaded."""
         self.forget()
-        if state:
-            self._finished, self.macs = Evaluated(self.model, state["statistics"]), int(state["macs"])
+        self._finished, self.macs = Evaluated(self.model, state["statistics"]), int(state["macs"])
 
     def _finish(self, model: nn.Module) -> Evaluated:
         if not self.estimated or not batch_norms(model):
