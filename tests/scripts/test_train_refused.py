@@ -114,10 +114,12 @@ def test_a_configuration_that_is_not_there_is_refused(train: Train, tmp_path: Pa
     assert error == f"{tmp_path / 'no.yaml'}: cannot be read (No such file or directory)"
 
 
-@pytest.mark.parametrize("place", ["tiny.yaml", "tiny.yaml/run"])
-def test_a_run_folder_that_cannot_be_made_is_refused(train: Train, tmp_path: Path, place: str):
+@pytest.mark.parametrize(
+    ("place", "why"), [("tiny.yaml", "is a file; name a folder"), ("tiny.yaml/run", "cannot be written (")]
+)
+def test_a_run_folder_that_cannot_be_made_is_refused(train: Train, tmp_path: Path, place: str, why: str):
     error = train(*QUICK, "--run-dir", tmp_path / place).error
-    assert error.startswith(f"--run-dir: {tmp_path / place} cannot be written (")
+    assert error.startswith(f"--run-dir: {tmp_path / place} {why}")
     assert (tmp_path / "tiny.yaml").read_text() == yaml.safe_dump(TINY)
 
 
