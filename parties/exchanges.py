@@ -5,19 +5,17 @@ Shapes: B batch, N training samples, D width of one embedding.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from parties.joint_model import Ask
-from vfl.config import ExperimentConfig
+from parties.joint_model import JointModel
 from vfl.costs import Direction
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.booking import dense_frames
-from vfl.vertical.embeddings import EmbeddingReceiver
-from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import Batch, ServerProtocol
 from vfl.vertical.link import PartyLink
 from vfl.vertical.orders import Order, orders_of
@@ -26,55 +24,36 @@ from vfl.wire.control import Report
 from vfl.wire.messages import Buffer, Kind, Message, MessageError, Part, PartKind
 
 
+@dataclass(eq=False)
 class Exchanges:
-    """Lines 3 to 18 of Algorithm 1, one exchange at a time.
+    """Training of a joint model: lines 3 to 18 of Algorithm 1, one exchange at a time."""
 
-    Args:
-        links: ways to the parties, in the order in which their embeddings are concatenated.
-        receivers: decode each party's embeddings, in the same order.
-        trainer: the head model.
-        protocol: the server's side of the label protocol.
-        labels_N: labels of the training samples.
-        config: the experiment.
-        presence: who takes part in which batch.
-        ask: how parties are asked.
-        take_report: reads and checks a party's report.
-    """
+    joint: JointModel
+    protocol: ServerProtocol
+    """The server's side of the label protocol."""
+    labels_N: Tensor
+    """Labels of the training samples."""
+    presence: Presence
+    """Who takes part in which batch."""
+    take_report: Callable[[PartyLink, Message], Report]
+    """Reads and checks a party's report."""
+    round_index: int = field(default=-1, init=False)
+    rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    """Of each exchange of the present round, [B]."""
+    shares: list[list[Share]] = field(default_factory=list[list[Share]], init=False)
+    """The parties' parts in each exchange of the present round."""
+    losses: list[Tensor] = field(default_factory=list[Tensor], init=False)
+    """Of the present round, at the start of each exchange."""
+    under_way: deque[list[Callable[[], Any]]] = field(default_factory=deque[list[Callable[[], Any]]], init=False)
+    """What waits for the parties' replies, by order, the oldest first."""
 
-    def __init__(
-        self,
-        links: Sequence[PartyLink],
-        receivers: Sequence[EmbeddingReceiver],
-        trainer: HeadTrainer,
-        protocol: ServerProtocol,
-        labels_N: Tensor,
-        config: ExperimentConfig,
-        presence: Presence,
-        ask: Ask,
-        take_report: Callable[[PartyLink, Message], Report],
-    ) -> None:
-        self.links = links
-        self.receivers = receivers
-        self.trainer = trainer
-        self.protocol = protocol
-        self.labels_N = labels_N.to(trainer.runtime.device)
-        self.config = config
-        self.presence = presence
-        self.ask = ask
-        self.take_report = take_report
-        self.steps = steps_in_round(config.training, len(labels_N))
+    def __post_init__(self) -> None:
+        self.trainer, self.config = self.joint.trainer, self.joint.config
+        self.labels_N = self.labels_N.to(self.trainer.runtime.device)
+        self.steps = steps_in_round(self.config.training, len(self.labels_N))
         """Exchanges of a round."""
-        self.orders = orders_of(self.steps, config.training.staleness)
+        self.orders = orders_of(self.steps, self.config.training.staleness)
         """Of every round."""
-        self.round_index = -1
-        self.rows: list[Tensor] = []
-        """Of each exchange of the present round, [B]."""
-        self.shares: list[list[Share]] = []
-        """The parties' parts in each exchange of the present round."""
-        self.losses: list[Tensor] = []
-        """Of the present round, at the start of each exchange."""
-        self.under_way = deque[list[Callable[[], Any]]]()
-        """What waits for the parties' replies, by order, the oldest first."""
 
     def start_round(self, round_index: int) -> tuple[list[tuple[Part, ...]], str | None]:
         """Derive the round's batches; return what each party needs first, and theta_0's digest where it is in it."""
@@ -100,7 +79,7 @@ class Exchanges:
         after = self.config.training.staleness + 1
         if exchange == 0:
             for order in self.orders[:after]:
-                self._order(order, [()] * len(self.links))
+                self._order(order, [()] * len(self.joint.links))
         rows_B, device = self.rows[exchange], self.trainer.runtime.device
         frames, sent = zip(*self._replies(), strict=True)
         embeddings = [embedding_BD.to(device) for embedding_BD in sent]
@@ -124,24 +103,24 @@ class Exchanges:
         assert exchange is not None, "frames come down with an update"
         forwarded = down and self.config.training.labels == "shared"
         samples_K = [share.count for share in self.shares[exchange]]
-        yield from dense_frames(self.receivers, samples_K, party, forwarded=forwarded)
+        yield from dense_frames(self.joint.receivers, samples_K, party, forwarded=forwarded)
 
     def _order(self, order: Order, updates: Sequence[tuple[Part, ...]]) -> None:
         """Send an order to all parties, to each with its parts of the update that it brings."""
         self.under_way.append(
             [
-                self.ask(link, Message(order.kind, self.round_index, order.exchange, parts), take)
-                for link, parts, take in zip(self.links, updates, self._takes(order), strict=True)
+                self.joint.ask(link, Message(order.kind, self.round_index, order.exchange, parts), take)
+                for link, parts, take in zip(self.joint.links, updates, self._takes(order), strict=True)
             ]
         )
 
     def _takes(self, order: Order) -> Sequence[Callable[[Message], Any]]:
         """Return what is made of each party's reply to an order."""
         if order.kind is Kind.UPDATE:
-            return [take_nothing] * len(self.links)
+            return [take_nothing] * len(self.joint.links)
         if order.kind is Kind.END_ROUND:
-            return [partial(self.take_report, link) for link in self.links]
-        return [partial(self._receive, order.exchange, place) for place in range(len(self.links))]
+            return [partial(self.take_report, link) for link in self.joint.links]
+        return [partial(self._receive, order.exchange, place) for place in range(len(self.joint.links))]
 
     def _replies(self) -> list[Any]:
         """Return what is taken of the replies to the oldest order."""
@@ -151,12 +130,12 @@ class Exchanges:
     def _receive(self, exchange: int, place: int, reply: Message) -> tuple[Buffer, Tensor]:
         """Return the frame of an embedding, to be forwarded as it came, and what it holds, as [B, D]."""
         rows_B, shares = self.rows[exchange], self.shares[exchange]
-        if self.links[place].absent:
+        if self.joint.links[place].absent:
             shares[place] = Share.of(torch.zeros_like(shares[place].present_B))
         frame, share = reply.only(PartKind.EMBEDDING), shares[place]
         if bool(share.count) != bool(len(frame)):
             raise MessageError(f"a frame of {len(frame)} bytes came for {share.count} samples")
-        return frame, self.receivers[place].receive_share(frame, rows_B, share, self.trainer.missing)
+        return frame, self.joint.receivers[place].receive_share(frame, rows_B, share, self.trainer.missing)
 
 
 def take_nothing(reply: Message) -> None:

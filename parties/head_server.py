@@ -82,11 +82,7 @@ class HeadServer:
         self.protocol = protocol
         self.config = config
         self.joint = JointModel(links, receivers, trainer, config, test, self._send)
-        """The model that is tested."""
-        self.exchanges = Exchanges(
-            links, receivers, trainer, protocol, train_labels_N, config, presence, self._send, self._report
-        )
-        """How it is trained."""
+        self.exchanges = Exchanges(self.joint, protocol, train_labels_N, presence, self._report)
         self.on_exchange = on_exchange
         ratios = config.lightweighting
         given = Given(ratios, [link.name for link in links], config.training.rounds, lambda: self.forecast)

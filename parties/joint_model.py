@@ -1,4 +1,4 @@
-"""All parties' models and the head as one model: evaluated and predicted with, not trained.
+"""All parties' models and the head as one model, which is evaluated and predicted with; `Exchanges` train it.
 
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """

@@ -5,6 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from models.features import ClassifierSpec, Features, ModelSpec
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
@@ -58,9 +61,20 @@ def build_classifier(
     return CLASSIFIERS.make(kind, ClassifierSpec(input_shape, classes, label_shape))
 
 
+def check_rows(parts: list[Tensor], samples: int, *, all_of_them: bool = False) -> None:
+    """int64, ascending, in range, nobody's row another's, and with all_of_them none left over."""
+    together = torch.cat(parts)
+    assert together.dtype == torch.int64
+    assert all(bool((rows.diff() > 0).all()) for rows in parts)
+    assert len(together.unique()) == len(together)
+    assert together.min() >= 0
+    assert together.max() < samples
+    assert not all_of_them or len(together) == samples
+
+
 def replace_links(server: HeadServer, links: Sequence[Any]) -> None:
-    server.links = server.exchanges.links = links
-    server.joint = replace(server.joint, links=links)
+    server.links = links
+    server.joint = server.exchanges.joint = replace(server.joint, links=links)
 
 
 def parties_of(server: HeadServer) -> list[FeatureParty]:
