@@ -9,8 +9,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vfl.agreement import agreed_values, marked_fields
-from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config, parse_config
+from vfl.config import ConfigError, changed_keys, dump_config, load_config, parse_config
 from vfl.config.files import read_yaml
 
 FOLDER = Path(__file__).parents[1] / "configs"
@@ -470,40 +469,6 @@ def test_an_experiment_cannot_be_changed(digits: Path):
     config = load_config(digits)
     with pytest.raises(ValueError, match="frozen"):
         config.training.rounds = 3  # pyright: ignore[reportAttributeAccessIssue]  # what is tested
-
-
-def test_every_field_says_whether_both_sides_must_agree_on_it():
-    unsaid = [name for name, mark in marked_fields(ExperimentConfig) if mark is None]
-    assert unsaid == [], "mark it SHARED, REPLAYED or OWN (vfl/agreement.py)"
-
-
-def test_what_both_sides_agree_on_is_what_they_compute_with(digits: Path):
-    config = load_config(digits)
-    shared = set(agreed_values(config, replayed=False))
-    assert shared == {
-        "data.partition",
-        "evaluation.batch_statistics",
-        "evaluation.sparsified",
-        "evaluation.statistics_samples",
-        "lightweighting.error_feedback",
-        "seed",
-        "training.batch_size",
-        "training.labels",
-        "training.local_iterations",
-        "training.staleness",
-        "training.steps_per_round",
-        "wire.bits",
-        "wire.compressor",
-        "wire.gradients",
-        "wire.options",
-        "wire.random_share",
-        "wire.rounding",
-        "wire.values",
-    }
-    replayed = {"models.head", "precision", "task"}
-    replayed |= {"training.class_weights", "training.head_sync", "training.optimizer", "training.party_dropout"}
-    assert set(agreed_values(config, replayed=True)) == shared | replayed
-    assert agreed_values(config, replayed=True)["models.head"] == {"hidden": list(config.models.head.hidden)}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import check_rows
 from torch import Tensor
 
 from vfl.data.horizontal.by_label import DIRICHLET_TRIES, _apportion, classes, dirichlet, shards
@@ -14,17 +15,6 @@ LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(torch.tensor)
 def balanced(count: int, per_class: int) -> Tensor:
     """Labels 0 .. count - 1, in an order that is not theirs."""
     return torch.arange(count * per_class) * 7919 % count
-
-
-def check_rows(parts: list[Tensor], samples: int, *, all_of_them: bool) -> None:
-    """int64, ascending, in range, nobody's row another's, and with all_of_them none left over."""
-    together = torch.cat(parts)
-    assert together.dtype == torch.int64
-    assert all(bool((rows.diff() > 0).all()) for rows in parts)
-    assert len(together.unique()) == len(together)
-    assert together.min() >= 0
-    assert together.max() < samples
-    assert not all_of_them or len(together) == samples
 
 
 def held(parts: list[Tensor], labels: Tensor) -> list[set[int]]:

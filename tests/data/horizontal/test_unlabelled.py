@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from shorthand import check_rows
 from torch import Tensor
 
 from vfl.data.horizontal.unlabelled import GAUSSIAN_MEANS, GAUSSIAN_STD, gaussian, iid
@@ -12,16 +13,6 @@ SEEDS = st.integers(0, 2**40)
 
 def sizes(parts: list[Tensor]) -> list[int]:
     return [len(rows) for rows in parts]
-
-
-def check_rows(parts: list[Tensor], samples: int) -> None:
-    """int64, ascending, in range, and nobody's row is another's."""
-    together = torch.cat(parts)
-    assert together.dtype == torch.int64
-    assert all(bool((rows.diff() > 0).all()) for rows in parts)
-    assert len(together.unique()) == len(together)
-    assert together.min() >= 0
-    assert together.max() < samples
 
 
 @given(samples=st.integers(1, 300), share=st.floats(0.01, 1), seed=SEEDS)
