@@ -5,7 +5,7 @@ what becomes of a training whose machine has died is the same for all of them, a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +39,8 @@ class Run:
     config: ExperimentConfig
     varied: tuple[str, ...] = ()
     """Dotted keys of the settings that differ between the runs."""
-    after: str | None = None
-    """Folder of the run that must have ended before this one begins."""
+    after: tuple[str, int] | None = None
+    """Folder of a run, and how many rounds it must have done, unless it has ended, before this one begins."""
 
     def prepare(self, runs_dir: Path) -> "Sequence[Callback]":
         """Prepare the folder, in the process that trains; return the callbacks that are this run's own."""
@@ -93,6 +93,7 @@ class Executor(ABC, Generic[Handle]):
         """
         left = list(runs)
         running: dict[Handle, R] = {}
+        done: dict[str, int] = {}
         signals: list[str] = []
 
         def interrupt(signal_name: str) -> None:
@@ -103,7 +104,7 @@ class Executor(ABC, Generic[Handle]):
         try:
             with stop_on_signal(interrupt):
                 while running or (left and not signals):
-                    while not signals and (run := self._next(left, running.values())):
+                    while not signals and (run := self._next(left, running.values(), done)):
                         left.remove(run)
                         handle = self.start(run, runs_dir)
                         running[handle] = run
@@ -111,7 +112,9 @@ class Executor(ABC, Generic[Handle]):
                             self.interrupt(handle)
                     for handle in self.wait(list(running)):
                         run, event = running[handle], self.receive(handle, interrupted=bool(signals))
-                        if not isinstance(event, Progress):
+                        if isinstance(event, Progress):
+                            done[run.folder] = event.rounds
+                        else:
                             del running[handle]
                         if isinstance(event, Lost):
                             left.insert(0, run)
@@ -134,11 +137,11 @@ class Executor(ABC, Generic[Handle]):
                 raise
             raise ConfigError(f"--out: {runs_dir.parent} cannot be written ({error.strerror})") from None
 
-    def _next(self, left: Sequence[R], running: Iterable[R]) -> R | None:
+    def _next(self, left: Sequence[R], running: Iterable[R], done: Mapping[str, int]) -> R | None:
         """Return the first run that need not wait for another, where there is a place for it."""
         at_work = list(running)
-        awaited = {run.folder for run in (*left, *at_work)}
-        run = next((run for run in left if run.after not in awaited), None)
+        unfinished = {run.folder: done.get(run.folder, 0) for run in (*left, *at_work)}
+        run = next((run for run in left if run.after is None or not _behind(unfinished, *run.after)), None)
         # Nobody overtakes it: where there is no place for this one, the next, smaller one waits as well.
         return run if run is not None and len(at_work) < self.places(run) else None
 
@@ -173,6 +176,10 @@ class Executor(ABC, Generic[Handle]):
     @abstractmethod
     def kill(self, handle: Handle) -> None:
         """End a training at once."""
+
+
+def _behind(unfinished: Mapping[str, int], folder: str, rounds: int) -> bool:
+    return folder in unfinished and unfinished[folder] < rounds
 
 
 AnyExecutor = Executor[Any]

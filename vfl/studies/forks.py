@@ -3,8 +3,8 @@
 import json
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -15,8 +15,7 @@ from vfl.loop import Callback, Metrics, TrainingLoop
 from vfl.run_folder import check_run, open_run, read_rows
 
 
-@dataclass(frozen=True)
-class Fork:
+class Fork(NamedTuple):
     """Where a run may start: the checkpoint that another one had before ``round_index``."""
 
     parent: str

@@ -51,7 +51,7 @@ def train_missing(
     console: Console,
     forks: Mapping[str, Fork] | None = None,
 ) -> SeriesEnd:
-    """Train what is not finished, in order; a run with a fork waits for the one it shares rounds with.
+    """Train what is not finished, in order; one with a fork waits for the rounds that it shares with another.
 
     Checkpoints of finished runs are deleted. Raises ConfigError for a folder that holds another configuration.
     """
@@ -79,7 +79,7 @@ def train_missing(
             folder=folder,
             config=run.config,
             varied=("seed",),
-            after=forks[folder].parent if folder in forks else None,
+            after=forks.get(folder),
             fork=forks.get(folder),
             kept=frozenset(needed.get(folder, ())),
         )
