@@ -8,6 +8,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -77,6 +78,8 @@ class RoundCounts:
 
     passes: int = 0
     """Forward passes of training batches: each draws from a stream of its own."""
+    draws: bool = False
+    """Whether the model draws random numbers (Dropout), as its first pass shows."""
     train_macs: int = 0
     unpruned_train_macs: int = 0
     train_time_s: float = 0.0
@@ -400,12 +403,19 @@ class FeatureParty:
             return functional_call(self.model, kept, batch)
 
         # Where nothing is replaced without it: it looks through the whole model, as long as a small one's pass.
-        with seeded(self.config.seed, "forward", self.round_index, f"{self.name} {self.counts.passes}"):
+        with self._stream() as drew:
             embedding_nD = self.team.embed(self.model, call if kept else self.model, inputs, self.runtime)
+            self.counts.draws |= drew()
         self.counts.passes += 1
         for norm in frozen:
             norm.train()
         return ForwardPass(embedding_nD, weights)
+
+    def _stream(self) -> AbstractContextManager[Callable[[], bool]]:
+        """Seed what the next pass draws; a model that draws nothing does not keep others from their own passes."""
+        if self.counts.passes and not self.counts.draws:
+            return nullcontext(lambda: False)
+        return seeded(self.config.seed, "forward", self.round_index, f"{self.name} {self.counts.passes}")
 
     def _probe(self) -> Tensor:
         rows_B = self.train.held_rows()[:PROBE_SAMPLES]

@@ -1,8 +1,12 @@
 """All parties in one process: the link, and the building of an experiment."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Semaphore
 from typing import TypeVar
+
+import torch
 
 from parties.build import build_head_server, build_party, training_labels
 from parties.feature_party import FeatureParty
@@ -42,6 +46,28 @@ class LocalLink(PartyLink):
         return lambda: self.party.load_state_dict(state)
 
 
+class ConcurrentLink(LocalLink):
+    """A party in the same process that computes in a thread of its own, as soon as one of the places is free."""
+
+    def __init__(self, party: FeatureParty, places: Semaphore) -> None:
+        super().__init__(party)
+        self.places = places
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix=party.name)
+
+    def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
+        """Have the party answer; an error of the party is raised when it is waited for."""
+        reply = self.thread.submit(self._answer, request)
+        return lambda: take(reply.result())
+
+    def close(self) -> None:
+        """End the thread, after the answer at which it is."""
+        self.thread.shutdown(cancel_futures=True)
+
+    def _answer(self, request: Message) -> Message:
+        with self.places:
+            return self.party.handle(request)
+
+
 @dataclass(frozen=True, eq=False)
 class InProcess:
     """An experiment with all its parties in this process."""
@@ -66,6 +92,14 @@ def build_in_process(
     labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime) for name, data in prepared.items()]
-    links = [LocalLink(party) for party in parties]
-    server = build_head_server(links, labels, split.labels.test, config, runtime, on_exchange)
+    server = build_head_server(_links(parties, config), labels, split.labels.test, config, runtime, on_exchange)
     return InProcess(server, parties, source, split)
+
+
+def _links(parties: list[FeatureParty], config: ExperimentConfig) -> list[LocalLink]:
+    if config.parties_at_once == 1:
+        return [LocalLink(party) for party in parties]
+    # Threads that are started later take over this number.
+    torch.set_num_threads(config.threads_of_each or 1)
+    places = Semaphore(config.parties_at_once)
+    return [ConcurrentLink(party, places) for party in parties]

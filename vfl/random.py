@@ -10,8 +10,9 @@ resumed run needs no generator state in its checkpoint.
 import contextlib
 import hashlib
 import json
+import threading
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import torch
 
@@ -40,18 +41,23 @@ def stream_of(values: torch.Tensor, purpose: str) -> torch.Generator:
     return generator(zlib.crc32(values.contiguous().numpy().data), purpose)
 
 
+_global_generator = threading.RLock()
+
+
 @contextlib.contextmanager
-def seeded(seed: int, purpose: str, round_index: int = 0, owner: str = "") -> Generator[None]:
+def seeded(seed: int, purpose: str, round_index: int = 0, owner: str = "") -> Generator[Callable[[], bool]]:
     """Run the block with torch's global CPU generator at the start of the stream, then put its old state back.
 
     For module constructors and layers such as Dropout, which draw from the global generator and take no other. Build on
-    the CPU and move afterwards: generators of other devices are left alone. Not for concurrent threads, which share the
-    global generator.
+    the CPU and move afterwards: generators of other devices are left alone. Threads, which share the global generator,
+    run such blocks one at a time. The block gets a function that tells whether anything was drawn so far.
     """
-    before = torch.get_rng_state()
-    # torch.manual_seed would seed the accelerators too.
-    torch.set_rng_state(generator(seed, purpose, round_index, owner).get_state())
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before)
+    start = generator(seed, purpose, round_index, owner).get_state()
+    with _global_generator:
+        before = torch.get_rng_state()
+        # torch.manual_seed would seed the accelerators too.
+        torch.set_rng_state(start)
+        try:
+            yield lambda: not torch.equal(torch.get_rng_state(), start)
+        finally:
+            torch.set_rng_state(before)

@@ -132,6 +132,7 @@ def _with_default(values: object, default: str, key: str, *below: str) -> object
 OF_BOTH = ("rounds", "batch_size", "optimizer", "patience", "every")
 """Settings of training and evaluation in either mode."""
 OF_VERTICAL = (
+    "parties_at_once",
     "task",
     "simulation",
     "lightweighting",
@@ -159,6 +160,9 @@ class ExperimentConfig(Section):
     """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
     threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
     """CPU threads; null leaves PyTorch's choice. The same bits need the same number."""
+    parties_at_once: Annotated[Positive, OWN] = 1
+    """Parties that compute at the same time where all are in one process, each with its share of ``threads``. The same
+    bits as one after another with so many threads."""
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
     """classification: of two or more classes; regression: a number per sample (tables only)."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
@@ -212,6 +216,11 @@ class ExperimentConfig(Section):
             return table_owners(self.data.tables)
         return SOURCES.make(self.data.dataset.kind, self.data, self.seed).parties
 
+    @property
+    def threads_of_each(self) -> int | None:
+        """CPU threads with which each of the parties at once computes; None leaves PyTorch's choice."""
+        return self.threads and max(1, self.threads // self.parties_at_once)
+
     def _check_vertical(self) -> None:
         parties = self.parties
         _check_names(parties)
@@ -228,6 +237,10 @@ class ExperimentConfig(Section):
                 if name not in parties:
                     raise ValueError(f"{field}: no party is called {name!r}{nearest(name, parties)}")
         self.lightweighting.check_bounds(parties)
+        if self.parties_at_once > max(1, self.threads or 0):
+            raise ValueError(
+                f"parties_at_once: {self.parties_at_once} share threads; set threads={self.parties_at_once} or more"
+            )
         if self.network.on_party_loss == "drop" and self.lightweighting.error_feedback:
             raise ValueError(
                 "network.on_party_loss: drop needs lightweighting.error_feedback=false: the others' estimates of a "
@@ -246,9 +259,12 @@ class ExperimentConfig(Section):
     def fixed(self) -> "ExperimentConfig":
         """Return what must not change when a run goes on: the experiment with defaults for all that may.
 
-        These are the network, how long to train, how often to evaluate and to save.
+        These are the network, how long to train, how often to evaluate and to save, and how many parties compute at
+        once with equal threads.
         """
         free = {
+            "threads": self.threads_of_each,
+            "parties_at_once": 1,
             "network": NetworkConfig(),
             "training": self.training.model_copy(update={"rounds": 1, "patience": None}),
             "evaluation": self.evaluation.model_copy(update={"every": 1, "subsets": False}),

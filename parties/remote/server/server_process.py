@@ -262,6 +262,8 @@ def run_server(
     check_mode(config)
     if config.simulation.given:
         console.print("warning: simulation: ignored, between processes the clock is real")
+    if config.parties_at_once > 1:
+        console.print("warning: parties_at_once: ignored, processes compute at the same time anyway")
     tls = load_identity(SERVER, config.network, insecure=insecure)
     forget_attempt(run_dir, RUN_ID, AUDIT)
     check_run(run_dir, config, resume=resume)
