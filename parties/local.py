@@ -92,11 +92,12 @@ def build_in_process(
     labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime) for name, data in prepared.items()]
-    server = build_head_server(_links(parties, config), labels, split.labels.test, config, runtime, on_exchange)
+    server = build_head_server(links_to(parties, config), labels, split.labels.test, config, runtime, on_exchange)
     return InProcess(server, parties, source, split)
 
 
-def _links(parties: list[FeatureParty], config: ExperimentConfig) -> list[LocalLink]:
+def links_to(parties: list[FeatureParty], config: ExperimentConfig) -> list[LocalLink]:
+    """Return the ways to parties of this process, whose number of threads becomes that of each party at once."""
     if config.parties_at_once == 1:
         return [LocalLink(party) for party in parties]
     # Threads that are started later take over this number.

@@ -110,9 +110,10 @@ def advise(arguments: argparse.Namespace, console: Console) -> int:
     config = load_config(arguments.config, arguments.overrides)
     if config.mode != "vertical":
         raise ConfigError(f"mode: {config.mode} is not measured, engines choose their own form; use vertical")
-    table, line = doctor.advise(config)
+    table, lines = doctor.advise(config)
     console.print(table)
-    console.print(line, soft_wrap=True)
+    for line in lines:
+        console.print(line, soft_wrap=True)
     return DONE
 
 

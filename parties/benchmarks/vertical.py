@@ -3,7 +3,8 @@
 The bare loop is ``vfl.vertical.joint.JointTrainer``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from statistics import median
@@ -15,7 +16,7 @@ from torch import Tensor
 from models.features import Features
 from parties.build import TrainingLabels, build_head, build_head_server, build_party, model_spec
 from parties.head_server import HeadServer
-from parties.local import LocalLink
+from parties.local import links_to
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.files import Labels
 from vfl.data.samples import Samples
@@ -37,6 +38,7 @@ CLASSES = 10
 BATCHES = 39
 """Batches in the random training set: 39 of 256 are the paper's 10000 images."""
 BETAS = (0.0, 0.5, 0.9)
+ALPHAS = (0.0, 0.6)
 MEMORY_STEPS = 5
 
 Layout = Literal["float32 NCHW", "bfloat16 channels_last"]
@@ -110,9 +112,13 @@ class Lightweight(Stepped):
             build_party(name, part, replicated, config, runtime)
             for name, part in zip(config.parties, drawn.parts, strict=True)
         ]
-        links = [LocalLink(party) for party in self.parties]
         test = Labels(drawn.parts[0].train.ids, labels.labels_N)
-        self.server = build_head_server(links, labels, test, config, runtime)
+        self.server = build_head_server(links_to(self.parties, config), labels, test, config, runtime)
+
+    def with_own_threads(self) -> None:
+        """Run the next exchange where others with another number of threads are measured beside it."""
+        torch.set_num_threads(self.config.threads_of_each or 1)
+        self.exchange()
 
     def embeddings(self) -> tuple[list[Tensor], Tensor]:
         """Return the parties' present embeddings of a batch, and its rows."""
@@ -146,6 +152,7 @@ def benchmark_vertical(options: Options) -> list[Result]:
             for labels in LABELS
         ),
         _bfloat16_gain(options),
+        *(result for layout in LAYOUTS for alpha in ALPHAS for result in _at_once(options, layout, alpha)),
         *(result for layout in LAYOUTS for result in _codec_share(options, layout)),
         *(_memory(options, layout) for layout in LAYOUTS),
     ]
@@ -206,6 +213,30 @@ def _bfloat16_gain(options: Options) -> Result:
         result.raw,
         result.ratio_of,
         requirement=Requirement(median(result.ratios), ">=", 1.6, excuse=excuse),
+    )
+
+
+def _at_once(options: Options, layout: Layout, alpha: float) -> Iterator[Result]:
+    """Measure as many parties at once as there are threads, if there are several."""
+    threads = options.threads or torch.get_num_threads()
+    config = make_config(replace(options, threads=threads), layout, alpha=alpha)
+    places = min(threads, len(config.parties))
+    if places == 1:
+        return
+    drawn, sides = draw(config), dict[str, Callable[[], None]]()
+    for side, number in {"in turn": 1, "at once": places}.items():
+        subject = Lightweight(config.model_copy(update={"parties_at_once": number}), drawn)
+        subject.next_round()
+        sides[side] = subject.with_own_threads
+    raw = interleave(sides, options.pairs, WARM_UP)
+    torch.set_num_threads(threads)
+    ratio_of = ("in turn", "at once")
+    yield Result(
+        f"parties of one process at once: one exchange, labels shared, {threads} threads in all",
+        f"{layout}, alpha {alpha:g}, {places} parties at once",
+        raw,
+        ratio_of,
+        requirement=required_ratio(raw, ratio_of, ">=", 1.0),
     )
 
 
