@@ -86,12 +86,12 @@ def measure(party: FeatureParty, alpha: float) -> dict[Form, Seconds]:
 
 
 def _at_once(parties: Sequence[FeatureParty], form: Form) -> Iterator[str]:
-    """Measure steps of all parties, as many at once as there are threads; yield what to write where that is faster."""
+    """Measure a step of as many parties as there are threads; yield what to write where they are faster at once."""
     threads = torch.get_num_threads()
     places = min(threads, len(parties))
     if places == 1:
         return
-    steps = [_step(party, form) for party in parties]
+    steps = [_step(party, form) for party in parties[:places]]
 
     def in_turn() -> None:
         torch.set_num_threads(threads)

@@ -16,7 +16,7 @@ from torch import Tensor
 from models.features import Features
 from parties.build import TrainingLabels, build_head, build_head_server, build_party, model_spec
 from parties.head_server import HeadServer
-from parties.local import links_to
+from parties.local import ConcurrentLink, links_to
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.files import Labels
 from vfl.data.samples import Samples
@@ -115,10 +115,13 @@ class Lightweight(Stepped):
         test = Labels(drawn.parts[0].train.ids, labels.labels_N)
         self.server = build_head_server(links_to(self.parties, config), labels, test, config, runtime)
 
-    def with_own_threads(self) -> None:
-        """Run the next exchange where others with another number of threads are measured beside it."""
+    def whole_exchange(self) -> None:
+        """Run the next exchange to its end at the parties, beside a subject with another number of threads."""
         torch.set_num_threads(self.config.threads_of_each or 1)
         self.exchange()
+        for link in self.server.links:
+            if isinstance(link, ConcurrentLink):
+                link.thread.submit(int).result()
 
     def embeddings(self) -> tuple[list[Tensor], Tensor]:
         """Return the parties' present embeddings of a batch, and its rows."""
@@ -227,7 +230,7 @@ def _at_once(options: Options, layout: Layout, alpha: float) -> Iterator[Result]
     for side, number in {"in turn": 1, "at once": places}.items():
         subject = Lightweight(config.model_copy(update={"parties_at_once": number}), drawn)
         subject.next_round()
-        sides[side] = subject.with_own_threads
+        sides[side] = subject.whole_exchange
     raw = interleave(sides, options.pairs, WARM_UP)
     torch.set_num_threads(threads)
     ratio_of = ("in turn", "at once")
