@@ -31,6 +31,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     config = load_config(arguments.config, arguments.overrides)
     if config.mode != "vertical":
         raise ConfigError(f"mode: {config.mode} has no alpha and beta to plan; use vertical")
+    for line in config.warnings():
+        to_stderr(f"warning: {line}")
     built = build_in_process(config, start_runtime(config))
     for table in plan_tables(built.server, built.parties):
         print_table(console, table)

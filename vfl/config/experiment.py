@@ -162,7 +162,7 @@ class ExperimentConfig(Section):
     """CPU threads; null leaves PyTorch's choice. The same bits need the same number."""
     parties_at_once: Annotated[Positive, OWN] = 1
     """Parties that compute at the same time where all are in one process, each with its share of ``threads``. The same
-    bits as one after another with so many threads."""
+    bits as one after another with so many threads; their measured times include that they wait for one another."""
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
     """classification: of two or more classes; regression: a number per sample (tables only)."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
