@@ -102,7 +102,7 @@ def _at_once(parties: Sequence[FeatureParty], form: Form) -> Iterator[str]:
 
         def at_once() -> None:
             torch.set_num_threads(threads // places)
-            list(pool.map(lambda step: step(), steps))
+            list(pool.map(PartyStep.__call__, steps))
 
         fastest_s = _race({"in turn": in_turn, "at once": at_once})
     torch.set_num_threads(threads)
