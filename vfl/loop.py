@@ -171,8 +171,8 @@ class TrainingLoop:
 
     def request_stop(self, reason: str, *, to_resume: bool = False) -> None:
         """End the run after the present round and its checkpoint. ``to_resume``: it is interrupted, not finished."""
+        self.to_resume = to_resume  # first: the reason ends the loop, which may run in another thread
         self.stop_reason = reason
-        self.to_resume = to_resume
 
     def summary(self) -> dict[str, Any]:
         """Return rounds done, last evaluation, seconds and the algorithm's totals."""

@@ -56,7 +56,8 @@ def _scan(folder: Path) -> "ImageFolder":
     try:
         return ImageFolder(str(folder))
     except OSError as error:  # also torchvision's own for "no class folder" and "a class without images"
-        raise ValueError(f"data.dataset.root: no images as '{folder}/<class>/*': {one_line(error)}") from None
+        why = error.strerror or one_line(error)
+        raise ValueError(f"data.dataset.root: no images as '{folder}/<class>/*': {why}") from None
 
 
 def _folder_pool(files: Sequence[tuple[str, int]], image_size: int | None) -> Pool:
