@@ -82,6 +82,8 @@ def test_the_setting_may_change_on_resume_where_the_bits_stay(configure: Callabl
     assert configure(threads=4, parties_at_once=2).fixed() == configure(threads=2).fixed()
     assert configure(threads=5, parties_at_once=2).fixed() == configure(threads=2).fixed()
     assert configure(threads=4, parties_at_once=2).fixed() != configure(threads=4).fixed()
+    horizontal = configure(threads=4, parties_at_once=2, mode="horizontal")  # where it is ignored
+    assert horizontal.fixed() != configure(threads=2, mode="horizontal").fixed()
 
 
 @pytest.mark.parametrize("threads", [None, 1, 2])

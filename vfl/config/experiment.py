@@ -219,7 +219,8 @@ class ExperimentConfig(Section):
     @property
     def threads_of_each(self) -> int | None:
         """CPU threads with which each of the parties at once computes; None leaves PyTorch's choice."""
-        return self.threads and max(1, self.threads // self.parties_at_once)
+        at_once = self.parties_at_once if self.mode == "vertical" else 1
+        return self.threads and max(1, self.threads // at_once)
 
     def _check_vertical(self) -> None:
         parties = self.parties
