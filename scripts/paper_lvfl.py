@@ -1,6 +1,7 @@
 """Reproduce Fig. 2 and 3 of the LVFL paper: train every run once, draw the figures, write the page.
 
 lvfl paper-lvfl [CONFIG] [key=value ...] --out DIR [--seeds 0,1,2] [--figures 2,3a,3b] [--rounds R]
+    [--ends 3a=R,3b=R]
 
 The dynamic ratios of Fig. 2 are the configuration's lightweighting.alpha and .beta. Each run has its folder below
 DIR/runs; the same command goes on where it was interrupted, and with --plots-only draws what is finished.
@@ -16,7 +17,7 @@ from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.shipped import shipped_folder
 from vfl.studies.command import run_study, study_parser
 from vfl.studies.lvfl.page import write_results
-from vfl.studies.lvfl.plan import make_plan, parse_figures, scale_rounds
+from vfl.studies.lvfl.plan import make_plan, parse_ends, parse_figures, scale_rounds
 
 DEFAULT_CONFIG = shipped_folder() / "cifar10_quadrants.yaml"
 
@@ -29,6 +30,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--figures", default="2,3a,3b", help="of 2,3a,3b (default: all)")
     parser.add_argument("--rounds", type=int, help="number of rounds; moves all schedules in proportion")
+    parser.add_argument("--ends", default="", help="rounds of a figure's own runs, where fewer, as 3a=52,3b=41")
     return parser.parse_intermixed_args()
 
 
@@ -40,7 +42,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         to_stderr(f"warning: {line}")
     if arguments.rounds is not None:
         base = scale_rounds(base, arguments.rounds)
-    plan = make_plan(base, parse_figures(arguments.figures), whole_numbers("--seeds", arguments.seeds))
+    figures, seeds = parse_figures(arguments.figures), whole_numbers("--seeds", arguments.seeds)
+    plan = make_plan(base, figures, seeds, parse_ends(arguments.ends))
     return run_study(arguments, plan.runs, lambda: write_results(plan, arguments.out), console, plan.forks)
 
 

@@ -8,8 +8,10 @@ from vfl.lightweighting.schedule import value_at
 from vfl.studies.forks import Fork
 from vfl.studies.lvfl.plan import (
     FIGURES,
+    RATIOS,
     Plan,
     make_plan,
+    parse_ends,
     parse_figures,
     pruning_round,
     scale_round,
@@ -124,6 +126,23 @@ def test_runs_fork_where_they_part_and_within_their_seed():
     }
 
 
+def test_a_figure_may_end_earlier_and_its_runs_still_share_their_rounds():
+    plan, whole = (make_plan(BASE, FIGURES, (0,), ends) for ends in ({"3a": 52, "3b": 41}, {}))
+    expected = {f"alpha{ratio:g}": 52 for ratio in RATIOS} | {f"beta{ratio:g}": 41 for ratio in RATIOS}
+    assert plan.rounds == dict.fromkeys(("NL", "PL", "ML", "L"), 100) | expected
+    assert plan.forks == whole.forks
+    for short, long in zip(plan.runs, whole.runs, strict=True):
+        assert short.config.fixed() == long.config.fixed()
+    # Figures of one run, which both need: it trains as long as the longer one shows.
+    assert make_plan(BASE, ("3a", "3b"), (0,), {"3a": 52, "3b": 41}).rounds["NL"] == 52
+
+
+@pytest.mark.parametrize("ends", [{"3a": 40}, {"3a": 101}, {"3b": 0}, {"2": 50}, {"4": 50}])
+def test_ends_before_a_pruning_or_after_the_end_or_of_other_figures_are_refused(ends: dict[str, int]):
+    with pytest.raises(ConfigError, match=r"^--ends: "):
+        make_plan(BASE, ("3a", "3b"), (0,), ends)
+
+
 def test_a_difference_at_one_party_parts_runs():
     forks = with_lightweighting(alpha={"party_4": {7: 0.5}}, beta=0.0).forks
     assert forks["PL-seed0"] == Fork("NL-seed0", 7)
@@ -150,3 +169,8 @@ def test_lists_are_read():
             whole_numbers("--seeds", text)
     with pytest.raises(ConfigError, match="no figure '4'"):
         parse_figures("2,4")
+    assert parse_ends("3a=52,3b=41") == {"3a": 52, "3b": 41}
+    assert parse_ends("") == {}
+    for text in ("3a", "3a=", "3a=-1", "52"):
+        with pytest.raises(ConfigError, match=r"--ends: '.*' is no figure"):
+            parse_ends(text)

@@ -115,7 +115,7 @@ def test_the_tables():
     other = result("PL", [0.1, 0.4, 0.2, 0.4, 0.4, 0.5, 0.4, 0.45, 0.5, 0.59], {2: 0.2, 6: 0.6}, seed=1)
     lines = "\n".join(results_sections(two_seeds, [PL, other])).splitlines()
     # Of the first pruning the drops are 10 and 20 points, of the second 10 each; seed 1 is back at rounds 3 and 8.
-    costs = "| PL | 2 | 54.0 % ± 7.1 % | 40.0 % ± 0.0 % | 1.5 MB | 500 kB | 60.0 % ± 0.0 % | 25.0 % ± 0.0 % |"
+    costs = "| PL | 2 | 10 | 54.0 % ± 7.1 % | 40.0 % ± 0.0 % | 1.5 MB | 500 kB | 60.0 % ± 0.0 % | 25.0 % ± 0.0 % |"
     assert any(line.startswith(costs) for line in lines)
     assert "| PL | 2 | 0.2 | 35.0 % ± 7.1 % | 20.0 % ± 0.0 % | 15.0 points ± 7.1 points | 2, 1 |" in lines
     assert "| PL | 6 | 0.6 | 50.0 % ± 0.0 % | 40.0 % ± 0.0 % | 10.0 points ± 0.0 points | not in 4, 2 |" in lines
@@ -156,6 +156,18 @@ def test_one_seed_decides_nothing_and_missing_runs_are_left_out():
     assert {verdict for _, verdict in found.values()} == {"one seed decides nothing"}
     assert not any("beta0.6" in measured for _, measured in table(ALL[:-1], (0,)))
     assert table([], (0,)) == {}
+
+
+def test_a_figure_that_ends_earlier_is_compared_in_its_own_rounds():
+    plan = make_plan(BASE, ("2", "3a", "3b"), (0,), {"3a": 9, "3b": 8})
+    short = [StudyResult(run.rows[: plan.rounds[run.method]], run.summary, "", run.method, 0) for run in ALL]
+    lines = findings(plan, short)
+    # At the end of alpha0.2 it has 60 %, NL 74; beta0.2 is 4 points above NL everywhere.
+    assert "| alpha0.2 | 8 to 8 | -14.0 | +0.000 | +0.00 |" in lines
+    assert "| beta0.2 | 7 to 7 | +4.0 | +0.000 | +0.00 |" in lines
+    assert any(line.startswith("| ML | 9 to 9 | -1.0 |") for line in lines)
+    assert any("beta0.2 - alpha0.2, rounds 4 to 7" in line for line in lines)
+    assert any("alpha0.4 - alpha0.2, last rounds | +0.0 |" in line for line in lines)
 
 
 def test_what_was_tested_around_a_pruning_is_told():

@@ -265,6 +265,7 @@ def test_the_script_trains_goes_on_draws_and_says_so(script: Call, tmp_path: Pat
         (["--out", "x", "--seeds", "a"], "--seeds: "),
         (["--out", "x", "--rounds", "1"], "--rounds: 1 are too few"),
         (["--out", "x", "--rounds", "many"], "--rounds"),
+        (["--out", "x", "--ends", "3a=40"], "--ends: 3a=40 does not work; give 41 to 100 rounds"),
         (["a.yaml", "b.yaml", "--out", "x"], "one configuration"),
         ([], "--out"),
         (["--plots-only", "--out", "nothing-here"], "holds no finished run yet"),

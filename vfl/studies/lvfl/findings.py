@@ -45,17 +45,24 @@ class Claim(NamedTuple):
 def findings(plan: Plan, results: Sequence[StudyResult]) -> list[str]:
     """Return Markdown lines: every method against NL, then every claim of the paper with what was measured of it."""
     seeds = [{result.method: result for result in results if result.seed == seed} for seed in plan.seeds]
-    rounds = plan.base.training.rounds
-    against = {method: _against_reference(seeds, method, rounds) for method in plan.methods if method != REFERENCE}
+    against = {
+        method: _against_reference(seeds, method, rounds)
+        for method, rounds in plan.rounds.items()
+        if method != REFERENCE
+    }
     judged = [(claim, _difference(seeds, claim.methods, claim.value)) for claim in _claims(plan, seeds)]
     return [
         INTRODUCTION,
         "",
-        f"Against NL, mean of the last {rounds - _last(rounds)} rounds:",
+        "Against NL in the same rounds, mean of the last sixth of a method's rounds:",
         "",
         *table(
-            ("method", "accuracy", "training loss", "test loss"),
-            [[method, *shown] for method, shown in against.items() if shown],
+            ("method", "rounds", "accuracy", "training loss", "test loss"),
+            [
+                [method, f"{_last(plan.rounds[method])} to {plan.rounds[method] - 1}", *shown]
+                for method, shown in against.items()
+                if shown
+            ],
         ),
         "",
         *table(
@@ -79,24 +86,27 @@ def _against_reference(seeds: Sequence[BySeed], method: str, rounds: int) -> lis
 
 
 def _claims(plan: Plan, seeds: Sequence[BySeed]) -> Iterator[Claim]:
-    rounds = plan.base.training.rounds
+    rounds = plan.rounds
     first = {method: start for method in plan.methods for start in _pruning_rounds(seeds, method)[:1]}
     for method in plan.methods:
-        yield from _of_prunings(seeds, method, rounds)
+        yield from _of_prunings(seeds, method, rounds[method])
     for less, more in pairwise(f"alpha{ratio:g}" for ratio in RATIOS):
         if {less, more} <= first.keys():
-            both, start = (less, more), first[more]
-            fall, end = _gap(more, less, start, start + 1), _gap(more, less, _last(rounds), rounds)
+            both, start, stop = (less, more), first[more], min(rounds[less], rounds[more])
+            fall, end = _gap(more, less, start, start + 1), _gap(more, less, _last(stop), stop)
             yield Claim("a larger α drops further", f"{more} - {less}, pruning's round", fall, both, -1)
             yield Claim("a larger α ends lower", f"{more} - {less}, last rounds", end, both, -1)
-    start, stop = (scale_round(percent, 100, rounds) for percent in (10, 40))
+    start, latest = (scale_round(percent, 100, plan.base.training.rounds) for percent in (10, 40))
     for less, more in pairwise((REFERENCE, *(f"beta{ratio:g}" for ratio in RATIOS))):
-        measured = f"{more} - {less}, rounds {start} to {stop - 1}"
-        yield Claim("a smaller β converges faster", measured, _gap(more, less, start, stop), (less, more), -1)
+        stop = min(latest, rounds.get(more, 0))
+        if start < stop:
+            measured = f"{more} - {less}, rounds {start} to {stop - 1}"
+            yield Claim("a smaller β converges faster", measured, _gap(more, less, start, stop), (less, more), -1)
     for alpha, beta in (("PL", "ML"), *((f"alpha{ratio:g}", f"beta{ratio:g}") for ratio in RATIOS)):
-        if alpha in first:
-            measured = f"{beta} - {alpha}, rounds {first[alpha]} to {rounds - 1}"
-            yield Claim("β costs less than α", measured, _gap(beta, alpha, first[alpha], rounds), (alpha, beta), 1)
+        stop = min(rounds.get(alpha, 0), rounds.get(beta, 0))
+        if first.get(alpha, stop) < stop:
+            measured = f"{beta} - {alpha}, rounds {first[alpha]} to {stop - 1}"
+            yield Claim("β costs less than α", measured, _gap(beta, alpha, first[alpha], stop), (alpha, beta), 1)
 
 
 def _of_prunings(seeds: Sequence[BySeed], method: str, rounds: int) -> Iterator[Claim]:

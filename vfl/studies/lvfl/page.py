@@ -37,7 +37,8 @@ OUTSIDE = (
     "- The bytes are those of the messages. TLS and HTTP/2 add about 0.2 kB to each, which the ledger leaves out: 2.7 "
     "% of the bytes at beta 0.9, several times the payload at beta 0.999 with a batch of 32.",
 )
-COSTS = ("method", "seeds", "final accuracy", "compute saved", "sent up", "sent down", "bytes saved", "bytes up saved")
+SAVED = ("compute saved", "sent up", "sent down", "bytes saved", "bytes up saved", "head broadcast: bytes saved")
+COSTS = ("method", "seeds", "rounds", "final accuracy", *SAVED, "wall time")
 RECOVERY = (
     "Rounds to recover: until the accuracy was at least that before the pruning, looked for up to the next pruning or "
     "the end; per seed."
@@ -91,10 +92,10 @@ def results_sections(plan: Plan, results: Sequence[StudyResult]) -> list[str]:
     """Return the tables of costs and prunings, and what is seen in them."""
     by_method = {method: [each for each in results if each.method == method] for method in plan.methods}
     trained = {method: own for method, own in by_method.items() if own}
-    costs = [_costs(method, own, plan.base) for method, own in trained.items()]
+    costs = [_costs(method, own, plan) for method, own in trained.items()]
     pruned = [row for method, own in trained.items() for row in _prunings(method, own)]
     return [
-        section("Results", None, table((*COSTS, "head broadcast: bytes saved", "wall time"), costs)),
+        section("Results", None, table(COSTS, costs)),
         section("Prunings", None, [RECOVERY, "", *table(PRUNED, pruned)]),
         section("What is seen", None, findings(plan, results)),
         section("What the savings leave out", None, OUTSIDE),
@@ -129,18 +130,19 @@ def _over_parties(row: Row, name: str, combine: Callable[[list[float]], float]) 
     return combine([value for tag, value in row.items() if tag.startswith(f"{name}/")])
 
 
-def _costs(method: str, runs: Sequence[StudyResult], config: ExperimentConfig) -> list[str]:
+def _costs(method: str, runs: Sequence[StudyResult], plan: Plan) -> list[str]:
     shares: list[Callable[[StudyResult], float]] = [
         lambda run: run.score,
         lambda run: run.macs_saved,
         lambda run: run.bytes_saved,
         lambda run: run.uplink_saved,
-        lambda run: saved_with_broadcast(run, config),
+        lambda run: saved_with_broadcast(run, plan.base),
     ]
     accuracy, macs, sent, up, broadcast = (spread([share(run) for run in runs], percent) for share in shares)
     amounts = [f"{amount(mean(run.summary[f'{way}_bytes'] for run in runs))}B" for way in ("uplink", "downlink")]
     seconds = spread([run.summary["wall_time_s"] for run in runs], "{:.0f} s".format)
-    return [_title(method), str(len(runs)), accuracy, macs, *amounts, sent, up, broadcast, seconds]
+    counts = str(len(runs)), str(plan.rounds[method])
+    return [_title(method), *counts, accuracy, macs, *amounts, sent, up, broadcast, seconds]
 
 
 def _prunings(method: str, runs: Sequence[StudyResult]) -> list[list[str]]:

@@ -37,15 +37,28 @@ class Plan:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods, each once."""
-        return tuple(dict.fromkeys(run.method for run in self.runs))
+        return tuple(self.rounds)
+
+    @property
+    def rounds(self) -> dict[str, int]:
+        """How many rounds each method trains; no other trains more than the reference."""
+        return {run.method: run.config.training.rounds for run in self.runs}
 
 
-def make_plan(base: ExperimentConfig, figures: Sequence[str], seeds: Sequence[int]) -> Plan:
+def make_plan(
+    base: ExperimentConfig, figures: Sequence[str], seeds: Sequence[int], ends: Mapping[str, int] | None = None
+) -> Plan:
     """Return the runs of ``figures`` for every seed: seed by seed, in a seed the methods of Fig. 2 first.
+
+    Args:
+        ends: Figure -> rounds that its runs train, where they are fewer than the configuration's. A run of several
+            figures trains the most that one of them takes.
 
     Raises ConfigError for a configuration whose figures could not be drawn.
     """
     _check(base)
+    needed = dict.fromkeys(figures, base.training.rounds) | _checked_ends(base, figures, ends or {})
+    rounds: dict[str, int] = {}
     ratios: dict[str, tuple[PartySchedule, PartySchedule]] = {}
     by_values: dict[tuple[float, ...], str] = {}
     curves: dict[str, dict[str, str]] = {}
@@ -55,11 +68,12 @@ def make_plan(base: ExperimentConfig, figures: Sequence[str], seeds: Sequence[in
             # Curves of equal ratios are one run, whatever they are called: it keeps the name of the first.
             method = by_values.setdefault(_values(base, alpha, beta), method)
             ratios.setdefault(method, (alpha, beta))
+            rounds[method] = max(needed[figure], rounds.get(method, 0))
             curves[figure][label] = method
     runs = tuple(
-        StudyRun("", method, seed, _with_ratios(base, method, seed, alpha, beta))
+        StudyRun("", method, seed, _experiment(base, method, seed, rounds[method], own))
         for seed in seeds
-        for method, (alpha, beta) in ratios.items()
+        for method, own in ratios.items()
     )
     forks = {run.folder: _longest_fork(run, runs[:position]) for position, run in enumerate(runs)}
     return Plan(base, tuple(seeds), curves, runs, {folder: fork for folder, fork in forks.items() if fork})
@@ -98,6 +112,27 @@ def parse_figures(text: str) -> tuple[str, ...]:
     return tuple(figure for figure in FIGURES if figure in wanted)
 
 
+def parse_ends(text: str) -> dict[str, int]:
+    """Read ``3a=52,3b=41``; nothing is no figure. Raises ConfigError."""
+    ends: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        figure, _, rounds = part.partition("=")
+        if not rounds.strip().isdecimal():
+            raise ConfigError(f"--ends: {part!r} is no figure with a number of rounds; write it as 3a=52")
+        ends[figure.strip()] = int(rounds)
+    return ends
+
+
+def _checked_ends(base: ExperimentConfig, figures: Sequence[str], ends: Mapping[str, int]) -> Mapping[str, int]:
+    for figure, rounds in ends.items():
+        if figure not in figures:
+            raise ConfigError(f"--ends: figure {figure!r} is not drawn; --figures are {','.join(figures)}")
+        least, most = pruning_round(base) + 1 if figure == "3a" else 1, base.training.rounds
+        if not least <= rounds <= most:
+            raise ConfigError(f"--ends: {figure}={rounds} does not work; give {least} to {most} rounds")
+    return ends
+
+
 def _curves(base: ExperimentConfig, figure: str) -> dict[str, tuple[str, PartySchedule, PartySchedule]]:
     """Return label -> (method, alpha, beta)."""
     alpha, beta = base.lightweighting.alpha, base.lightweighting.beta
@@ -116,11 +151,12 @@ def _curves(base: ExperimentConfig, figure: str) -> dict[str, tuple[str, PartySc
     return {"β = 0": (REFERENCE, 0.0, 0.0), **sparsified}
 
 
-def _with_ratios(
-    base: ExperimentConfig, method: str, seed: int, alpha: PartySchedule, beta: PartySchedule
+def _experiment(
+    base: ExperimentConfig, method: str, seed: int, rounds: int, ratios: tuple[PartySchedule, PartySchedule]
 ) -> ExperimentConfig:
-    ratios = {"lightweighting.alpha": alpha, "lightweighting.beta": beta}
-    return _changed(base, {"name": f"{base.name}-{method}", "seed": seed, **ratios})
+    alpha, beta = ratios
+    own = {"name": f"{base.name}-{method}", "seed": seed, "training.rounds": rounds}
+    return _changed(base, own | {"lightweighting.alpha": alpha, "lightweighting.beta": beta})
 
 
 def _changed(base: ExperimentConfig, settings: Mapping[str, object]) -> ExperimentConfig:
@@ -148,12 +184,12 @@ def _longest_fork(run: StudyRun, earlier: Sequence[StudyRun]) -> Fork | None:
 
 
 def _shared_rounds(one: ExperimentConfig, other: ExperimentConfig) -> int:
-    """Return the rounds before the first one whose ratios differ."""
+    """Return the rounds before the first one whose ratios differ, or that one of both does not train."""
     per_round = 2 * len(one.parties)  # ratios, in the order of ``_values``
     mine = _values(one, one.lightweighting.alpha, one.lightweighting.beta)
     others = _values(other, other.lightweighting.alpha, other.lightweighting.beta)
-    differing = [place for place, (a, b) in enumerate(zip(mine, others, strict=True)) if a != b]
-    return differing[0] // per_round if differing else one.training.rounds
+    differing = [place for place, (a, b) in enumerate(zip(mine, others, strict=False)) if a != b]
+    return (differing[0] if differing else min(len(mine), len(others))) // per_round
 
 
 def _scaled(schedule: PartySchedule, before: int, after: int, field: str) -> PartySchedule:
