@@ -99,7 +99,7 @@ class HeadServer:
         self.assigned: dict[str, RoundStart] = {}
         training = config.training
         steps = self.exchanges.steps
-        self.work = Work(steps, training.batch_size, training.local_iterations, training.staleness)
+        self.work = Work(steps, training.local_iterations, training.staleness)
         self._round_began_s = 0.0
         self.ratio_sums = {"alpha": 0.0, "beta": 0.0}
         self.clock = Clock(config.simulation, steps, training.staleness)
@@ -197,7 +197,11 @@ class HeadServer:
         replies = [self._send(link, message, partial(_priced, alphas)) for link in asked]
         self.prices |= {link.name: reply() for link, reply in zip(asked, replies, strict=True)}
         curves = {link.name: self.prices[link.name].curve(alphas) for link in self.links}
-        return build_forecast(self.config, self.work, curves, self.receivers, self.trainer)
+        shares = self.exchanges.presence.mean_shares()
+        rows = {
+            link.name: self.config.training.batch_size * share for link, share in zip(self.links, shares, strict=True)
+        }
+        return build_forecast(self.config, self.work, rows, curves, self.receivers, self.trainer)
 
     def state_dict(self) -> dict[str, State]:
         """Return the server's state, and what the links keep of their parties."""
@@ -233,6 +237,8 @@ class HeadServer:
         self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
         self.ratio_sums = own["ratio_sums"]
         self.tested, self.subsets, self.unmet = own["tested"], own["subsets"], own["unmet"]
+        if not self.config.evaluation.subsets:
+            self.subsets = {}  # of a test before the resume
         self.clock.load_state_dict(own["clock"])
         self.prices = {name: Prices.restored(each) for name, each in own["prices"].items()}
         for loading in [link.load(state[link.name]) for link in self.links]:

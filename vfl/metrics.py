@@ -76,7 +76,7 @@ def two_class_metrics(scores_N: Tensor, labels_N: Tensor, threshold: float) -> d
     return {
         "auc": float(metrics.roc_auc_score(labels, scores)),
         "average_precision": float(metrics.average_precision_score(labels, scores)),
-        "ks": float((true_positives - false_positives).max()),
+        "ks": float(abs(true_positives - false_positives).max()),
         "log_loss": float(metrics.log_loss(labels, scores, labels=[0, 1])),
         "f1": float(metrics.f1_score(labels, predicted, zero_division=0.0)),
         "accuracy": float((predicted == labels).mean()),

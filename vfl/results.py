@@ -166,8 +166,12 @@ Quantity = Callable[[RunResult], float | None]
 
 
 def read_result(run_dir: Path) -> tuple[tuple[Row, ...], dict[str, Any]]:
-    """Return the rows and the summary of a finished run. Raises ConfigError where they cannot be read."""
+    """Return the rows and the summary of a finished run. Raises ConfigError where they cannot be read.
+
+    Rows of rounds that a resumed run has added since are left out: they belong to its next summary.
+    """
     try:
-        return tuple(read_rows(run_dir)), read_summary(run_dir)
+        summary = read_summary(run_dir)
+        return tuple(row for row in read_rows(run_dir) if row["round"] < summary["rounds"]), summary
     except (OSError, json.JSONDecodeError) as error:
         raise ConfigError(f"{run_dir}: cannot be read ({error}); train it again") from None

@@ -198,6 +198,32 @@ def test_what_is_lost_without_a_party_is_drawn_and_listed(one_run: Path):
     assert table.rows == [("a, b", "90.00%"), ("a", "80.00%"), ("b", "30.00%")]
 
 
+def test_runs_of_other_parties_stand_side_by_side(tmp_path: Path):
+    rows, summary = vertical_rows(0.0, 0.0, 0.8), vertical_summary(0.0, 0.0, 0.8)
+    for folder, (first, second) in {"left": "ab", "right": "bc"}.items():
+        sets = {f"{first}+{second}": {"accuracy": 0.9}, first: {"accuracy": 0.8}, second: {"accuracy": 0.3}}
+        alpha = {f"party_{number}": {step: step / 10 for step in range(1 + len(folder))} for number in range(1, 4)}
+        settings = {"lightweighting": {"alpha": alpha}}
+        write_run(tmp_path / folder, settings, rows, summary | {"subsets": sets})
+    subject = load_subject(tmp_path / "left", tmp_path / "right")
+    assert [each.label for each in subject.variants] == ["left", "right"]  # not their long settings
+    (table,) = [each for each in tables(subject) if each.title == "Sets of parties"]
+    assert table.headings == ("parties", "left", "right")
+    assert table.rows[:3] == [("a, b", "90.00%", ""), ("a", "80.00%", ""), ("b", "30.00%", "80.00%")]
+    (drawing,) = [each for each in draw(subject) if each.name == "subsets"]
+    (axes,) = drawing.figure.axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["a", "b", "c"]
+    places = [[round(bar.get_x() + bar.get_width() / 2, 6) for bar in bars] for bars in axes.containers]
+    assert places == [[0.0, 1.0], [1.4, 2.4]]
+
+
+def test_rounds_of_a_finished_run_that_goes_on_are_not_yet_counted(one_run: Path):
+    before = load_subject(one_run).runs[0]
+    with (one_run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**before.rows[-1], "round": len(before.rows)}) + "\n")
+    assert load_subject(one_run).runs[0].rows == before.rows
+
+
 def test_runs_of_any_kinds_are_compared_by_name(one_run: Path, horizontal_run: Path, tmp_path: Path):
     names = write_report(load_subject(one_run, horizontal_run), tmp_path / "report")
     drawn = {name for name in names if name.endswith(".png")}

@@ -1,11 +1,13 @@
 """Costs are known before they are spent: what is forecast equals what is then counted."""
 
 import copy
+from collections.abc import Iterable, Mapping
 
 import pytest
 
 from parties.plan import planned_rounds
 from vfl.costs import PartyCosts
+from vfl.lightweighting.forecast import Cost
 from vfl.wire.control import Prices
 from vfl.wire.messages import MessageError
 
@@ -47,6 +49,26 @@ def test_every_rounds_costs_are_those_that_were_forecast(
             # With beta up to 0.5 the frames are dense or have a bitmap; beyond, positions are coded by where they are.
             margin = 0.0 if round_index < 3 else 0.03
             assert sent == pytest.approx((forecast[name].uplink_bytes, forecast[name].downlink_bytes), rel=margin)
+
+
+def test_rows_that_parties_lack_are_not_forecast(build):
+    server = build(training={"party_dropout": 0.5, "rounds": 8})
+    forecast = sum_of(planned_rounds(server, server.forecast))
+    for round_index in range(8):
+        server.train_round(round_index)
+    for name, costs in server.costs.items():
+        spent = costs.train_macs, payload(costs, "up"), payload(costs, "down")
+        assert spent == pytest.approx(forecast[name], rel=0.2), name  # else it is twice as much
+
+
+def sum_of(rounds: Iterable[Mapping[str, Cost]]) -> dict[str, tuple[int, int, int]]:
+    """Return each party's multiply-accumulates and bytes up and down."""
+    every = list(rounds)
+    costs = {name: [each[name] for each in every] for name in every[0]}
+    return {
+        name: (sum(c.macs for c in own), sum(c.uplink_bytes for c in own), sum(c.downlink_bytes for c in own))
+        for name, own in costs.items()
+    }
 
 
 def test_prices_are_those_of_the_model_as_built(build):

@@ -56,11 +56,16 @@ def stacked(shares: list[Share]) -> Tensor:
     return torch.stack([share.present_B for share in shares], dim=1)
 
 
-def test_a_party_is_left_out_as_often_as_was_asked():
+@pytest.mark.parametrize(("dropout", "gaps"), [(0.3, False), (0.6, True), (0.0, True)])
+def test_a_party_is_left_out_as_often_as_was_asked(dropout: float, gaps: bool):
     rows_B = torch.arange(40_000)
-    (there_BK,) = drawn_by(Presence(None, 2, 0.3, 0), 0, [rows_B])
-    left_out = 0.3 - 0.3**2 / 2  # where both would be, one of them stays
-    torch.testing.assert_close((~there_BK).float().mean(0), torch.full((2,), left_out), atol=0.01, rtol=0)
+    held_NK = torch.rand(40_000, 3, generator=torch.Generator().manual_seed(1)) < torch.tensor([1.0, 0.5, 0.1])
+    presence = Presence(held_NK if gaps else None, 3 if gaps else 2, dropout, 0)
+    (there_BK,) = drawn_by(presence, 0, [rows_B])
+    torch.testing.assert_close(there_BK.double().mean(0).tolist(), presence.mean_shares(), atol=0.01, rtol=0)
+    if not gaps:
+        left_out = 0.3 - 0.3**2 / 2  # where both would be, one of them stays
+        assert presence.mean_shares() == pytest.approx([1 - left_out] * 2)
 
 
 def test_who_takes_part_travels_as_bits():
@@ -293,6 +298,9 @@ def test_each_set_of_parties_is_tested_as_if_the_others_were_away(build_gaps):
         assert server.trainer.task.metrics(predictions_MC, server.joint.samples.values).items() <= values.items()
         assert metrics[f"accuracy_of/{parties}"] == values["accuracy"]
     assert server.summary()["subsets"] == server.subsets
+    resumed, _ = build_gaps(training={"party_dropout": 0.3})
+    resumed.load_state_dict(server.state_dict())
+    assert "subsets" not in resumed.summary()  # they would be those of another model after one more round
     values = {parties: each["accuracy"] for parties, each in server.subsets.items()}
     whole = values["party_1+party_2+party_3+party_4"]
     names = [link.name for link in server.links]

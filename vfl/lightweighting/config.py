@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from vfl.agreement import OWN, SHARED
 from vfl.components import CONTROLLERS
-from vfl.lightweighting.schedule import Schedule, largest, schedule_of
+from vfl.lightweighting.schedule import Schedule, schedule_of, value_at
 from vfl.settings import AboveZero, Positive, RatioSchedule, Section, name_in
 
 
@@ -82,12 +82,13 @@ class LightweightingConfig(Section):
         """Raise ValueError, naming the field, for a bound below what is the least."""
         for ratio in ("alpha", "beta") if self.measures else ():
             for party in parties:
-                least, most = (largest(schedule_of(getattr(self, f"{ratio}{end}"), party)) for end in ("", "_max"))
-                if most < least:
-                    raise ValueError(
-                        f"lightweighting.{ratio}_max: {most:g} for {party} is below lightweighting.{ratio}, the least, "
-                        f"which reaches {least:g}; raise it"
-                    )
+                least, most = (schedule_of(getattr(self, f"{ratio}{end}"), party) for end in ("", "_max"))
+                for start in sorted({0}.union(*(each for each in (least, most) if isinstance(each, dict)))):
+                    if (bound := value_at(most, start)) < (reached := value_at(least, start)):
+                        raise ValueError(
+                            f"lightweighting.{ratio}_max: {bound:g} for {party} is below lightweighting.{ratio}, the "
+                            f"least, which is {reached:g} in round {start}; raise it"
+                        )
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings of other controllers."""

@@ -98,17 +98,17 @@ def budget(given: Given) -> Assign:
     whole = given.config.budget
 
     def assign(round_index: int, reports: Reports) -> dict[str, Ratios]:
-        share = 1 / (given.rounds - round_index)
         every = [each for spent in reports for each in spent.values()]
         if whole.seconds is not None:
             left_s = whole.seconds - sum(max(each.seconds for each in spent.values()) for spent in reports if spent)
-            return _in_time(given, round_index, reports, lambda _costs, _rates: share * left_s)
+            share_s = left_s / (given.rounds - round_index)
+            return _in_time(given, round_index, reports, lambda _costs, _rates: share_s)
         if whole.macs is not None:
-            limit = share * (whole.macs - sum(each.macs for each in every))
-            return _within(given, round_index, reports, limit, "macs")
+            left = whole.macs - sum(each.macs for each in every)
+            return _within(given, round_index, reports, left, "macs")
         assert whole.bytes is not None, "the configuration has one of the three"
-        limit = share * (whole.bytes - sum(each.downlink_bytes + each.uplink_bytes for each in every))
-        return _within(given, round_index, reports, limit, "bytes")
+        left = whole.bytes - sum(each.downlink_bytes + each.uplink_bytes for each in every)
+        return _within(given, round_index, reports, left, "bytes")
 
     return assign
 
@@ -124,7 +124,7 @@ def _in_time(
     if not rates:
         return {party: each.least._replace(reason="held") for party, each in choices.items()}
     forecast = given.forecast()
-    goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates))
+    goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates), LATE)
     limit = goal.possible(choices).limit
     wanted = least_pairs(forecast, rates, limit, choices, given.weigh)
     # What to blame where both ratios change: the machine of who computes for half of its seconds, else the link.
@@ -135,16 +135,20 @@ def _in_time(
     return {party: each._replace(exchange_s=predicted.get(party)) for party, each in chosen.items()}
 
 
-def _within(given: Given, round_index: int, reports: Reports, limit: float, unit: str) -> dict[str, Ratios]:
-    """Choose the least ratios, alike for all parties, with which all together spend at most ``limit`` in a round."""
+def _within(given: Given, round_index: int, reports: Reports, left: int, unit: str) -> dict[str, Ratios]:
+    """Choose the least ratios, alike for all parties, which spend at most what is ``left`` if they then stay."""
     present = {party: present_of([spent[party] for spent in reports if party in spent]) for party in given.parties}
     choices, forecast = given.choices(round_index, present), given.forecast()
 
-    def amounts(ratios: ByParty) -> dict[str, float]:
-        costs = forecast.round(ratios, present).values()
-        return {ALL: sum(each.macs if unit == "macs" else each.downlink_bytes + each.uplink_bytes for each in costs)}
+    def spent(ratios: ByParty, before: ByParty) -> int:
+        costs = forecast.round(ratios, before).values()
+        return sum(each.macs if unit == "macs" else each.downlink_bytes + each.uplink_bytes for each in costs)
 
-    goal = Goal(limit, amounts)
+    def amounts(ratios: ByParty) -> dict[str, float]:
+        # A pruning is paid once.
+        return {ALL: spent(ratios, present) + (given.rounds - round_index - 1) * spent(ratios, ratios)}
+
+    goal = Goal(left, amounts)
     levels = [Ratios(alpha=each) for each in ALPHAS] if unit == "macs" else [Ratios(beta=each) for each in BETAS]
     return _explained(goal, choices, least_level(goal, levels, choices), present, given, ())
 
@@ -165,7 +169,7 @@ def _explained(
     """Keep what need not change, and add why every party has its ratios; some are mostly ``computing``."""
     unchanged = {party: each.nearest(present[party]) for party, each in choices.items()}
     chosen = settled(goal.possible(choices), wanted, unchanged, given.weigh)
-    missed = goal.missed(chosen, LATE)
+    missed = goal.missed(chosen, goal.slack)
     for party, ratios in chosen.items():
         reason = _reason(ratios, present[party], "compute" if party in computing else "link")
         chosen[party] = ratios._replace(reason="bound" if {party, ALL} & missed else reason)

@@ -15,9 +15,9 @@ from vfl.lightweighting.schedule import Ratios
 ROUNDS_LOOKED_AT = 3
 """A rate is the median of its last three rounds, of two the faster: one odd round is not heard, a change of two is."""
 LATE = 1.05
-"""Ratios are held as long as nothing is above this multiple of its limit ..."""
+"""The slack of seconds, which are measured; what is counted, bytes and multiply-accumulates, has none."""
 WORTH = 0.1
-"""... and no sum of ratios this much smaller would do."""
+"""Ratios change for a sum that is smaller by this much, not for less."""
 
 ByParty = Mapping[str, Ratios]
 Weigh = Callable[[Ratios], float]
@@ -71,6 +71,8 @@ class Goal:
     limit: float
     amounts: Callable[[ByParty], Mapping[str, float]]
     """Of ratios; by party, or under one name."""
+    slack: float = 1.0
+    """Present ratios stay as long as no amount is above this multiple of the limit."""
 
     def missed(self, ratios: ByParty, slack: float = 1.0) -> set[str]:
         """Return the names of the amounts above ``slack`` times the limit."""
@@ -152,12 +154,14 @@ def least_level(goal: Goal, levels: Sequence[Ratios], choices: Mapping[str, Choi
 
 def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict[str, Ratios]:
     """Return ``wanted``, but the present ratios, of all or some, where a change is not worth it: noise moves none."""
-    if sum(map(weigh, present.values())) - sum(map(weigh, wanted.values())) < WORTH and not goal.missed(present, LATE):
+    if sum(map(weigh, present.values())) - sum(map(weigh, wanted.values())) < WORTH and not goal.missed(
+        present, goal.slack
+    ):
         return dict(present)
     chosen = dict(wanted)
     for name in wanted:
         unchanged = chosen | {name: present[name]}
-        if weigh(present[name]) - weigh(wanted[name]) < WORTH and not goal.missed(unchanged, LATE):
+        if weigh(present[name]) - weigh(wanted[name]) < WORTH and not goal.missed(unchanged, goal.slack):
             chosen = unchanged
     return chosen
 

@@ -1,6 +1,7 @@
 """What alpha and beta will cost, before it is spent: every party's multiply-accumulates and bytes.
 
-Exact but for one thing: how far the codec shortens the positions of a sparse frame depends on where the entries lie.
+Exact but for two things: how far the codec shortens the positions of a sparse frame depends on where the entries lie,
+and who lacks rows is counted with those that its batches have in the mean.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,15 +66,14 @@ class Work:
     """What every party computes in a round: E local iterations at each of the exchanges."""
 
     exchanges: int
-    batch_size: int
     local_iterations: int
     ahead: int = 0
     """Exchanges by which parties are ahead."""
 
     @property
-    def forwards(self) -> int:
-        """Samples times passes through the feature model in a round, a backward one counted as two."""
-        return self.exchanges * self.batch_size * self.local_iterations * 3
+    def passes(self) -> int:
+        """Passes of batches through the feature model in a round, a backward one counted as two."""
+        return self.exchanges * self.local_iterations * 3
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ class Forecast:
     """The costs of all parties."""
 
     work: Work
+    rows: Mapping[str, float]
+    """In how many samples of a batch a party takes part, in the mean."""
     curves: Mapping[str, Curve]
     frame_bytes: Callable[[str, float], int]
     """Of a party's embedding at a ratio beta."""
@@ -96,7 +98,7 @@ class Forecast:
         others = (self.frame_bytes(other, betas[other]) for other in self.curves if other != name)
         down = self.answer_bytes(name) + (sum(others) if self.forwarded else 0)
         return Cost(
-            self.work.forwards * self.curves[name].macs[ratios.alpha],
+            round(self.work.passes * self.rows[name] * self.curves[name].macs[ratios.alpha]),
             self.work.exchanges * down + self.head_bytes,
             self.work.exchanges * self.frame_bytes(name, ratios.beta),
         )
@@ -113,4 +115,4 @@ class Forecast:
     def _repeated(self, name: str, alpha: float, before: float) -> int:
         macs = self.curves[name].macs
         # Batches under way were embedded before the pruning, and are embedded once more after it.
-        return (1 + self.work.ahead) * self.work.batch_size * macs[before] if macs[alpha] != macs[before] else 0
+        return round((1 + self.work.ahead) * self.rows[name] * macs[before]) if macs[alpha] != macs[before] else 0

@@ -16,7 +16,9 @@ SEED = "seed"
 RUN = "run"
 """Stands for the settings of runs that differ in many."""
 MOST_KEYS = 3
-"""Settings by which runs are told apart."""
+"""Settings by which runs are told apart ..."""
+MOST_LETTERS = 60
+"""... if each is as short as this: tables and models by party are not."""
 SYMBOLS = {"lightweighting.alpha": "α", "lightweighting.beta": "β", "training.local_iterations": "E"}
 """Short names of settings; of others the last part of their key."""
 
@@ -160,7 +162,8 @@ def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
     settings = [dotted_settings(run.config) for run in runs]
     differing = [key for key in dict.fromkeys(chain(*settings)) if len({repr(each.get(key)) for each in settings}) > 1]
     keys = [key for key in differing if key not in (SEED, "name")]
-    few = len(keys) <= MOST_KEYS and len({run.config.mode for run in runs}) == 1
+    short = all(len(str(each.get(key))) <= MOST_LETTERS for each in settings for key in keys)
+    few = short and len(keys) <= MOST_KEYS and len({run.config.mode for run in runs}) == 1
     told = [
         {key: each.get(key) for key in keys} if few else {RUN: run.name}
         for run, each in zip(runs, settings, strict=True)

@@ -2,6 +2,7 @@
 # pyright: reportUnknownMemberType=false
 # matplotlib's signatures are partly untyped.
 
+from itertools import chain
 from statistics import mean
 
 from matplotlib.axes import Axes
@@ -23,22 +24,29 @@ def tested_variants(subject: Subject) -> list[Variant]:
 
 def draw_lost(axes: Axes, variants: list[Variant]) -> None:
     """Draw a bar per party and setting: what the metric loses without the party, mean over the seeds."""
-    width = 0.8 / len(variants)
-    for position, variant in enumerate(variants):
-        lost = _lost(variant)
-        places = [place + width * position for place in range(len(lost))]
+    width, every = 0.8 / len(variants), [_lost(variant) for variant in variants]
+    names = list(dict.fromkeys(chain.from_iterable(every)))
+    for position, (variant, lost) in enumerate(zip(variants, every, strict=True)):
+        places = [names.index(name) + width * position for name in lost]
         axes.bar(places, list(lost.values()), width, label=variant.label, color=COLORS[position])
-    names = list(_lost(variants[0]))
     crowded = sum(map(len, names)) > LETTERS_ACROSS
     middles = [place + (0.8 - width) / 2 for place in range(len(names))]
     axes.set_xticks(middles, names, rotation=30 if crowded else 0, ha="right" if crowded else "center")
 
 
 def subset_rows(variants: list[Variant]) -> list[tuple[str, ...]]:
-    """Return a line per set of parties: its metric for each setting, mean over the seeds."""
-    values = {each: [_mean_value(variant, each) for variant in variants] for each in _sets(variants[0])}
-    metric = variants[0].runs[0].metric
-    return [(each.replace(AND, ", "), *(shown(metric, value) for value in row)) for each, row in values.items()]
+    """Return a line per set of parties: its metric for each setting, mean over the seeds; "" where it is no set."""
+    metric, known = variants[0].runs[0].metric, [_sets(variant) for variant in variants]
+    return [
+        (
+            each.replace(AND, ", "),
+            *(
+                shown(metric, _mean_value(variant, each)) if each in sets else ""
+                for variant, sets in zip(variants, known, strict=True)
+            ),
+        )
+        for each in dict.fromkeys(chain.from_iterable(known))
+    ]
 
 
 def _sets(variant: Variant) -> list[str]:

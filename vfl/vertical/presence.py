@@ -75,6 +75,14 @@ class Presence:
         """Whether no embedding is ever missing."""
         return self.held_NK is None and self.dropout == 0
 
+    def mean_shares(self) -> list[float]:
+        """Return, by party, the expected share of the training samples in which it takes part."""
+        held_NK = torch.ones(1, self.parties) if self.held_NK is None else self.held_NK
+        holders_N1 = held_NK.sum(dim=1, keepdim=True, dtype=torch.float64).clamp(min=1)
+        # A holder also stays where all draws of the holders are below the dropout and its own is the highest.
+        stays_N1 = 1 - self.dropout + self.dropout**holders_N1 / holders_N1
+        return [float(share) for share in (held_NK * stays_N1).mean(dim=0)]
+
     def of_round(self, round_index: int, batches: Sequence[Tensor]) -> list[list[Share]]:
         """Return each party's part in each of a round's batches of rows [B].
 

@@ -21,11 +21,12 @@ from vfl.wire.messages import Part, PartKind
 def build_forecast(
     config: ExperimentConfig,
     work: Work,
+    rows: Mapping[str, float],
     curves: Mapping[str, Curve],
     receivers: Sequence[EmbeddingReceiver],
     trainer: HeadTrainer,
 ) -> Forecast:
-    """Return the costs of all parties, of whose models ``curves`` tell."""
+    """Return the costs of all parties, which take part in ``rows`` of a batch and of whose models ``curves`` tell."""
     receiver_of = {receiver.sender: receiver for receiver in receivers}
     shared = config.training.labels == "shared"
     head_bytes = sum(part.size for part in trainer.parts()) if shared else 0
@@ -34,18 +35,18 @@ def build_forecast(
     @cache
     def frame_bytes(name: str, beta: float) -> int:
         receiver = receiver_of[name]
-        frame = receiver.compressor.compress(_probe(work.batch_size, receiver.width), beta)
+        frame = receiver.compressor.compress(_probe(round(rows[name]), receiver.width), beta)
         return Part(PartKind.EMBEDDING, frame).size
 
     @cache
     def answer_bytes(name: str) -> int:
         if shared:
             return head_bytes if broadcast else 0
-        gradient_BD = _probe(work.batch_size, receiver_of[name].width)
+        gradient_BD = _probe(round(rows[name]), receiver_of[name].width)
         frame = gradient_compressor(config.wire).compress(gradient_BD, config.wire.gradients.beta)
         return Part(PartKind.GRADIENT, frame).size
 
-    return Forecast(work, curves, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
+    return Forecast(work, rows, curves, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
 
 
 def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:
@@ -55,6 +56,6 @@ def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:
     return tuple(sorted({*ALPHAS, *(value for schedule in schedules for value in values_of(schedule))}))
 
 
-def _probe(batch_size: int, width: int) -> Tensor:
-    """Return an embedding [B, D] as any other: sizes of frames depend on no value, but on how many are zero."""
-    return torch.randn(batch_size, width, generator=torch.Generator().manual_seed(0))
+def _probe(rows: int, width: int) -> Tensor:
+    """Return an embedding [n, D] as any other: sizes of frames depend on no value, but on how many are zero."""
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(0))

@@ -57,7 +57,10 @@ def make_plan(
     Raises ConfigError for a configuration whose figures could not be drawn.
     """
     _check(base)
-    needed = dict.fromkeys(figures, base.training.rounds) | _checked_ends(base, figures, ends or {})
+    needed: dict[str, int] = {
+        **dict.fromkeys(figures, base.training.rounds),
+        **_checked_ends(base, figures, ends or {}),
+    }
     rounds: dict[str, int] = {}
     ratios: dict[str, tuple[PartySchedule, PartySchedule]] = {}
     by_values: dict[tuple[float, ...], str] = {}
