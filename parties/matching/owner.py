@@ -152,5 +152,8 @@ def _order_held(path: Path, name: str, keys: OwnKeys, join: str) -> str | None:
         held = read_match(path, name)
     except ValueError:
         return None
-    chosen = (held.keys, held.join) == (keys.digest, join)
-    return held.order if chosen and (keys.known_as is None or (held.test is None) == (keys.tested is None)) else None
+    fits = (held.keys, held.join) == (keys.digest, join)
+    if keys.known_as is not None:
+        same_test = held.test is None if keys.tested is None else held.tests(keys.rows[keys.tested])
+        fits = fits and held.others.keys() == keys.known_as.keys() and same_test
+    return held.order if fits else None

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -29,6 +30,7 @@ from parties.remote.tls.certificates import SERVER
 from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.tables.config import TableConfig
+from vfl.data.tables.match import read_match
 from vfl.data.tables.own_keys import own_keys
 from vfl.orphans import end_with_parent
 from vfl.run_folder import PROCESSES, only_process_in, private_files
@@ -118,8 +120,9 @@ def match_together(config: ExperimentConfig, run_dir: Path, console: Console) ->
     be used, and for an owner whose result has no file.
     """
     _check(config)
-    for name in config.parties:
-        _result_of(config, name)
+    paths = [_result_of(config, name).resolve() for name in config.parties]
+    if len(set(paths)) < len(paths):
+        raise ConfigError("data.tables: two owners have the same match; each needs a file of its own")
     folder = run_dir / PROCESSES
     configs = {name: _of_owner(own, name) for name, own in networked(config, folder).items()}
     with private_files():
@@ -131,10 +134,24 @@ def match_together(config: ExperimentConfig, run_dir: Path, console: Console) ->
 
 
 def _result_of(config: ExperimentConfig, name: str) -> Path:
-    """Return the file of an owner's result. Raises ConfigError where none is named."""
-    path = config.data.tables[name].match
+    """Return the file of an owner's result.
+
+    Raises ConfigError where none is named, where it cannot be written, and where it would replace anything but a match.
+    """
+    path, field = config.data.tables[name].match, f"data.tables.{name}.match"
     if path is None:
-        raise ConfigError(f"data.tables.{name}.match: is missing; name the file that the result is written to")
+        raise ConfigError(f"{field}: is missing; name the file that the result is written to")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{field}: {path} cannot be written ({error.strerror}); name another file") from None
+    if path.exists():
+        try:
+            read_match(path, name)
+        except ValueError as error:
+            raise ConfigError(f"{error}; it is not replaced: name another file, or remove it") from None
     return path
 
 
@@ -160,7 +177,8 @@ def described(outcome: Outcome) -> str:
     if outcome.again:
         return "matched already: all owners have the same result; to match again, remove one of their files"
     lacking = [f"{count:,} of them not at {name}" for name, count in outcome.missing.items() if count]
-    return ", ".join([f"{outcome.samples:,} samples are matched", *lacking])
+    hint = [] if outcome.samples else ["keys are compared byte for byte (docs/data.md)"]
+    return ", ".join([f"{outcome.samples:,} samples are matched", *lacking, *hint])
 
 
 class ShowPace:

@@ -18,6 +18,9 @@ from parties.matching.owner import MatchingOwner
 from parties.matching.server import match_keys
 from vfl.config import parse_config
 from vfl.data.tables.arrow import pa
+from vfl.data.tables.columns import read_table
+from vfl.data.tables.join import matched
+from vfl.data.tables.keys import keys_of
 from vfl.data.tables.match import read_match
 from vfl.data.tables.own_keys import own_keys
 from vfl.errors import PeerMisbehaved
@@ -260,6 +263,40 @@ def test_a_second_start_leaves_a_finished_match_and_repeats_one_that_an_owner_lo
     assert orders != {order}
     write(tmp_path / "c.csv", [["k0"], *[(str(number),) for number in range(4)]])
     assert run(config)[0].samples == 4
+
+
+@pytest.mark.parametrize("change", ["other foreign keys", "an owner less", "another test file", "no test file yet"])
+def test_a_match_of_other_settings_is_neither_kept_nor_trained_with(tmp_path, change):
+    keys = {name: [(str(number),) for number in range(12)] for name in "abc"}
+    foreign = {"b": [(str(number % 7),) for number in range(12)], "c": [(str(number % 5),) for number in range(12)]}
+    for name, first in (("one", 2), ("other", 6)):
+        write(tmp_path / f"{name}.csv", [["k0"], *[(str(number),) for number in range(first, first + 4)]])
+    tested = {} if change == "no test file yet" else {"test_file": str(tmp_path / "one.csv")}
+    config = tables(tmp_path, keys, {} if change == "an owner less" else foreign, **tested)
+    run(config)
+    assert run(config)[0].again
+    open_matches(config)
+    data = config.model_dump(mode="json")["data"]
+    match change:
+        case "other foreign keys":
+            own = data["tables"]["a"]["keys"]
+            own["b"], own["c"] = own["c"], own["b"]
+        case "an owner less":
+            del data["tables"]["c"]
+        case _:
+            data["test_file"] = str(tmp_path / "other.csv")
+    changed = parse_config({"name": "m", "data": data})
+    with pytest.raises(ValueError, match="; run lvfl align again"):
+        open_matches(changed)
+    assert not run(changed)[0].again
+    open_matches(changed)
+
+
+def open_matches(config):
+    read = {
+        owner: read_table(table.file, {}, keys_of(table, config.parties)) for owner, table in config.data.tables.items()
+    }
+    return matched(read, {owner: path_of(config, owner) for owner in config.parties}, config.data)
 
 
 KEYS = {name: [(str(number),) for number in range(40)] for name in "abc"}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -14,7 +15,7 @@ from parties.remote.supervisor import make_keys, networked, write_configs
 from parties.remote.tls.certificates import SERVER
 from vfl.config import ConfigError, parse_config
 from vfl.data.source import open_source
-from vfl.data.tables.match import read_match
+from vfl.data.tables.match import Match, read_match, write_match
 
 from .conftest import ROOT, Federation, Strike, Zygote, train_in_process
 
@@ -138,6 +139,32 @@ def test_a_result_without_a_file_is_refused_before_any_process_starts(tmp_path):
     with pytest.raises(ConfigError, match=r"^data\.tables: a match needs"):
         match_together(parse_config({"name": "images"}), tmp_path / "run", Console())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("shop", "told"),
+    [
+        (
+            "shop.csv",
+            r"^data\.tables\.shop\.match: .*shop\.csv is no .*; it is not replaced: name another file, or remove",
+        ),
+        ("bank.match", r"^data\.tables\.shop\.match: .* is the match of 'bank', not of 'shop'; it is not replaced"),
+        ("new.match", r"^data\.tables: two owners have the same match"),
+        ("shop.csv/new.match", r"^data\.tables\.shop\.match: .* cannot be written \(.*\); name another file"),
+        ("folder", r"^data\.tables\.shop\.match: .* is not replaced"),
+    ],
+)
+def test_a_result_replaces_no_file_but_an_earlier_one_and_is_its_owners_own(tmp_path, shop, told):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "shop.csv").write_text("id\n1\n")
+    write_match(tmp_path / "bank.match", Match("bank", "0" * 64, "", "inner", np.arange(2), None))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    bank = "new.match" if shop == "new.match" else "bank.match"
+    tables = {"bank": {"label": "left", "match": str(tmp_path / bank)}, "shop": {"match": str(tmp_path / shop)}}
+    config = parse_config({"name": "m", "data": {"dataset": {"kind": "tables"}, "tables": tables}})
+    with pytest.raises(ConfigError, match=told):
+        match_together(config, tmp_path / "run", Console())
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
 def test_a_match_does_without_pytorch():

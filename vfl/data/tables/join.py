@@ -15,11 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from vfl.data.config import DataConfig
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import Table
 from vfl.data.tables.config import TableConfig
-from vfl.data.tables.keys import Rows, examples, key_of, unique_rows
+from vfl.data.tables.keys import Rows, examples, key_of, tested_rows, unique_rows
 from vfl.data.tables.match import keys_digest, read_match
 from vfl.random import generator
 
@@ -80,11 +81,11 @@ def join(
     return Joined(ids, joined, keys=keys, dropped=_dropped(tables, joined))
 
 
-def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], join: str) -> Joined:
+def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], data: DataConfig) -> Joined:
     """Return the samples of the owners' matches.
 
-    Raises ValueError for files of different matches or another ``data.join``, and for a table whose keys are not those
-    that were matched.
+    Raises ValueError for files of different matches or another ``data.join``, for a table whose keys are not those that
+    were matched, and at the label owner for other owners or test samples.
     """
     matches = {owner: read_match(paths[owner], owner) for owner in tables}
     first, *others = matches.values()
@@ -93,13 +94,26 @@ def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], join: str) -
             raise ValueError(
                 f"data.tables: {paths[first.party]} and {paths[other.party]} are of different matches; run lvfl align"
             )
-    if first.join != join:
-        raise ValueError(f"data.join: is {join}, {paths[first.party]} is of join {first.join}; run lvfl align again")
+    if first.join != data.join:
+        raise ValueError(
+            f"data.join: is {data.join}, {paths[first.party]} is of join {first.join}; run lvfl align again"
+        )
     for owner, match in matches.items():
-        if match.keys != keys_digest(tables[owner]):
+        table, config = tables[owner], data.tables[owner]
+        if match.keys != keys_digest(table, config.keys):
             raise ValueError(
-                f"data.tables.{owner}.match: {paths[owner]} matched other keys than {tables[owner].path} has now; run "
-                "lvfl align again"
+                f"data.tables.{owner}.match: {paths[owner]} matched other keys than {table.path} has now; run lvfl "
+                "align again"
+            )
+        if config.label is None:
+            continue
+        if match.others and {owner, *match.others} != data.tables.keys():
+            whose = ", ".join(sorted({owner, *match.others}))
+            raise ValueError(f"data.tables: {paths[owner]} is a match of {whose}; run lvfl align again")
+        if data.test_file is not None and not match.tests(tested_rows(table, key_of(config), data.test_file)):
+            raise ValueError(
+                f"data.test_file: {data.test_file} names other samples than when {paths[owner]} was made; run lvfl "
+                "align again"
             )
     ids = order_ids(first.order, len(first.rows))
     others = {owner: has for match in matches.values() for owner, has in match.others.items() if owner not in tables}

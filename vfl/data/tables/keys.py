@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from vfl.data.tables.arrow import Column, pa
+from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import KEY_SEPARATOR, Table, read_table
 from vfl.data.tables.config import TableConfig
@@ -25,6 +25,11 @@ def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
     if not set(key) <= set(names) and len(names) == len(key):
         key = tuple(names)
     return read_table(path, {}, [key]).keys[key]
+
+
+def tested_rows(table: Table, key: tuple[str, ...], path: Path) -> Rows:
+    """Return the rows of a table whose keys the test file names, ascending. Raises TableError."""
+    return np.flatnonzero(np.asarray(pc.is_in(table.keys[key], value_set=read_test_keys(path, key))))
 
 
 def key_cells(keys: Column) -> list[list[str]]:

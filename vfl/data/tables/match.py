@@ -5,8 +5,8 @@
 
 rows: int64 [N], the owner's row of each sample, counted from 0 in its table's order; -1 where it has none. has.OWNER:
 uint8 [N], 1 where that owner has a row. ``order`` is a sha256 that all files of a match have in common and no other
-match has, ``keys`` that of the keys that were matched, ``test`` the number of samples at the end that are the test, or
-empty where each owner draws it by the seed.
+match has, ``keys`` that of the keys that were matched and of who goes by which, ``test`` the number of samples at the
+end that are the test, or empty where each owner draws it by the seed.
 """
 
 import hashlib
@@ -48,6 +48,13 @@ class Match:
     others: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict[str, npt.NDArray[np.bool_]])
     """At the label owner: by other owner, whether it has a row for each sample, bool [N]."""
 
+    def tests(self, rows: Rows) -> bool:
+        """Return whether, at the label owner, the samples of these rows of its table are the test, and no others."""
+        if self.test is None:
+            return False
+        first = len(self.rows) - self.test
+        return np.array_equal(np.flatnonzero(np.isin(self.rows, rows)), np.arange(first, len(self.rows)))
+
 
 def write_match(path: Path, match: Match) -> None:
     """Write the file (0600), or replace it. Raises OSError as the system does, with an earlier file untouched."""
@@ -81,9 +88,11 @@ def read_match(path: Path, party: str) -> Match:
     return Match(party, order, keys, join, rows, int(test) if test else None, others)
 
 
-def keys_digest(table: Table) -> str:
-    """Return the sha256 of all keys of a table, in its order."""
+def keys_digest(table: Table, foreign: Mapping[str, tuple[str, ...]] | None = None) -> str:
+    """Return the sha256 of all keys of a table, in its order, and of the ``foreign`` ones by owner who goes by them."""
     sha256 = hashlib.sha256()
     for columns, keys in sorted(table.keys.items()):
         sha256.update(_RECORD_SEPARATOR.join((*columns, *keys.to_pylist(), "")).encode())
+    for owner, columns in sorted((foreign or {}).items()):
+        sha256.update(_RECORD_SEPARATOR.join((owner, *columns, "")).encode())
     return sha256.hexdigest()

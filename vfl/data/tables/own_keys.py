@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vfl.data.config import DataConfig
-from vfl.data.tables.arrow import Column, pa, pc
+from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.columns import read_table
 from vfl.data.tables.config import table_of
-from vfl.data.tables.keys import Rows, key_of, keys_of, read_test_keys, unique_rows
+from vfl.data.tables.keys import Rows, key_of, keys_of, tested_rows, unique_rows
 from vfl.data.tables.match import keys_digest
 
 
@@ -45,13 +45,12 @@ def own_keys(data: DataConfig, owner: str) -> OwnKeys:
     encoded = [table.keys[each].take(pa.array(rows)).dictionary_encode() for each in used]
     tested = None
     if others and data.test_file is not None:
-        tested_keys = read_test_keys(data.test_file, own)
-        tested = np.asarray(pc.is_in(table.keys[own].take(pa.array(rows)), value_set=tested_keys))
+        tested = np.isin(rows, tested_rows(table, own, data.test_file))
     return OwnKeys(
         rows,
         tuple(each.dictionary for each in encoded),
         tuple(np.asarray(each.indices).astype(np.int64) for each in encoded),
-        keys_digest(table),
+        keys_digest(table, config.keys),
         {owner: used.index(columns[owner]) for owner in others} if others else None,
         tested,
     )

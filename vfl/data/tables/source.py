@@ -173,7 +173,7 @@ class Tables(Source):
         """Return what the owners' matches say, or join their keys in the open."""
         matches = {owner: path for owner in tables if (path := self.data.tables[owner].match) is not None}
         if len(matches) == len(tables):
-            return matched(tables, matches, self.data.join)
+            return matched(tables, matches, self.data)
         if matches:
             without = [owner for owner in tables if owner not in matches]
             raise ValueError(f"data.tables.{without[0]}.match: is missing; name it for all owners, or for none")
