@@ -20,7 +20,7 @@ from vfl.runtime import Runtime
 from vfl.tasks import Task, task_of
 from vfl.vertical.compressors import gradient_compressor, loses_nothing
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
-from vfl.vertical.feature_models import build_feature_model, check_alone, check_embedding
+from vfl.vertical.feature_models import build_feature_model, check_alone, check_embedding, check_trains
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import (
     HeadReplica,
@@ -95,8 +95,9 @@ def build_party(
         model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features))
         check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)  # lazy layers draw
     pair = data.train.held_rows()[:2]
-    if settings.kind not in FEATURE_MODELS.built_in and len(pair):
+    if settings.kind not in FEATURE_MODELS.built_in and len(pair) == 2:  # nobody trains on less
         check_alone(model, data.train.take(pair).inputs)
+        check_trains(model, data.train.take(pair).inputs)
     sender = EmbeddingSender(build_receiver(name, len(data.train), config), exact=loses_nothing(config.wire))
     protocol = build_party_protocol(name, labels, config, runtime)
     return FeatureParty(name, model, data, protocol, sender, config, runtime, team)

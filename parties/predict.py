@@ -20,7 +20,7 @@ from parties.trained import load_trained
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros
-from vfl.data.source import NewSamples
+from vfl.data.source import NewSamples, prepare_samples
 from vfl.errors import PeerLost
 from vfl.metrics import shown, title
 from vfl.registry import nearest
@@ -217,7 +217,7 @@ def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] 
     """
     for party, part in zip(trained.parties, samples.parts, strict=True):
         if party.name not in away:
-            party.test = party.preparation.apply(part)
+            party.test = prepare_samples(party.preparation, part)
     whole, present_NK = samples.whole, None
     if samples.present:
         nowhere_N = torch.zeros(len(whole), dtype=torch.bool)

@@ -1,5 +1,6 @@
 import hashlib
 import struct
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from shorthand import standardise
 from torch import Tensor
 
 from vfl.data.samples import Owners, Samples, check_aligned
+from vfl.data.source import AsItIs, prepare_samples
 from vfl.data.sources.images import grid_partition
 
 
@@ -209,3 +211,18 @@ def test_parties_that_differ_are_named():
         check_aligned({"a": "1", "b": "2", "c": "1"})
     with pytest.raises(ValueError, match="not aligned: a from b from c differ"):
         check_aligned({"a": "1", "b": "2", "c": "3"})
+
+
+class Reversed(AsItIs):
+    def apply(self, samples: Samples) -> Samples:
+        return samples.take(torch.arange(len(samples)).flip(0))
+
+
+def test_a_preparation_that_moves_samples_is_refused():
+    samples = Samples(torch.arange(3), torch.rand(3, 2))
+    features: Any = None
+    assert prepare_samples(AsItIs(features), samples) is samples
+    with pytest.raises(
+        ValueError, match="Reversed: apply gives other samples; it must keep all of them, in their order"
+    ):
+        prepare_samples(Reversed(features), samples)

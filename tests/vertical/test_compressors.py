@@ -74,6 +74,22 @@ def test_frames_are_within_five_percent_of_what_they_carry(name: str, bits: Bits
     assert name in COMPRESSORS.names()
 
 
+class Rows:
+    def __init__(self, wire: WireConfig) -> None: ...
+
+    def compress(self, embedding_BD: torch.Tensor, ratio: float) -> list[torch.Tensor]:
+        return list(embedding_BD)
+
+    def decompress(self, frame: list[torch.Tensor], shape: tuple[int, int]) -> torch.Tensor:
+        return torch.stack(frame)
+
+
+def test_frames_are_bytes_or_savings_would_be_false(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(COMPRESSORS.added, "rows", Rows)
+    with pytest.raises(ValueError, match="'rows', tried on 15 values: compress gives list instead of bytes"):
+        build_compressor(WireConfig(compressor="rows"))
+
+
 SETTINGS: dict[str, tuple[WireConfig, float]] = {
     "2 bits to the nearest": (WireConfig(bits=2, rounding="nearest"), 0.0),
     "4 bits at random": (WireConfig(bits=4), 0.0),

@@ -29,6 +29,9 @@ class Flat(nn.Module):
         return self.break_it(self.layers(images))
 
 
+UNREGISTERED = [nn.Linear(3, 3)]
+
+
 def raise_(_: Tensor) -> object:
     raise RuntimeError("two\nlines")
 
@@ -53,6 +56,12 @@ def test_our_models_keep_the_contract_and_stay_as_they_are(kind: str):
         (Flat(lambda out: out.mean(0, keepdim=True)), r"torch.float32 \[1, 3\] instead of float32 \[4, 3\]"),
         (Flat(lambda out: out - out.mean(0)), "Flat: a sample alone gives other embeddings"),
         (Flat(lambda out: out.double()), r"Flat: forward gives torch.float64 \[4, 3\] instead of float32 \[B, D\]"),
+        (Flat(lambda out: out.detach()), "Flat: forward gives an embedding without a gradient: no parameter would be"),
+        (Flat(lambda out: UNREGISTERED[0](out)), "Flat: uses parameters that are not registered; assign them to self"),
+        (
+            Flat(lambda out: out.repeat(1, 1 + out.requires_grad)),
+            r"Flat: in training mode forward gives torch.float32 \[4, 6\], else torch.float32 \[4, 3\]",
+        ),
         (
             Flat(lambda out: out, nn.Linear(128, 8), nn.LayerNorm(8), nn.Linear(8, 3)),
             "pruning: .*LayerNorm.*only Conv2d",
@@ -111,12 +120,18 @@ class Noisy(Flat):
         super().__init__(lambda out: out + torch.rand(1), *layers)
 
 
+class Detached(Flat):
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(Tensor.detach, nn.LazyLinear(8), nn.Linear(8, spec.embedding_size))
+
+
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch):
     broken = {
         "normed": Normed,
         "dropped": Dropped,
         "noisy": Noisy,
+        "detached": Detached,
         "no_module": lambda spec: "a model",
         "no_arguments": lambda: Normed,
         "narrow": lambda spec: Normed(ModelSpec(spec.features, 2)),
@@ -156,6 +171,7 @@ def test_what_layers_draw_depends_on_the_seed_and_the_round_alone(offered, build
         ("no_module", 0, "feature model 'no_module': gives 'a model'; it must be a callable that makes"),
         ("no_arguments", 0, "feature model 'no_arguments': cannot be built .TypeError"),
         ("noisy", 0, "Noisy: a sample alone gives other embeddings"),
+        ("detached", 0, "Detached: forward gives an embedding without a gradient"),
         ("narrow", 0, r"Normed: forward gives torch.float32 \[1, 2\] instead of float32 \[1, 4\]"),
     ],
 )

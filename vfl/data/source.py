@@ -191,11 +191,20 @@ def split_samples(source: Source) -> Split:
 def prepare_party(source: Source, data: PartyData) -> Prepared:
     """Return a party's samples as its model reads them."""
     preparation = source.prepare(data.train.held())
-    return Prepared(preparation, preparation.apply(data.train), preparation.apply(data.test))
+    return Prepared(preparation, prepare_samples(preparation, data.train), prepare_samples(preparation, data.test))
 
 
 def prepare_whole(source: Source) -> Dataset:
     """Load whole samples as a model reads them."""
     data = source.load()
     preparation = source.prepare(data.train)
-    return replace(data, train=preparation.apply(data.train), test=preparation.apply(data.test))
+    return replace(data, train=prepare_samples(preparation, data.train), test=prepare_samples(preparation, data.test))
+
+
+def prepare_samples(preparation: Preparation, samples: Samples) -> Samples:
+    """Return raw samples as a model reads them. Raises ValueError as the preparation, and where it moves samples."""
+    prepared = preparation.apply(samples)
+    if not prepared.ids.equal(samples.ids):
+        what = type(preparation).__name__
+        raise ValueError(f"{what}: apply gives other samples; it must keep all of them, in their order")
+    return prepared

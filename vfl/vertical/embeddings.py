@@ -4,7 +4,7 @@ Shapes: B batch, D embedding width.
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -51,7 +51,9 @@ def _check_pure(compressor: Compressor, what: str) -> None:
     """Raise ValueError where the same embeddings do not become the same twice: the ends of a link would differ."""
     probe_BD = torch.linspace(-1, 1, 15).view(5, 3)
     given_BD = probe_BD.clone()
-    frames = [compressor.compress(given_BD, 0.5) for _ in range(2)]
+    frames: list[Any] = [compressor.compress(given_BD, 0.5) for _ in range(2)]
+    if not all(isinstance(frame, bytes) for frame in frames):
+        raise ValueError(f"{what}: compress gives {type(frames[0]).__name__} instead of bytes")
     first_BD, second_BD = (decompressed(compressor, frame, (5, 3), what) for frame in frames)
     if not (frames[0] == frames[1] and torch.equal(first_BD, second_BD) and torch.equal(given_BD, probe_BD)):
         raise ValueError(f"{what}: must keep no state, draw nothing and change nothing; the second time was another")

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,38 @@ def check_alone(model: nn.Module, inputs: Sequence[Tensor]) -> None:
     _same(model, "a sample alone", check_embedding(model, inputs)[:1], single_1D)
 
 
+def check_trains(model: nn.Module, inputs: Sequence[Tensor]) -> None:
+    """Raise ValueError where training would move none of the parameters that the embedding depends on, or not all."""
+    trained = copy.deepcopy(model).train()
+    with torch.random.fork_rng(devices=[]):  # Dropout draws
+        output = _step(model, "training", lambda: cast(object, trained(*inputs)))
+    name, expected = type(model).__name__, check_embedding(model, inputs)
+    if not (isinstance(output, Tensor) and output.shape == expected.shape and output.dtype == expected.dtype):
+        raise ValueError(f"{name}: in training mode forward gives {_described(output)}, else {_described(expected)}")
+    leaves = _leaves(output)
+    if not leaves:
+        raise ValueError(f"{name}: forward gives an embedding without a gradient: no parameter would be trained")
+    if not leaves <= set(trained.parameters()):
+        raise ValueError(
+            f"{name}: uses parameters that are not registered; assign them to self, lists as nn.ModuleList"
+        )
+
+
+def _leaves(output: Tensor) -> set[Tensor]:
+    """Return the tensors to which a backward pass would bring gradients."""
+    nodes, seen = [output.grad_fn], set[object]()
+    leaves = set[Tensor]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [each for each, _ in node.next_functions]
+        if hasattr(node, "variable"):
+            leaves.add(cast(Any, node).variable)
+    return leaves
+
+
 def check_feature_model(model: nn.Module, example: Tensor | Sequence[Tensor]) -> None:
     """Check that a model keeps the contract of feature models: forward, pruning, state, export.
 
@@ -70,6 +102,7 @@ def check_feature_model(model: nn.Module, example: Tensor | Sequence[Tensor]) ->
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     width = check_embedding(model, inputs).shape[1]
     check_alone(model, inputs)
+    check_trains(model, inputs)
     pruned = _step(model, "pruning", lambda: _pruned_and_moved(model, inputs, width))
     for each in (model, pruned):
         _step(model, "export", partial(_export, each, inputs))

@@ -27,7 +27,7 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_shared_labels
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
-from vfl.data.source import Prepared, Source, open_source, prepare_party
+from vfl.data.source import Prepared, Source, open_source, prepare_party, prepare_samples
 from vfl.run_folder import (
     check_run,
     forget_attempt,
@@ -129,7 +129,7 @@ def restorer(
         if state is not None:
             party.load_state_dict(state)
         if holding.wanted is not None:
-            party.test = party.preparation.apply(holding.wanted)
+            party.test = prepare_samples(party.preparation, holding.wanted)
         return party
 
     return restore
