@@ -95,9 +95,11 @@ def build_party(
         model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features))
         check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)  # lazy layers draw
     pair = data.train.held_rows()[:2]
-    if settings.kind not in FEATURE_MODELS.built_in and len(pair) == 2:  # nobody trains on less
-        check_alone(model, data.train.take(pair).inputs)
-        check_trains(model, data.train.take(pair).inputs)
+    if settings.kind not in FEATURE_MODELS.built_in and len(pair):
+        inputs = data.train.take(pair).inputs
+        check_alone(model, inputs)
+        if len(pair) == 2:  # BatchNorm cannot train on less
+            check_trains(model, inputs)
     sender = EmbeddingSender(build_receiver(name, len(data.train), config), exact=loses_nothing(config.wire))
     protocol = build_party_protocol(name, labels, config, runtime)
     return FeatureParty(name, model, data, protocol, sender, config, runtime, team)

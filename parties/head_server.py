@@ -236,9 +236,8 @@ class HeadServer:
         # Checked when they came.
         self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
         self.ratio_sums = own["ratio_sums"]
-        self.tested, self.subsets, self.unmet = own["tested"], own["subsets"], own["unmet"]
-        if not self.config.evaluation.subsets:
-            self.subsets = {}  # of a test before the resume
+        self.tested, self.unmet = own["tested"], own["unmet"]
+        self.subsets = own["subsets"] if self.config.evaluation.subsets else {}
         self.clock.load_state_dict(own["clock"])
         self.prices = {name: Prices.restored(each) for name, each in own["prices"].items()}
         for loading in [link.load(state[link.name]) for link in self.links]:
