@@ -53,6 +53,7 @@ def test_a_reader_that_goes_away_does_not_end_the_program(tmp_path: Path):
     ("error", "code", "text"),
     [
         (ValueError("field: wrong\n  and more"), 2, "error: field: wrong and more\n"),
+        (FileExistsError(17, "File exists", "keys/ca.pem"), 2, "error: keys/ca.pem: File exists\n"),
         (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device\n"),
         (MemoryError(), 2, "error: not enough memory: lower training.batch_size, or the sizes in data and models\n"),
         (KeyboardInterrupt(), 130, "interrupted; what was saved stays\n"),

@@ -2,8 +2,9 @@
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's text without line ends; its type where it has none."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """Return an error's text without line ends; its type where it has none. Of a file: its path and what is wrong."""
+    text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    return " ".join(text.split()) or type(error).__name__
 
 
 def with_type(error: BaseException) -> str:

@@ -197,7 +197,7 @@ def _brought(peer: Peer, names: Collection[str]) -> Brought:
 def _leader(brought: Mapping[str, Brought]) -> str:
     leaders = [name for name, each in brought.items() if each.known_as is not None]
     if len(leaders) != 1:
-        raise ValueError(f"data.tables: {', '.join(leaders) or 'no owner'} names the label; one must")
+        raise MessageError(f"data.tables: {', '.join(leaders) or 'no owner'} names the label; one must")
     return leaders[0]
 
 

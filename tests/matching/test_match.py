@@ -378,7 +378,7 @@ def test_an_owner_that_does_not_keep_to_the_protocol_is_named(tmp_path, evil, ch
 
 def test_owners_without_a_label_owner_are_refused(tmp_path):
     config = tables(tmp_path, KEYS)
-    with pytest.raises(ValueError, match="no owner names the label"):
+    with pytest.raises(MessageError, match="no owner names the label"):  # so that the owners are told
         run(config, change={"a": brought(known_as=None, samples=None)})
 
 

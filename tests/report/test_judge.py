@@ -34,6 +34,8 @@ def test_runs_are_judged_by_their_own_metric_and_errors_the_other_way_round():
         assert [each.label for each in pareto_front(variants, train_macs)] == ["least", "light", "dense"]
         assert cheapest_within(subject, 2, train_macs).label == "light"
     assert target_score(subject) == 1.5  # 1.351 / 0.9
+    below_zero = Subject("s", Path(), (of_metric("r2", "worse than the mean", 1, -0.5),), ())
+    assert target_score(below_zero) == -0.55
     assert settings_table(subject).headings[2:4] == ("RMSE", "change (percent)")
     assert settings_table(subject).rows[1][:4] == ("light", "1", "1.37", "+1.37")
 

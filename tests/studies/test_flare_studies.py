@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
+import pytest
 
 from vfl.config import dump_config
 from vfl.horizontal.devices import Devices
@@ -12,7 +15,7 @@ from vfl.horizontal.flare import FlareConfig
 from vfl.horizontal.wireless.scheduling import Scheduler
 from vfl.studies.flare import page as flare_page
 from vfl.studies.flare.page import write_results
-from vfl.studies.flare.studies import Scale, make_runs, participation, rounds_within
+from vfl.studies.flare.studies import Scale, make_runs, participation, rounds_within, scheduled
 from vfl.studies.page import beats
 from vfl.studies.runs import StudyRun
 
@@ -26,9 +29,9 @@ def runs_of(data_set: str, figures: Sequence[int] = FIGURES, seed: int = 0) -> l
 def test_every_figure_has_its_runs_once():
     runs = runs_of("mnist")
     assert len({run.folder for run in runs}) == len(runs)
-    # 3 curves; 2 x 2 panels of 6; 2 x 2 panels of 6; 7 deadlines x 2 splits x 2, of which 8 are Figure 5's.
-    assert len(runs) == 3 + 24 + 24 + 28 - 8
-    assert len(runs_of("cifar10")) == 3 + 24 + 24
+    # 3 curves; 2 x 2 panels of 6; 2 x 2 panels of 7; 7 deadlines x 2 splits x 2, of which 8 are Figure 5's.
+    assert len(runs) == 3 + 24 + 28 + 28 - 8
+    assert len(runs_of("cifar10")) == 3 + 24 + 28
     # Figure 3's speeds replace those of the configuration that it begins with, of which a run may warn.
     lines = [line for run in runs for line in run.config.warnings()]
     assert {line.split(": ")[0] for line in lines} <= {
@@ -44,6 +47,17 @@ def test_sp_and_spf_differ_in_the_learning_rate_only():
     assert isinstance(plain.own, FlareConfig)
     assert (adjusted.own.tau_bar, plain.own.tau_bar) == ("mas", "none")
     assert adjusted.model_copy(update={"flare": plain.own}) == plain
+
+
+@pytest.mark.parametrize(("data_set", "figure", "seconds"), [("mnist", 5, 40), ("cifar10", 6, 300)])
+def test_the_control_of_spf_takes_steps_as_long(data_set: str, figure: int, seconds: float):
+    runs = make_runs(data_set, (figure,), 0, Scale(1, seconds), {})
+    controls = [run for run in runs if run.method.startswith("SP_x") and "iid" in run.study]
+    assert len(controls) == 2
+    for run in controls:
+        steps = [each for each, _ in islice(scheduled(run.config), run.config.training.rounds) if each]
+        ratio = mean(map(max, steps)) / mean(map(mean, steps))  # tau_bar of MaS over what SP's mean client does
+        assert run.config.horizontal.server_learning_rate == pytest.approx(ratio, rel=0.04)
 
 
 def test_rounds_end_with_the_simulated_time():

@@ -64,7 +64,7 @@ class Search:
             if trial.values is not None and all(excess <= 0.0 for excess in trial.constraints.values())
         ]
         if not kept:
-            pairs, points = len(self.study.trials), f"{self.config.points:g} points"
+            pairs, points = len({_pair(trial.params) for trial in self.study.trials}), f"{self.config.points:g} points"
             return f"no alpha and beta of {pairs} keep the {title(metric)} within {points}"
         best = min(kept, key=lambda trial: trial.values[0])
         alpha, beta = _pair(best.params)

@@ -98,7 +98,7 @@ def target_score(subject: Subject) -> float:
     best = max(subject.variants, key=merit).score
     if subject.metric in LOWER_IS_BETTER:
         return float(f"{best / TARGET_SHARE:.2g}")
-    return round(TARGET_SHARE * best, 2)
+    return round(best - (1 - TARGET_SHARE) * abs(best), 2)  # R^2 may be negative
 
 
 def reached(variant: Variant, target: float) -> Reached | None:

@@ -119,7 +119,7 @@ def _describe_folder(folder: Path) -> list[str]:
 def _describe_certificate(certificate: x509.Certificate) -> list[str]:
     until = certificate.not_valid_after_utc
     left = (until - datetime.now(UTC)).days
-    validity = f"until {until:%F %R} UTC ({left} days)" if left >= 0 else f"expired on {until:%F %R} UTC"
+    validity = f"until {until:%F %R} UTC (days left: {left})" if left >= 0 else f"expired on {until:%F %R} UTC"
     if is_authority(certificate):
         what = f"authority {common_name(certificate.subject)!r}"
     else:

@@ -36,6 +36,9 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     MATCHED: {"horizontal.flare.tau_bar": "none", "horizontal.server_learning_rate": 2.6},
 }
 """The curves of Fig. 4."""
+SPF_MATCHED = {0.4: 1.3, 1.0: 1.9, 1.5: 1.05, 5.0: 1.8}
+"""By deadline, the server rate at which SP's steps are as long as SPF's: the mean of tau_bar over that of tau_i, of the
+devices that are scheduled."""
 FIG_4_GROUPS = [0.05, 0.15, 0.2, 0.6]
 FIG_8_DEADLINES_S = (0.4, 0.6, 0.8, 1.0, 1.2, 1.6, 2.0)
 FIG_7_DEADLINE_S = 2.0
@@ -97,21 +100,31 @@ def _figure_4(data_set: str) -> Iterator[tuple[str, Study]]:
 def policies(data_set: str, deadlines_s: Sequence[float], names: Sequence[str] = tuple(POLICIES)) -> dict[str, Study]:
     """Return the comparisons of some policies (Fig. 5, 6, 8), by name: of each split and deadline."""
     return {
-        policy_study(data_set, split, deadline_s): Study(
-            title=f"{split_name}, t_thr = {deadline_s:g} s",
-            config=f"horizontal/flare_{data_set}",
-            settings={
-                "horizontal.flare.tau_bar": "none",
-                "horizontal.wireless.deadline_s": deadline_s,
-                "horizontal.partition.kind": split,
-            },
-            methods={name: POLICIES[name] for name in names},
-            orderings=(("SPF", "SP"), *(("SP", name) for name in names if name not in ("SPF", "SP"))),
-            source="FLARE, Fig. 5 and 6",
-        )
-        for split, split_name in SPLITS.items()
+        policy_study(data_set, split, deadline_s): _policies(data_set, split, deadline_s, names)
+        for split in SPLITS
         for deadline_s in deadlines_s
     }
+
+
+def _policies(data_set: str, split: str, deadline_s: float, names: Sequence[str]) -> Study:
+    methods = {name: POLICIES[name] for name in names}
+    matched: dict[str, str] = {}
+    if "SPF" in names and (rate := SPF_MATCHED.get(deadline_s)):
+        matched["SPF"] = f"SP_x{rate:g}"
+        methods[matched["SPF"]] = POLICIES["SP"] | {"horizontal.server_learning_rate": rate}
+    return Study(
+        title=f"{SPLITS[split]}, t_thr = {deadline_s:g} s",
+        config=f"horizontal/flare_{data_set}",
+        settings={
+            "horizontal.flare.tau_bar": "none",
+            "horizontal.wireless.deadline_s": deadline_s,
+            "horizontal.partition.kind": split,
+        },
+        methods=methods,
+        orderings=(("SPF", "SP"), *(("SP", name) for name in names if name not in ("SPF", "SP"))),
+        source="FLARE, Fig. 5 and 6",
+        matched=matched,
+    )
 
 
 def policy_study(data_set: str, split: str, deadline_s: float) -> str:
@@ -156,18 +169,18 @@ def schedules(data_set: str, seed: int, further: Settings) -> dict[str, tuple[fl
 
 def rounds_within(config: ExperimentConfig, seconds: float) -> int:
     """Return how many rounds begin before the simulated time is over, at least one."""
-    ends_s = accumulate(length_s for _, length_s in _rounds(config))
+    ends_s = accumulate(length_s for _, length_s in scheduled(config))
     return next(number for number, end_s in enumerate(ends_s, 1) if end_s >= seconds)
 
 
 def participation(config: ExperimentConfig, rounds: int) -> tuple[float, float]:
     """Return the mean number of devices per round, and of local steps per participating device."""
-    selected = [steps for steps, _ in islice(_rounds(config), rounds)]
+    selected = [steps for steps, _ in islice(scheduled(config), rounds)]
     devices = sum(map(len, selected))
     return devices / rounds, sum(map(sum, selected)) / max(1, devices)
 
 
-def _rounds(config: ExperimentConfig) -> Iterator[tuple[list[int], float]]:
+def scheduled(config: ExperimentConfig) -> Iterator[tuple[list[int], float]]:
     """Yield of every round the local steps of the selected devices, and its length; trains nothing."""
     horizontal, batch_size, seed = config.horizontal, config.training.batch_size, config.seed
     devices = Devices(horizontal, [1] * horizontal.clients, batch_size, seed, (0, 0))
