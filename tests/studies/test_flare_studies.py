@@ -15,7 +15,7 @@ from vfl.horizontal.flare import FlareConfig
 from vfl.horizontal.wireless.scheduling import Scheduler
 from vfl.studies.flare import page as flare_page
 from vfl.studies.flare.page import write_results
-from vfl.studies.flare.studies import Scale, make_runs, participation, rounds_within, scheduled
+from vfl.studies.flare.studies import SP_MATCHED, Scale, make_runs, participation, rounds_within, scheduled
 from vfl.studies.page import beats
 from vfl.studies.runs import StudyRun
 
@@ -50,14 +50,18 @@ def test_sp_and_spf_differ_in_the_learning_rate_only():
 
 
 @pytest.mark.parametrize(("data_set", "figure", "seconds"), [("mnist", 5, 40), ("cifar10", 6, 300)])
-def test_the_control_of_spf_takes_steps_as_long(data_set: str, figure: int, seconds: float):
-    runs = make_runs(data_set, (figure,), 0, Scale(1, seconds), {})
-    controls = [run for run in runs if run.method.startswith("SP_x") and "iid" in run.study]
+def test_the_control_of_spf_has_its_schedule_and_takes_steps_as_long(data_set: str, figure: int, seconds: float):
+    runs = [run for run in make_runs(data_set, (figure,), 0, Scale(1, seconds), {}) if "iid" in run.study]
+    controls = [run for run in runs if run.method == SP_MATCHED]
     assert len(controls) == 2
-    for run in controls:
-        steps = [each for each, _ in islice(scheduled(run.config), run.config.training.rounds) if each]
+    for control in controls:
+        adjusted = next(run for run in runs if (run.study, run.method) == (control.study, "SPF"))
+        rounds = control.config.training.rounds
+        schedule = list(islice(scheduled(control.config), rounds))
+        assert schedule == list(islice(scheduled(adjusted.config), rounds))
+        steps = [each for each, _ in schedule if each]
         ratio = mean(map(max, steps)) / mean(map(mean, steps))  # tau_bar of MaS over what SP's mean client does
-        assert run.config.horizontal.server_learning_rate == pytest.approx(ratio, rel=0.04)
+        assert control.config.horizontal.server_learning_rate == pytest.approx(ratio, rel=0.04)
 
 
 def test_rounds_end_with_the_simulated_time():
