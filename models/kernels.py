@@ -58,8 +58,3 @@ def is_narrow(images: Tensor) -> bool:
         and pixels % PIXELS == 0
         and images.is_contiguous(memory_format=torch.channels_last)
     )
-
-
-def is_narrow_backwards(channels: int, dtype: torch.dtype) -> bool:
-    """Whether the gradient of a narrow normalization is the faster one, too: it computes in float32."""
-    return dtype != torch.bfloat16 or channels <= VECTOR // 2

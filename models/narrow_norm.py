@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from models.kernels import PIXELS, is_narrow, is_narrow_backwards
+from models.kernels import PIXELS, is_narrow
 
 
 class NarrowBatchNorm2d(nn.BatchNorm2d):
@@ -67,10 +67,6 @@ class _NarrowBatchNorm(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub names no arguments
         images, weight_C, mean_C, scale_C = ctx.saved_tensors
         grad_output = grad_output.contiguous(memory_format=torch.channels_last)
-        if not is_narrow_backwards(len(mean_C), images.dtype):
-            return *torch.ops.aten.native_batch_norm_backward(
-                grad_output, images, weight_C, None, None, mean_C, scale_C, True, 0.0, [True, True, True]
-            ), None
         wide, grad = _wide(images), _wide(grad_output)
         # PyTorch's own sums over the rows, without its gradient of the input.
         _, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
@@ -83,8 +79,15 @@ class _NarrowBatchNorm(torch.autograd.Function):
         of_wide_C = -of_grad_C * scale_C * grad_weight_C / samples
         constant_C = -of_grad_C * grad_bias_C / samples - of_wide_C * mean_C
         constant, of_wide, of_grad = (s.repeat(PIXELS) for s in (constant_C, of_wide_C, of_grad_C))
-        grad_input = torch.addcmul(constant, wide, of_wide).addcmul_(grad, of_grad)
-        return _narrow(grad_input.to(images.dtype), images), grad_weight_C, grad_bias_C, None
+        if images.dtype != constant.dtype:
+            # Half precision: a normalization with these numbers maps `wide` with float32 coefficients, of which rounded
+            # ones would lose what little is left where a channel's mean is large beside its deviation.
+            zero, one = torch.zeros_like(constant), torch.ones_like(constant)
+            moved = functional.batch_norm(wide, zero, one, of_wide, constant, eps=0)
+            grad_input = moved.addcmul_(grad, of_grad.to(grad.dtype))
+        else:
+            grad_input = torch.addcmul(constant, wide, of_wide).addcmul_(grad, of_grad)
+        return _narrow(grad_input, images), grad_weight_C, grad_bias_C, None
 
 
 def _wide(images: Tensor) -> Tensor:

@@ -127,17 +127,13 @@ def _patches(images: Tensor) -> Tensor:
     return windows_BHWC33.permute(0, 1, 2, 4, 5, 3).reshape(batch * height * width, 9 * channels)
 
 
-def _taps(height: int, width: int) -> list[tuple[int, int, int, int]]:
-    """Return (output pixel, input pixel, kernel row, kernel column) of every pair of pixels.
+def _windows(height: int, width: int) -> list[tuple[int, int, slice, slice]]:
+    """Return of every output pixel its row, its column, and the kernel's rows and columns that meet the inputs in turn.
 
-    All pairs lie within the kernel, whose middle is (1, 1): the map has at most ``DENSE_SIDE`` pixels a side.
+    All of them lie within the kernel, whose middle is (1, 1): the map has at most ``DENSE_SIDE`` pixels a side.
     """
-    pixels = [(row, column) for row in range(height) for column in range(width)]
-    return [
-        (out, into, row_in - row_out + 1, column_in - column_out + 1)
-        for out, (row_out, column_out) in enumerate(pixels)
-        for into, (row_in, column_in) in enumerate(pixels)
-    ]
+    rows, columns = ([slice(1 - pixel, 1 - pixel + side) for pixel in range(side)] for side in (height, width))
+    return [(row, column, rows[row], columns[column]) for row in range(height) for column in range(width)]
 
 
 def _dense(weight_OC33: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
@@ -145,23 +141,23 @@ def _dense(weight_OC33: Tensor, height: int, width: int, dtype: torch.dtype) -> 
     out_channels, in_channels = weight_OC33.shape[:2]
     pixels = height * width
     if pixels > 1:
-        # Each tap is copied several times: convert it once, and to where a row of C is contiguous.
+        # Each entry is copied several times: convert it once, and to where a row of C is contiguous.
         weight_OC33 = weight_OC33.to(dtype, memory_format=torch.channels_last)
-    matrix = weight_OC33.new_empty(pixels, out_channels, pixels, in_channels, dtype=dtype)
-    for out, into, row, column in _taps(height, width):
-        matrix[out, :, into] = weight_OC33[:, :, row, column]
+    weight_O33C = weight_OC33.permute(0, 2, 3, 1)
+    matrix = weight_OC33.new_empty(height, width, out_channels, height, width, in_channels, dtype=dtype)
+    for row, column, rows, columns in _windows(height, width):
+        matrix[row, column] = weight_O33C[:, rows, columns]
     return matrix.view(pixels * out_channels, pixels * in_channels)
 
 
 def _undense(
     grad_matrix: Tensor, channels: int, height: int, width: int, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> Tensor:
-    """Return the gradient [O, C, 3, 3] of the weight from that of the matrix: each tap sums over its pixel pairs."""
-    pixels = height * width
-    blocks = grad_matrix.view(pixels, -1, pixels, channels)
-    grad_O33C = torch.zeros(blocks.shape[1], 3, 3, channels, dtype=dtype)
-    for out, into, row, column in _taps(height, width):
-        grad_O33C[:, row, column] += blocks[out, :, into]
+    """Return the gradient [O, C, 3, 3] of the weight from that of the matrix: an entry's is the sum over its pixels."""
+    blocks = grad_matrix.view(height, width, -1, height, width, channels)
+    grad_O33C = torch.zeros(blocks.shape[2], 3, 3, channels, dtype=dtype)
+    for row, column, rows, columns in _windows(height, width):
+        grad_O33C[:, rows, columns] += blocks[row, column]
     return grad_O33C.permute(0, 3, 1, 2).contiguous(memory_format=memory_format)  # no copy for channels_last
 
 

@@ -1,11 +1,10 @@
 """Which form is chosen, as a function of shape, dtype and what the CPU has; docs/results/benchmark says why."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.kernels import DENSE_SIDE, convolution_form, is_narrow_backwards
+from models.kernels import DENSE_SIDE, convolution_form
 
 sizes = st.integers(1, 600)
 sides = st.integers(1, 40)
@@ -18,7 +17,6 @@ def form(channels: int, side: int, dtype: torch.dtype, amx: bool) -> str:
 @given(sizes, sides, st.booleans(), st.sampled_from([torch.float32, torch.float64]))
 def test_full_precision_keeps_the_kernels_its_bits_come_from(channels: int, side: int, amx: bool, dtype: torch.dtype):
     assert form(channels, side, dtype, amx) == ("dense" if side <= DENSE_SIDE else "own")
-    assert is_narrow_backwards(channels, dtype)
 
 
 @given(sizes, sides)
@@ -26,8 +24,3 @@ def test_bfloat16_gathers_patches_of_4x4_maps_only_with_amx(channels: int, side:
     assert form(channels, side, torch.bfloat16, amx=False) == ("dense" if side <= 2 else "own")
     with_amx = "dense" if side <= 2 else "gathered" if side <= 4 else "own"
     assert form(channels, side, torch.bfloat16, amx=True) == with_amx
-
-
-@pytest.mark.parametrize(("channels", "narrow"), [(13, True), (16, True), (20, False), (26, False), (51, False)])
-def test_few_channels_only_have_a_narrow_gradient_in_bfloat16(channels: int, narrow: bool):
-    assert is_narrow_backwards(channels, torch.bfloat16) == narrow
