@@ -20,6 +20,8 @@ MANY_CHANNELS = 64
 """From here on the last vector of a pixel is too small a part of it."""
 FEW_ENTRIES = 1 << 18
 """Up to here the calls of a narrow normalization cost more than the vectors."""
+FEW_PIXELS = 1 << 15
+"""Nor does it pay in bfloat16 up to here: 16x16 maps gain 2 to 65 %, 8x8 maps lose up to a tenth (batch 256)."""
 PIXELS = 16
 """That a narrow normalization reads as one."""
 
@@ -52,6 +54,7 @@ def is_narrow(images: Tensor) -> bool:
         and channels < MANY_CHANNELS
         and channels % VECTOR != 0
         and images.numel() > FEW_ENTRIES
+        and (images.dtype != torch.bfloat16 or pixels > FEW_PIXELS)
         and pixels % PIXELS == 0
         and images.is_contiguous(memory_format=torch.channels_last)
     )

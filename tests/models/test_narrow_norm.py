@@ -8,7 +8,7 @@ from shorthand import build_feature_model
 from torch import Tensor, nn
 
 from models import kernels
-from models.kernels import FEW_ENTRIES, MANY_CHANNELS, PIXELS, VECTOR, is_narrow
+from models.kernels import FEW_ENTRIES, FEW_PIXELS, MANY_CHANNELS, PIXELS, VECTOR, is_narrow
 from models.narrow_norm import NarrowBatchNorm2d
 
 
@@ -17,6 +17,7 @@ def small_tensors_count():
     """Lets the tests use small tensors."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "FEW_ENTRIES", 0)
+        patch.setattr(kernels, "FEW_PIXELS", 0)
         yield
 
 
@@ -131,6 +132,13 @@ def test_vgg16_goes_through_it_where_its_channels_are_few_in_either_layout():
 def test_small_tensors_are_left_to_batchnorm2d():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "FEW_ENTRIES", FEW_ENTRIES)
-        for dtype in (torch.float32, torch.bfloat16):
-            assert is_narrow(images(256, 26, 8, 8, dtype))
-            assert not is_narrow(images(128, 26, 8, 8, dtype))
+        assert is_narrow(images(256, 26, 16, 16))
+        assert not is_narrow(images(16, 26, 16, 16))
+
+
+def test_small_maps_in_bfloat16_are_left_to_batchnorm2d():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "FEW_PIXELS", FEW_PIXELS)
+        assert is_narrow(images(256, 26, 16, 16, torch.bfloat16))
+        assert not is_narrow(images(256, 26, 8, 8, torch.bfloat16))
+        assert is_narrow(images(256, 26, 8, 8, torch.float32))
