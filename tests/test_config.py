@@ -211,6 +211,8 @@ def test_an_owners_own_file_stands_for_its_table_also_on_the_command_line(tmp_pa
     assert config.data.tables["bank"].file == Path("bank/bank.csv")
     assert load_config(Path("x.yaml"), ["data.tables.bank=bank/own.yaml"]) == config
     assert load_config(Path("x.yaml"), ["data.tables.bank=unfinished.yaml"]).data.tables["bank"].file is None
+    with pytest.raises(ConfigError, match=r"^data\.tables\.bank: nowhere\.yaml: cannot be read"):
+        load_config(Path("x.yaml"), ["data.tables.bank=nowhere.yaml"])
 
 
 def test_a_mapping_on_the_command_line_changes_what_it_names_of_a_section(digits: Path):

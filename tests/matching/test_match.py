@@ -401,6 +401,7 @@ def test_an_owner_refuses_what_the_server_must_not_ask(tmp_path):
             (Kind.MATCHED, part, np.full(3, -2, "<i4").tobytes(), "a place outside the 40 entries of the list"),
             (Kind.MATCHED, part | {"start": 2}, bytes(8), "2 places from 2 on came"),
             (Kind.MATCHED, part | {"order": "x"}, bytes(8), "Matched: 'order'"),
+            (Kind.MATCHED, part | {"tested": 41}, bytes(8), "tested: above samples"),
             (Kind.MATCHED, part, bytes(3), "3 bytes are no places"),
             (Kind.MATCHED, part, None, "0 PLACES parts instead of 1"),
         ):

@@ -144,7 +144,10 @@ def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
     for owner, table in cast(dict[str, Any], tables).items():
         read[owner] = table
         if isinstance(table, str):
-            own, beside = read_yaml(folder / table), (folder / table).parent
+            try:
+                own, beside = read_yaml(folder / table), (folder / table).parent
+            except ConfigError as error:
+                raise ConfigError(f"data.tables.{owner}: {error}") from None
             paths = {key: str(beside / own[key]) for key in ("file", "match") if isinstance(own.get(key), str)}
             read[owner] = own | paths
     return values | {"data": cast(dict[str, Any], data) | {"tables": read}}

@@ -50,3 +50,9 @@ class Matched(Control):
     samples: Place
     start: Count
     tested: Place | None = None
+
+    @model_validator(mode="after")
+    def _of_samples(self) -> Self:
+        if (self.tested or 0) > self.samples:
+            raise ValueError("tested: above samples")
+        return self
