@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -23,6 +24,9 @@ from vfl.signals import stop_on_signal
 
 CRASHED = 1
 """Python's exit code after a traceback."""
+SHARING = {"OMP_WAIT_POLICY": "passive"}
+"""Each process has as many threads as all parties in one would, for the same bits. Threads of PyTorch that wait keep
+their core busy otherwise, which the other processes need."""
 KEY_DAYS = 365
 POLL_S = 0.1
 FAREWELL_S = 20.0
@@ -143,10 +147,11 @@ class Supervisor:
 
 def _start(command: Sequence[str], lifeline: int, log: Path | None) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "parties.remote.lifeline", "lvfl", *command]
+    start = partial(subprocess.Popen[bytes], command, stdin=lifeline, start_new_session=True, env=SHARING | os.environ)
     if log is None:
-        return subprocess.Popen(command, stdin=lifeline, start_new_session=True)
+        return start()
     with log.open("ab") as file:
-        return subprocess.Popen(command, stdin=lifeline, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        return start(stdout=file, stderr=subprocess.STDOUT)
 
 
 def free_port() -> int:

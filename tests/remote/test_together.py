@@ -30,7 +30,8 @@ def test_its_processes_end_when_it_is_killed_and_the_run_goes_on(federate, in_pr
     federation = federate(**sections)
     federation.start_together()
     federation.wait_for_line(TOGETHER, f"round 0 (1/{ROUNDS})")
-    assert len(processes_of(federation.run_dir)) == 2
+    environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in processes_of(federation.run_dir)]
+    assert [b"OMP_WAIT_POLICY=passive" in each for each in environments] == [True, True]
     federation.signal(TOGETHER, signal.SIGKILL)
     assert federation.wait(TOGETHER) == -signal.SIGKILL
     until_s = time.monotonic() + SECONDS
