@@ -62,6 +62,21 @@ class Moody(Residual):
     def forward(self, series):
         return super().forward(series) if len(series) < 3 else series.no_such_thing
 
+class Ashamed(Residual):
+    def forward(self, series):
+        if len(series) < 3:
+            return super().forward(series)
+        raise ValueError("no more")
+
+class Overflowing:
+    def __init__(self, wire):
+        pass
+    def compress(self, embedding_BD, ratio):
+        return embedding_BD.contiguous().numpy().tobytes()
+    def decompress(self, frame, shape):
+        values = torch.frombuffer(bytearray(frame), dtype=torch.float32).view(shape)
+        return values / 0 if shape[0] > 3 else values
+
 def halves(given):
     return lambda round_index, reports: dict.fromkeys(given.parties, 0.5)
 
@@ -69,9 +84,9 @@ class NoAlgorithm:
     pass
 """
 OFFERED = {
-    "lvfl.feature_models": "silent = broken:Silent\nmoody = broken:Moody",
+    "lvfl.feature_models": "silent = broken:Silent\nmoody = broken:Moody\nashamed = broken:Ashamed",
     "lvfl.sources": "unsplit = broken:Unsplit\nmisplaced = broken:Misplaced",
-    "lvfl.compressors": "one_way = broken:OneWay\ncounting = broken:Counting",
+    "lvfl.compressors": "one_way = broken:OneWay\ncounting = broken:Counting\noverflowing = broken:Overflowing",
     "lvfl.controllers": "idle = broken:NoAlgorithm\nhalves = broken:halves",
     "lvfl.algorithms": "nothing = broken:NoAlgorithm\ngone = broken:Gone",
 }
@@ -131,6 +146,8 @@ COMMANDS: list[tuple[list[str], str | None]] = [
 REFUSED = {
     "models.feature={kind: silent, options: {}}": r"Silent: forward gives torch.float32 \[\] instead of float32",
     "models.feature.kind=moody": r"AttributeError: .* \(broken, line \d+\); does .*moody.* keep its contract",
+    "models.feature.kind=ashamed": "error: no more; does feature model 'ashamed' of package 'broken' keep its contract",
+    "wire.compressor=overflowing": "not finite: lower .*; does .*compressor 'overflowing' .*keep its contract",
     "models.feature.options.width=3": "models.feature.options: residual knows channels, not width",
     "models.feature.kind=stranger.residual:Residual": "unknown feature model 'stranger.residual:Residual'",
     "data.dataset.kind=unsplit": "data.dataset.kind: unsplit has owners and does not split over them",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as library
 
 from vfl.config import parse_config
-from vfl.metrics import headline, is_better
+from vfl.metrics import headline, is_better, points_lost
 from vfl.tasks import Classification, task_of
 
 metrics: Any = library
@@ -105,3 +105,10 @@ def test_a_headline_begins_with_the_metric_and_knows_older_summaries():
     assert is_better("rmse", 1.0, 2.0)
     assert is_better("auc", 0.8, 0.7)
     assert not is_better("auc", 0.7, 0.7)
+
+
+def test_points_lost_are_of_shares_and_of_errors_percent_also_of_no_error():
+    assert points_lost("auc", 0.7, 0.8) == pytest.approx(10.0)
+    assert points_lost("rmse", 1.1, 1.0) == pytest.approx(10.0)
+    assert points_lost("mae", 0.0, 0.0) == 0.0
+    assert points_lost("mae", 0.1, 0.0) == float("inf")

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.errors import ConfigError, PeerLost, one_line
-from vfl.registry import suspicion
+from vfl.registry import doubt, suspicion
 from vfl.torchrun import speaks
 
 DONE = 0
@@ -154,7 +154,7 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     try:
         return run()
     except (ValueError, OSError) as error:
-        _say(f"error: {one_line(error)}")
+        _say(f"error: {one_line(error)}{doubt(error)}")
         return BAD_INPUT
     except PeerLost as error:
         _say(f"error: {one_line(error)}")

@@ -20,10 +20,10 @@ class ConfigError(ValueError):
 
 
 class Diverged(ValueError):  # noqa: N818 - says what happened
-    """Training produced infinity or NaN. ``what`` names the loss or metric."""
+    """Training produced infinity or NaN; ``found`` says where, as "loss/train is not finite"."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is not finite: lower training.optimizer.learning_rate")
+    def __init__(self, found: str) -> None:
+        super().__init__(f"{found}: lower training.optimizer.learning_rate")
 
 
 class PeerLost(RuntimeError):  # noqa: N818 - says what happened

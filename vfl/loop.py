@@ -17,7 +17,7 @@ Metrics = dict[str, float]
 def finite(value: float, what: str) -> float:
     """Return a loss or metric unchanged. Raises Diverged, naming it (``what``), if it is not finite."""
     if not math.isfinite(value):
-        raise Diverged(what)
+        raise Diverged(f"{what} is not finite")
     return value
 
 

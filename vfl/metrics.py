@@ -3,6 +3,7 @@
 Shapes: N samples, C classes.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -25,7 +26,11 @@ def is_better(metric: str, value: float, than: float) -> bool:
 
 def points_lost(metric: str, value: float, reference: float) -> float:
     """Return by how many percentage points a value is worse than another; of an error, by how many percent of it."""
-    return 100 * (value / reference - 1) if metric in LOWER_IS_BETTER else 100 * (reference - value)
+    if metric not in LOWER_IS_BETTER:
+        return 100 * (reference - value)
+    if reference == 0:  # nothing is a share of no error
+        return 0.0 if value == 0 else math.inf
+    return 100 * (value / reference - 1)
 
 
 def drawn(metric: str, value: float) -> float:

@@ -11,16 +11,19 @@ a peer sends. Nothing is imported before it is chosen, and none of another packa
 
 import difflib
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, cast
 
-from vfl.errors import ConfigError, with_type
+from vfl.errors import ConfigError, Diverged, with_type
 
 T = TypeVar("T")
+
+OURS = ("vfl", "parties", "models")
+"""The packages of this program that call components."""
 
 _loaded: dict[str, str] = {}
 """The package of each component of others that this process has loaded, by what it is."""
@@ -103,7 +106,7 @@ class Registry(Generic[T]):
         except (Exception, SystemExit) as error:  # another package's code: whatever it raises
             reason = f"cannot import {first.value!r} ({with_type(error)})"
             raise ValueError(f"{self.what} {name!r} {origin}: {reason}") from None
-        _loaded[f"{self.what} {name!r} {origin}"] = first.module.partition(".")[0]
+        _loaded[f"{self.what} {name!r} {origin}"] = _package_of(first.module)
         return self._checked(name, origin, component)
 
     def _checked(self, name: str, origin: str, component: object) -> T:
@@ -129,12 +132,37 @@ def suspicion(error: BaseException) -> str | None:
     """Return a line about an unexpected error of a process that uses components of other packages; None without any."""
     if not _loaded:
         return None
-    frames = [(str(frame.f_globals.get("__name__")), line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    theirs = [(name, line) for name, line in frames if name.partition(".")[0] in _loaded.values()]
+    frames = _modules(error)
+    theirs = [(name, line) for name, line in frames if _package_of(name) in _loaded.values()]
     name, line = (theirs or frames)[-1]
-    suspects = [each for each, package in _loaded.items() if not theirs or package == name.partition(".")[0]]
-    components = " or ".join(suspects)
-    return f"{with_type(error)} ({name}, line {line}); does {components} keep its contract (docs/extending.md)?"
+    suspects = [_package_of(name)] if theirs else list(_loaded.values())
+    return f"{with_type(error)} ({name}, line {line}){_question(suspects)}"
+
+
+def doubt(error: Exception) -> str:
+    """Return the end of the line about an expected error: which components of other packages may have caused it.
+
+    Empty where none can have: training diverges by any of them, another error is of one that raised it, or that called
+    what did from outside this program.
+    """
+    if isinstance(error, Diverged):
+        return _question(_loaded.values())
+    known = [package for name, _ in _modules(error) if (package := _package_of(name)) in (*OURS, *_loaded.values())]
+    return "" if isinstance(error, ConfigError) else _question(known[-1:])
+
+
+def _modules(error: BaseException) -> list[tuple[str, int]]:
+    """Return the module and line of each frame, the innermost last."""
+    return [(str(frame.f_globals.get("__name__")), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+
+
+def _package_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _question(packages: Collection[str]) -> str:
+    suspects = " or ".join(component for component, package in _loaded.items() if package in packages)
+    return f"; does {suspects} keep its contract (docs/extending.md)?" if suspects else ""
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 import hashlib
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -218,6 +219,11 @@ class Reversed(AsItIs):
         return samples.take(torch.arange(len(samples)).flip(0))
 
 
+class Centred(AsItIs):
+    def apply(self, samples: Samples) -> Samples:
+        return replace(samples, features=samples.features / samples.features.abs().amax(0))
+
+
 def test_a_preparation_that_moves_samples_is_refused():
     samples = Samples(torch.arange(3), torch.rand(3, 2))
     features: Any = None
@@ -226,3 +232,12 @@ def test_a_preparation_that_moves_samples_is_refused():
         ValueError, match="Reversed: apply gives other samples; it must keep all of them, in their order"
     ):
         prepare_samples(Reversed(features), samples)
+
+
+def test_a_preparation_that_gives_no_numbers_is_refused_but_not_for_rows_that_the_holder_has_not():
+    features: Any = None
+    samples = Samples(torch.arange(3), torch.tensor([[1.0], [2.0], [float("nan")]]))
+    absent = replace(samples, present=torch.tensor([True, True, False]))
+    assert prepare_samples(AsItIs(features), absent) is absent
+    with pytest.raises(ValueError, match="Centred: apply gives values that are not finite; it must replace NaN"):
+        prepare_samples(Centred(features), replace(samples, features=torch.zeros(3, 2)))

@@ -214,7 +214,7 @@ class ExperimentConfig(Section):
         """
         if self.data.dataset.kind == "tables":  # known without the source, which needs PyTorch: lvfl align does without
             return table_owners(self.data.tables)
-        return SOURCES.make(self.data.dataset.kind, self.data, self.seed).parties
+        return tuple(SOURCES.make(self.data.dataset.kind, self.data, self.seed).parties)
 
     @property
     def threads_of_each(self) -> int | None:

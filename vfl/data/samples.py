@@ -70,6 +70,10 @@ class Samples:
         """Return the samples that the holder has a row for."""
         return self if self.present is None else self.take(self.held_rows())
 
+    def is_finite(self) -> bool:
+        """Whether all features are numbers: neither NaN nor infinite."""
+        return all(bool(tensor.isfinite().all()) for tensor in self.inputs if tensor.is_floating_point())
+
     def ids_digest(self) -> str:
         """Return the digest of the ids."""
         return ids_digest(self.ids)
@@ -99,7 +103,7 @@ def check_present(field: str, present: Tensor | None, shape: tuple[int, ...]) ->
 
 def check_finite(samples: Samples) -> None:
     """Refuse features that are no numbers. Raises ValueError."""
-    if not all(bool(tensor.isfinite().all()) for tensor in samples.inputs if tensor.is_floating_point()):
+    if not samples.is_finite():
         raise ValueError("features are not finite: replace NaN and infinite values")
 
 

@@ -175,9 +175,9 @@ def split_samples(source: Source) -> Split:
     Raises ValueError, one line, for anything else, and as the source.
     """
     split = source.split()
-    held = tuple(part.party for part in split.parties)
-    if held != source.parties:
-        kind, parts, owners = source.data.dataset.kind, ", ".join(held), ", ".join(source.parties)
+    held, parties = tuple(part.party for part in split.parties), tuple(source.parties)
+    if held != parties:
+        kind, parts, owners = source.data.dataset.kind, ", ".join(held), ", ".join(parties)
         raise ValueError(f"data.dataset.kind: {kind} splits over {parts}; its owners are {owners}")
     digests = {part.party: part.ids_digests() for part in split.parties} | {"labels": split.labels.ids_digests()}
     for subset in ("train", "test"):
@@ -202,9 +202,14 @@ def prepare_whole(source: Source) -> Dataset:
 
 
 def prepare_samples(preparation: Preparation, samples: Samples) -> Samples:
-    """Return raw samples as a model reads them. Raises ValueError as the preparation, and where it moves samples."""
+    """Return raw samples as a model reads them.
+
+    Raises ValueError as the preparation, and where it moves samples or makes values that are not finite.
+    """
     prepared = preparation.apply(samples)
+    what = type(preparation).__name__
     if not prepared.ids.equal(samples.ids):
-        what = type(preparation).__name__
         raise ValueError(f"{what}: apply gives other samples; it must keep all of them, in their order")
+    if not prepared.held().is_finite():  # else the loss would be NaN, and the learning rate be blamed
+        raise ValueError(f"{what}: apply gives values that are not finite; it must replace NaN and infinite values")
     return prepared

@@ -12,6 +12,7 @@ from vfl.experiments.executor import Ended, Event, Progress, Run
 from vfl.experiments.run import run_experiment
 from vfl.loop import Callback, Metrics, TrainingLoop
 from vfl.metrics import shown, title
+from vfl.registry import doubt
 from vfl.run_folder import LOG, hold_log
 
 
@@ -65,6 +66,6 @@ def _outcome(run: Run, runs_dir: Path, console: ShowConsole, tell: Callable[[Eve
     except Exception as error:  # whatever it is, the other runs go on, and the log has all of it
         console.print(traceback.format_exc())
         expected = isinstance(error, ValueError | OSError)
-        told = one_line(error) if expected else f"{type(error).__name__}: {error}"
+        told = f"{one_line(error)}{doubt(error)}" if expected else f"{type(error).__name__}: {error}"
         return Ended(finished=False, error=told, diverged=isinstance(error, Diverged))
     return Ended(outcome.finished)

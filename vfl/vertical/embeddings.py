@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vfl.checkpoint import State
 from vfl.components import COMPRESSORS
-from vfl.errors import with_type
+from vfl.errors import Diverged, with_type
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.vertical.presence import Share
 from vfl.wire.codec import BLOCK, CodecError, ValueType, decode, encode
@@ -111,7 +111,7 @@ class EmbeddingReceiver:
 def decompressed(compressor: Compressor, frame: Buffer, shape: tuple[int, int], what: str) -> Tensor:
     """Return what a frame holds, float32 on the CPU.
 
-    Raises CodecError, naming what it was, where it is malformed or not as agreed; ValueError for NaN and infinity.
+    Raises CodecError, naming what it was, where it is malformed or not as agreed; Diverged for NaN and infinity.
     """
     try:
         received_BD = compressor.decompress(frame, shape)
@@ -187,7 +187,7 @@ def encode_as(values: ValueType, tensor: Tensor, what: str) -> bytes:
 def decode_finite(frame: Buffer, shape: tuple[int, ...], values: ValueType, what: str) -> Tensor:
     """Decode a frame of the agreed shape and value type; the tensor may be part of the frame and is not to be changed.
 
-    Raises CodecError, naming what it was, where it is malformed or not as agreed; ValueError for NaN and infinity.
+    Raises CodecError, naming what it was, where it is malformed or not as agreed; Diverged for NaN and infinity.
     """
     try:
         tensor = decode(frame, shape=shape, values=values)
@@ -197,9 +197,9 @@ def decode_finite(frame: Buffer, shape: tuple[int, ...], values: ValueType, what
 
 
 def check_finite(tensor: Tensor, what: str) -> Tensor:
-    """Return a tensor on the CPU. Raises ValueError for NaN and infinity."""
+    """Return a tensor on the CPU. Raises Diverged for NaN and infinity."""
     # In blocks, so that it takes no memory to speak of; numpy takes a tenth of torch's time.
     values = tensor.numpy().reshape(-1)
     if not all(np.isfinite(values[start : start + BLOCK]).all() for start in range(0, len(values), BLOCK)):
-        raise ValueError(f"{what} has values that are not finite: lower training.optimizer.learning_rate")
+        raise Diverged(f"{what} has values that are not finite")
     return tensor
