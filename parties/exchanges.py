@@ -77,6 +77,7 @@ class Exchanges:
         The head ends its part of the exchange while the parties compute.
         """
         after = self.config.training.staleness + 1
+        # Staleness s: s + 1 orders are under way from here on, of which one is answered and one sent in each exchange.
         if exchange == 0:
             for order in self.orders[:after]:
                 self._order(order, [()] * len(self.joint.links))
@@ -86,6 +87,7 @@ class Exchanges:
         batch = Batch(rows_B, self.labels_N[rows_B.to(device)], frames, embeddings, self.shares[exchange])
         updates, losses = self.protocol.begin(self.trainer, batch)
         self._order(self.orders[exchange + after], updates)
+        # Returning gradients took the first step already; with shared labels all are left, while the parties do theirs.
         steps_left = self.config.training.local_iterations - len(losses)
         self.losses.append([*losses, *self.trainer.steps(embeddings, batch.labels_B, steps_left)][0])
 
@@ -131,6 +133,7 @@ class Exchanges:
         """Return the frame of an embedding, to be forwarded as it came, and what it holds, as [B, D]."""
         rows_B, shares = self.rows[exchange], self.shares[exchange]
         if self.joint.links[place].absent:
+            # Replaced also where gradients are cut by it: nothing goes back to a party that is away.
             shares[place] = Share.of(torch.zeros_like(shares[place].present_B))
         frame, share = reply.only(PartKind.EMBEDDING), shares[place]
         if bool(share.count) != bool(len(frame)):

@@ -197,6 +197,8 @@ class FeatureParty:
         batches = batch_rows(self.config.seed, message.round_index, self.steps, len(self.train), batch_size)
         shares = self.protocol.start_round(message, assigned.head_digest, batches)
         self.batches = [share.rows_of(rows_B) for rows_B, share in zip(batches, shares, strict=True)]
+        # With labels at the server it is the server that says who takes part, by the match it has: perhaps an older
+        # one.
         if any(len(self.train.held_rows(rows_n)) < len(rows_n) for rows_n in self.batches):
             raise MessageError(f"{self.name} has no row for samples that the server wants; match the tables again")
         self.due = deque(orders_of(self.steps, self.config.training.staleness))
@@ -228,19 +230,24 @@ class FeatureParty:
         """Prune if alpha rose (first exchange of a round), then take E local iterations (lines 10-17)."""
         pending = self.pending[0]
         self.protocol.receive(message, pending.exchange, pending.sent_nD)
+        # The weights are about to move; what was finished or pruned of the present ones would be stale.
         self.evaluated.forget()
+        # Not at the round's start: the first embedding is the unpruned model's, as in Algorithm 1. The graphs of all
+        # embeddings under way end at tensors that pruning has replaced.
         if pending.exchange == 0 and self._untimed(self.prune):
             for each in self.pending:
                 each.forward = None
         self.pending.popleft()
         samples, iterations = len(pending.sent_nD), self.config.training.local_iterations
         for _ in range(iterations if samples else 0):
+            # The first iteration goes back through the graph of the embedding that was sent, the later ones embed anew.
             embedding_nD, weights = pending.forward or self._forward(pending.inputs, OWN)
             pending.forward = None
             gradient_nD = self.protocol.gradient(embedding_nD.detach())
             self.optimizer.zero_grad()
             # embedding_nD.backward(gradient_nD), bit for bit; its first call imports sympy, which takes 0.8 s.
             embedding_nD.flatten().dot(gradient_nD.flatten()).backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
+            # With staleness the graph ends at copies; their gradient moves the present weights (docs/protocol.md).
             for name, weight in weights.items():
                 self.model.get_parameter(name).grad = weight.grad
             self.team.add_gradients(self.model, samples)
@@ -256,7 +263,6 @@ class FeatureParty:
         before_BD = self._probe()
         pruned = self.pruner.prune_to(self.alpha, self.optimizer)
         if pruned:
-            self.runtime.place(self.model)
             self.macs = count_macs(self.model, *self.example)
             self.counts.psi = psi(before_BD, self._probe())
         elif self.pruner.widths() == self.pruner.original_widths:
@@ -322,6 +328,8 @@ class FeatureParty:
 
     def prices(self, alphas: Sequence[float]) -> Prices:
         """Return what the model would cost at each of some ascending ratios, by pruning a copy of it."""
+        # One copy for all ratios: they ascend, and pruned filters never return. In one call, so that the pruner's model
+        # is the copy.
         model, pruner = copy.deepcopy((self.model, self.pruner))
         macs: list[int] = []
         parameters: list[int] = []
@@ -358,8 +366,8 @@ class FeatureParty:
         self.preparation.load_state_dict(state["preparation"])
         self.round_index = int(state["round"])
         self.beta = float(state["beta"])
+        # Structure first: the weights and momenta of a pruned model fit no dense one.
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
-        self.runtime.place(self.model)
         self.model.load_state_dict(state["model"])
         load_optimizer_state(self.optimizer, self.model, state["momentum"])
         self.sender.receiver.load_state_dict(state["feedback"])

@@ -264,6 +264,7 @@ class HeadServer:
         """Assign the round's ratios."""
         self._round_began_s = time.monotonic()
         parts, head_digest = self.exchanges.start_round(round_index)
+        # Rates are measured: a round that is repeated after a resume would be given other ratios.
         self.ratios = self.recorded.get(round_index) or self.assign(round_index, self.clock.history)
         self.unmet = tell_unmet(self.ratios, self.unmet)
         told = self.tested if self.config.evaluation.tell_parties else None

@@ -84,6 +84,7 @@ class EvaluatedModels:
 
     def state_dict(self) -> State:
         """Return the finished model's statistics, and what looking has cost."""
+        # Saved although they follow from the weights: computing them again would count their cost twice.
         return {"statistics": self.finished.statistics, "macs": self.macs}
 
     def load_state_dict(self, state: State) -> None:
@@ -99,9 +100,10 @@ class EvaluatedModels:
         return Evaluated(model, estimate_statistics(model, inputs, self.runtime))
 
     def _prune_copy(self, alpha: float) -> nn.Module:
+        # Together: the copied pruner must prune the copied model.
         model, pruner = copy.deepcopy((self.model, self.pruner))
         pruner.prune_to(alpha)
-        return self.runtime.place(model)
+        return model
 
     def _count(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
         self.macs += len(inputs[0]) * count_macs(model, *inputs)

@@ -85,6 +85,7 @@ class ReturnGradients:
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
         """Take the head's first step; its backward pass gives the gradients as well."""
+        # A leaf of its own, so that one backward pass leaves the gradients of the head and of all embeddings.
         representation_BP = torch.cat(list(batch.embeddings), dim=1).requires_grad_()
         loss = trainer.step(representation_BP, batch.labels_B)
         assert representation_BP.grad is not None
@@ -181,6 +182,7 @@ class HeadReplica:
         """
         representation = [*self._embeddings]
         representation[self.position] = self._own.spread(embedding_nD, self.trainer.missing)
+        # By value, not by beta: what decides is whether the server's Phi_0 has these very bits.
         same = torch.equal(embedding_nD, self._sent_nD) and not self._gradients_are_here
         with_head = same and self.head_sync == "replay"
         self._gradients_are_here |= with_head
@@ -192,6 +194,7 @@ class HeadReplica:
     def finish(self, iterations: int) -> None:
         """Replay the server's steps on Phi_0."""
         if self.head_sync == "replay":
+            # The first replayed step's gradients were computed with this party's own, in the same pass.
             if self._gradients_are_here:
                 self.trainer.apply()
             self.trainer.steps(self._embeddings, self._labels_B, iterations - self._gradients_are_here)

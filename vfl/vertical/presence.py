@@ -99,6 +99,8 @@ class Presence:
             held_BK = self.held_NK[rows_B]
         if self.dropout == 0:
             return held_BK
+        # Drawn for holders and others alike: the stream then does not depend on who holds what. Below every draw: a
+        # party without the row never has the highest.
         drawn_BK = torch.rand(len(rows_B), self.parties, generator=stream).masked_fill(~held_BK, -1.0)
         highest_BK = drawn_BK == drawn_BK.max(dim=1, keepdim=True).values
         return held_BK & ((drawn_BK >= self.dropout) | highest_BK)

@@ -19,7 +19,7 @@ class RoundWork:
     samples: int
     """Of all exchanges."""
     first_samples: int
-    """Of the first exchange, in which it is pruned."""
+    """Of the exchanges under way when it is pruned, the first and as many as it is ahead: they are embedded twice."""
     local_iterations: int
 
     @property
