@@ -80,6 +80,7 @@ class CheckpointStore:
             self._clear_leftovers()
             _write_checkpoint(partial, round_index, sections)
             if final.exists():
+                # Between the two renames neither has the final name: after a kill there, ``_committed`` takes this one.
                 final.rename(self.directory / f"{_REPLACED}{final.name}")
             partial.rename(final)
         except BaseException as error:
@@ -92,6 +93,7 @@ class CheckpointStore:
                 ) from error
             raise
         sync_directory(self.directory)
+        # The directory itself may be new, too.
         sync_directory(self.directory.parent)
         self._clear_leftovers()
         older = [earlier for earlier in self.rounds() if earlier <= round_index and (among is None or earlier in among)]

@@ -101,6 +101,8 @@ class AsynchronousTrainer(HorizontalTrainer):
             busy = {flight.assignment.work.client for flight in self.flights}
             candidates = plan.candidates(self.config.horizontal.selection.min_steps)
             idle = [int(client) for client in candidates if int(client) not in busy]
+            # A try in which nobody can start uses up a number, too: the next one has another plan, in which others are
+            # there.
             self.started += 1
             if not idle:
                 if self.flights:  # somebody else may be there when the next one arrives

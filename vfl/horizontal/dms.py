@@ -118,6 +118,7 @@ class DMS(FederatedAlgorithm[DMSConfig]):
         if not drawn:
             return Selection(drawn)
         steps = [int(plan.steps_N[client]) for client in drawn]
+        # For all clients: whether one is dropped then does not hang on who else was drawn.
         chances_N = torch.rand(len(self.samples_N), generator=generator(self.federation.seed, "dms", round_index))
         dropped = drop_probabilities(steps)
         kept = [
@@ -203,6 +204,7 @@ class DMS(FederatedAlgorithm[DMSConfig]):
                 squared_norm = max(numbers[0] for numbers in sent)
             if settings.gradient_std is None:
                 freedom = [report.result.steps - 1 for report in reports]
+                # Pooled: each client's variance counts by its degrees of freedom, one less than its steps.
                 total = sum(own * numbers[1] for own, numbers in zip(freedom, sent, strict=True))
                 variance = total / max(1, sum(freedom))
                 variances = [numbers[1] if own else variance for own, numbers in zip(freedom, sent, strict=True)]

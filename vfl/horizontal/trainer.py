@@ -112,6 +112,7 @@ class SynchronousTrainer(HorizontalTrainer):
         plan = self.devices.plan(round_index)
         selection = self.algorithm.select(self.state, round_index, plan)
         clients = range(len(plan.steps_N))
+        # Ascending, because sums over reports are in their order: the order of a draw must not reach the bits.
         if list(selection.clients) != sorted({*selection.clients} & {*clients}):
             raise ValueError(f"horizontal.algorithm: select gives {selection.clients}, not ascending ones of {clients}")
         self.state = self.state | selection.state

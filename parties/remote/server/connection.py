@@ -152,6 +152,7 @@ class PartyConnection:
             if envelope.session != self.session:
                 raise EnvelopeError(f"{kind} of session {envelope.session} came, this is session {self.session}")
             oldest = self._pending[0] if self._pending else None
+            # Orders are answered in turn, so that the open ones are the newest: below them all were answered.
             if envelope.sequence < self._sequence - len(self._pending) + 1:
                 raise EnvelopeError(f"{kind} to order {envelope.sequence} came again: a duplicate or a replay")
             if oldest is None or envelope.sequence != oldest.order.sequence:

@@ -31,6 +31,7 @@ class RemoteLink:
         self.under_way_s = 0.0
         self._answered_s = 0.0
         connection.start_session(session)
+        # As built, which also has a run without a checkpoint begin alike everywhere; ``load`` may follow.
         self._restore(reference(0, ""))
 
     def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:

@@ -130,6 +130,7 @@ class ServerProcess:
                 try:
                     outcome = self._train(hub, connections, console)
                 except PeerLost as lost:
+                    # Under ``drop`` this comes only when nobody is left: all but the barred are waited for again.
                     self.away = set(hub.barred)
                     self._after_loss(lost, console)
                     continue
@@ -151,6 +152,7 @@ class ServerProcess:
         self.session += 1
         store = self._open_store(connections)
         stage = VERTICAL.stage(self.config, self.runtime, self.run_dir, console)
+        # Built anew, as every party is by the session's first order: nothing of a broken session remains.
         server = build_head_server(
             self._links(hub, connections, console),
             self.labels.train,
@@ -198,6 +200,7 @@ class ServerProcess:
                 lost = PeerMisbehaved(name, f"of the saved rounds {sorted(usable)} it has none: restore its folder")
                 connection.expel(lost)
                 raise lost
+            # A round counts only where all have it: one that the server saved but a party did not was never finished.
             usable &= connection.rounds
         store.usable = usable
         return store
