@@ -239,5 +239,5 @@ def test_a_preparation_that_gives_no_numbers_is_refused_but_not_for_rows_that_th
     samples = Samples(torch.arange(3), torch.tensor([[1.0], [2.0], [float("nan")]]))
     absent = replace(samples, present=torch.tensor([True, True, False]))
     assert prepare_samples(AsItIs(features), absent) is absent
-    with pytest.raises(ValueError, match="Centred: apply gives values that are not finite; it must replace NaN"):
+    with pytest.raises(ValueError, match="Centred: gives values that are not finite; replace NaN"):
         prepare_samples(Centred(features), replace(samples, features=torch.zeros(3, 2)))

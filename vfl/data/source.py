@@ -211,5 +211,5 @@ def prepare_samples(preparation: Preparation, samples: Samples) -> Samples:
     if not prepared.ids.equal(samples.ids):
         raise ValueError(f"{what}: apply gives other samples; it must keep all of them, in their order")
     if not prepared.held().is_finite():  # else the loss would be NaN, and the learning rate be blamed
-        raise ValueError(f"{what}: apply gives values that are not finite; it must replace NaN and infinite values")
+        raise ValueError(f"{what}: gives values that are not finite; replace NaN and what is too large for float32")
     return prepared

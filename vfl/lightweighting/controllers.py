@@ -101,6 +101,7 @@ def budget(given: Given) -> Assign:
         every = [each for spent in reports for each in spent.values()]
         if whole.seconds is not None:
             left_s = whole.seconds - sum(max(each.seconds for each in spent.values()) for spent in reports if spent)
+            # Divided anew every round: what an early round took too much, the later ones make up for.
             share_s = left_s / (given.rounds - round_index)
             return _in_time(given, round_index, reports, lambda _costs, _rates: share_s)
         if whole.macs is not None:

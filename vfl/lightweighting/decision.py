@@ -154,6 +154,7 @@ def least_level(goal: Goal, levels: Sequence[Ratios], choices: Mapping[str, Choi
 
 def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict[str, Ratios]:
     """Return ``wanted``, but the present ratios, of all or some, where a change is not worth it: noise moves none."""
+    # First all parties together, then one by one: many small gains may be worth it in sum.
     if sum(map(weigh, present.values())) - sum(map(weigh, wanted.values())) < WORTH and not goal.missed(
         present, goal.slack
     ):

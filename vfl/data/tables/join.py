@@ -69,6 +69,7 @@ def join(
             raise TableError(
                 f"{tables[owner].path}: no key of {leader} is in it: {examples(wanted)} there, {examples(known)} here"
             )
+        # A key that is not found picks the entry that was appended: no row.
         rows[owner] = np.append(own, -1)[np.asarray(pc.fill_null(found, -1))]
     everywhere = np.logical_and.reduce([rows[owner] >= 0 for owner in tables])
     if not everywhere.any() and not keep_all:
@@ -77,6 +78,7 @@ def join(
     order = order if keep_all else order[everywhere[order]]
     joined = {owner: rows[owner][order] for owner in tables}
     keys = keys.take(pa.array(order))
+    # A hash, so that owners in processes of their own agree on ids without an exchange.
     ids = torch.tensor([text_hash(key) for key in keys.to_pylist()], dtype=torch.int64)
     return Joined(ids, joined, keys=keys, dropped=_dropped(tables, joined))
 
