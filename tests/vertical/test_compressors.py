@@ -7,15 +7,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vfl.components import COMPRESSORS
-from vfl.lightweighting.quantise import BLOCK, dequantise, quantise
+from vfl.lightweighting.quantise import BLOCK, dequantise, dequantise_dithered, quantise, quantise_dithered
 from vfl.lightweighting.sparsify import ErrorFeedback, random_top_k, sparsify
 from vfl.vertical.compressors import loses_nothing, magnitude
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
-from vfl.wire.codec import entropy_bound_bytes
+from vfl.wire.codec import CodecError, entropy_bound_bytes
 from vfl.wire.config import Bits, WireConfig
 
 HEADER = 17
 WIDTHS: tuple[Bits, ...] = (8, 4, 2)
+ROUNDINGS = ("nearest", "dithered", "stochastic")
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -47,6 +48,29 @@ def test_stochastic_rounding_is_exact_in_the_mean(bits: Bits):
     assert (mean - values).abs().max() > 0
 
 
+@settings(max_examples=40)
+@given(st.sampled_from(WIDTHS), st.integers(0, 2 * BLOCK + 3), st.sampled_from([1e-30, 1.0, 1e30]))
+def test_of_a_dithered_value_half_a_step_is_lost_at_most_and_nothing_in_the_mean(bits: Bits, entries: int, size: float):
+    values = randn(entries) * size
+    codes, steps = quantise_dithered(values, bits)
+    error = (dequantise_dithered(codes, steps) - values) / steps.repeat_interleave(BLOCK)[:entries]
+    assert codes.abs().max() <= 2 ** (bits - 1) - 1 if entries else len(steps) == 0
+    assert (error.abs() <= 0.5001).all()
+    assert error.mean().abs() < 5 * (12 * entries) ** -0.5 if entries else True  # five standard deviations
+    assert error.square().mean() == pytest.approx(1 / 12, rel=0.2) if entries > BLOCK else True
+
+
+def test_what_was_left_out_stays_zero_and_is_not_sent_also_with_dither():
+    dithered, plain = (magnitude(WireConfig.model_validate({"bits": 4, "rounding": each})) for each in ROUNDINGS[1:])
+    embedding_BD = randn(40, 64)
+    frame = dithered.compress(embedding_BD, 0.7)
+    assert frame == b"\0" + plain.compress(embedding_BD, 0.7)
+    assert not dithered.decompress(frame, (40, 64))[sparsify(embedding_BD, 0.7) == 0].any()
+    for wrong in (b"", b"\2" + frame[1:], b"\1"):
+        with pytest.raises(CodecError):
+            dithered.decompress(wrong, (40, 64))
+
+
 def test_random_top_k_sends_as_many_and_a_share_of_small_ones():
     embedding_BD = randn(64, 100)
     chosen, largest = random_top_k(embedding_BD, 0.8, 0.1), sparsify(embedding_BD, 0.8)
@@ -63,8 +87,10 @@ def test_random_top_k_sends_as_many_and_a_share_of_small_ones():
 @pytest.mark.parametrize("name", ["magnitude", "random_top_k"])
 @pytest.mark.parametrize("bits", WIDTHS)
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
-def test_frames_are_within_five_percent_of_what_they_carry(name: str, bits: Bits, beta: float):
-    compressor = build_compressor(WireConfig(compressor=name, bits=bits))
+@pytest.mark.parametrize("rounding", ["stochastic", "dithered"])
+def test_frames_are_within_five_percent_of_what_they_carry(name: str, bits: Bits, beta: float, rounding: str):
+    wire = WireConfig.model_validate({"compressor": name, "bits": bits, "rounding": rounding})
+    compressor = build_compressor(wire)
     frame = compressor.compress(randn(256, 128), beta)
     received_BD = compressor.decompress(frame, (256, 128))
     carried = entropy_bound_bytes(256 * 128, int(torch.count_nonzero(received_BD)), bits)
@@ -93,6 +119,7 @@ def test_frames_are_bytes_or_savings_would_be_false(monkeypatch: pytest.MonkeyPa
 SETTINGS: dict[str, tuple[WireConfig, float]] = {
     "2 bits to the nearest": (WireConfig(bits=2, rounding="nearest"), 0.0),
     "4 bits at random": (WireConfig(bits=4), 0.0),
+    "4 bits dithered": (WireConfig(bits=4, rounding="dithered"), 0.0),
     "4 bits of a tenth": (WireConfig(bits=4, rounding="nearest"), 0.9),
     "a random tenth": (WireConfig(compressor="random_top_k"), 0.9),
     "all of it": (WireConfig(compressor="random_top_k", bits=8), 0.9),
@@ -111,18 +138,23 @@ def test_error_feedback_sends_a_constant_whole(case: str):
     assert float((sender.as_received(target_ND, beta) - target_ND).norm()) > 100 * error[-1]
 
 
-@given(st.sampled_from(COMPRESSORS.names()), st.sampled_from(["float32", "bfloat16"]), st.sampled_from([None, *WIDTHS]))
-@settings(max_examples=30)
-def test_a_sender_knows_its_embeddings_as_they_are_received(name: str, values: str, bits: Bits | None):
-    wire = WireConfig.model_validate({"compressor": name, "values": values, "bits": bits})
+@given(
+    st.sampled_from(COMPRESSORS.names()),
+    st.sampled_from(["float32", "bfloat16"]),
+    st.sampled_from([None, *WIDTHS]),
+    st.sampled_from(ROUNDINGS),
+)
+@settings(max_examples=60)
+def test_a_sender_knows_its_embeddings_as_they_are_received(name: str, values: str, bits: Bits | None, rounding: str):
+    wire = WireConfig.model_validate({"compressor": name, "values": values, "bits": bits, "rounding": rounding})
     receiver, rows = EmbeddingReceiver("party_1", 30, build_compressor(wire)), torch.arange(20)
     sender = EmbeddingSender(receiver, exact=loses_nothing(wire))
-    embedding_BD = randn(20, 30).masked_fill(randn(20, 30, seed=1) > 1.0, -0.0)
-    for beta in (0.0, 0.4):
+    zeros_BD = randn(20, 30).masked_fill(randn(20, 30, seed=1) > 1.0, -0.0)
+    for embedding_BD, beta in ((randn(20, 30), 0.0), (zeros_BD, 0.0), (zeros_BD, 0.4)):
         frame, known_BD = sender.send(embedding_BD, rows, beta)
         assert torch.equal(known_BD.view(torch.int32), receiver.receive(frame, rows).view(torch.int32))
     with pytest.raises(ValueError, match="not finite"):
-        sender.send(embedding_BD / 0, rows, 0.0)
+        sender.send(zeros_BD / 0, rows, 0.0)
 
 
 @pytest.mark.parametrize("wire", [WireConfig(), WireConfig(bits=4, rounding="nearest")])

@@ -303,12 +303,12 @@ class ExperimentConfig(Section):
     def _about_wire(self) -> list[str]:
         lines: list[str] = []
         wire, fed_back = self.wire, self.lightweighting.error_feedback
-        if wire.rounding == "stochastic" and 2 in (
+        if wire.rounding != "nearest" and 2 in (
             wire.bits if fed_back else None,
             wire.gradients.bits if wire.gradients.error_feedback else None,
         ):
             lines.append(
-                "wire.rounding: stochastic to 2 bits errs by more than the value; error feedback needs nearest"
+                f"wire.rounding: {wire.rounding} to 2 bits errs by more than the value; error feedback needs nearest"
             )
         if wire.bits is not None and wire.compressor not in COMPRESSORS.built_in:
             lines.append(f"wire.bits: compressor {wire.compressor} is another package's and may ignore it")

@@ -1,12 +1,15 @@
 """Values of few bits: uniform levels between the largest magnitudes of a block, rounded at random or to the nearest.
 
-Source: QSGD (Alistarh et al., NeurIPS 2017), with the largest magnitude for the norm, as its section 4 proposes.
+Sources: QSGD (Alistarh et al., NeurIPS 2017), with the largest magnitude for the norm, as its section 4 proposes; noise
+that the receiver takes off again: Roberts, "Picture Coding Using Pseudo-Random Noise" (1962).
 """
 
 import math
 
 import torch
 from torch import Tensor
+
+from vfl.random import stream_of
 
 BLOCK = 2048
 """Entries that share a scale, in row-major order: it costs 1/64 bit each."""
@@ -24,18 +27,45 @@ def quantise(values: Tensor, bits: int, stream: torch.Generator | None) -> tuple
     a stream a value is rounded up with the probability of its distance to the level below, so that its mean is exact;
     without one to the nearest level, which is never farther away than zero is.
     """
-    levels = 2 ** (bits - 1) - 1
-    padded = torch.zeros(blocks_of(values.numel()), BLOCK)
-    padded.view(-1)[: values.numel()] = values.flatten()
-    scales = padded.abs().amax(dim=1)
-    # Divided first: the largest value gives exactly 1, and no level is passed.
-    shares = padded / torch.where(scales > 0, scales, 1.0).unsqueeze(1) * levels
+    shares, steps = _in_steps(values, bits)
     dither = 0.5 if stream is None else torch.rand(shares.shape, generator=stream)
-    codes = (shares.abs() + dither).floor().clamp(max=levels).copysign(shares)
-    return codes.view(-1)[: values.numel()].view(values.shape), scales / levels
+    codes = (shares.abs() + dither).floor().clamp(max=2 ** (bits - 1) - 1).copysign(shares)
+    return codes.view(-1)[: values.numel()].view(values.shape), steps
 
 
 def dequantise(codes: Tensor, steps: Tensor) -> Tensor:
     """Return the values of whole numbers, by the blocks' distances between levels."""
     flat = codes.flatten()
     return (flat * steps.repeat_interleave(BLOCK)[: len(flat)]).view(codes.shape)
+
+
+def quantise_dithered(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Return whole numbers and steps as ``quantise`` does, rounded down after noise in [0, 1) was added.
+
+    The noise follows from the steps, so that the receiver has it, too, and takes it off (``dequantise_dithered``). The
+    error is then uniform within half a step, whatever the value: its mean square is half of that of rounding at random.
+    A zero does not stay one.
+    """
+    shares, steps = _in_steps(values, bits)
+    noisy = shares.view(-1)[: values.numel()] + _noise(steps, values.numel())
+    # In float32 the largest value and the largest noise may give a level too much.
+    return noisy.floor().clamp(max=2 ** (bits - 1) - 1).view(values.shape), steps
+
+
+def dequantise_dithered(codes: Tensor, steps: Tensor) -> Tensor:
+    """Return the values of what ``quantise_dithered`` made."""
+    return dequantise(codes - _noise(steps, codes.numel()).view(codes.shape) + 0.5, steps)
+
+
+def _noise(steps: Tensor, entries: int) -> Tensor:
+    return torch.rand(entries, generator=stream_of(steps, "dither"))
+
+
+def _in_steps(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Return values in units of their block's step, [blocks, BLOCK], the last block filled up, and the steps."""
+    levels = 2 ** (bits - 1) - 1
+    padded = torch.zeros(blocks_of(values.numel()), BLOCK)
+    padded.view(-1)[: values.numel()] = values.flatten()
+    scales = padded.abs().amax(dim=1)
+    # Divided first: the largest value gives exactly 1, and no level is passed.
+    return padded / torch.where(scales > 0, scales, 1.0).unsqueeze(1) * levels, scales / levels

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vfl.components import COMPRESSORS
-from vfl.lightweighting.quantise import blocks_of, dequantise, quantise
+from vfl.lightweighting.quantise import blocks_of, dequantise, dequantise_dithered, quantise, quantise_dithered
 from vfl.lightweighting.sparsify import random_top_k, sparsify
 from vfl.random import stream_of
 from vfl.vertical.embeddings import check_finite, encode_as
@@ -51,21 +51,52 @@ class Levels:
         """Return the frame. Raises ValueError for values that are not finite."""
         check_finite(tensor_BD, "the embedding or gradient")
         stream = stream_of(tensor_BD, "rounding") if self.stochastic else None
-        codes_BD, steps = quantise(tensor_BD, self.bits, stream)
-        return steps.numpy().astype(STEP).tobytes() + encode_as(WHOLE[self.bits], codes_BD, "the embedding or gradient")
+        return self.pack(*quantise(tensor_BD, self.bits, stream))
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
         """Return the values. Raises CodecError for a frame of another kind."""
+        return dequantise(*self.unpack(frame, shape))
+
+    def pack(self, codes_BD: Tensor, steps: Tensor) -> bytes:
+        """Return the frame of whole numbers and their blocks' steps."""
+        return steps.numpy().astype(STEP).tobytes() + encode_as(WHOLE[self.bits], codes_BD, "the embedding or gradient")
+
+    def unpack(self, frame: Buffer, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return what ``pack`` was given. Raises CodecError for a frame of another kind."""
         size = STEP.itemsize * blocks_of(shape[0] * shape[1])
         if len(frame) < size:
             raise CodecError(f"{len(frame)} bytes, its scales alone are {size}")
         steps = torch.as_tensor(np.frombuffer(frame, STEP, size // STEP.itemsize).astype(np.float32))
         if not (steps.isfinite() & (steps >= 0)).all():
             raise CodecError("a scale that is not finite or below 0")
-        return dequantise(decode(memoryview(frame)[size:], shape=shape, values=WHOLE[self.bits]), steps)
+        return decode(memoryview(frame)[size:], shape=shape, values=WHOLE[self.bits]), steps
 
 
-Form = Floats | Levels
+@dataclass(frozen=True)
+class Dithered:
+    """Values of few bits with noise that the receiver takes off: a byte 1, and a frame of ``Levels``.
+
+    A zero would not stay one: where there are any, as of entries left out, the byte is 0 and nothing is taken off.
+    """
+
+    levels: Levels
+
+    def encode(self, tensor_BD: Tensor) -> bytes:
+        """Return the frame. Raises ValueError for values that are not finite."""
+        if tensor_BD.count_nonzero() < tensor_BD.numel():
+            return bytes([False]) + self.levels.encode(tensor_BD)
+        check_finite(tensor_BD, "the embedding or gradient")
+        return bytes([True]) + self.levels.pack(*quantise_dithered(tensor_BD, self.levels.bits))
+
+    def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
+        """Return the values. Raises CodecError for a frame of another kind."""
+        if not len(frame) or frame[0] > True:
+            raise CodecError("a dithered frame begins with 0 or 1")
+        codes_BD, steps = self.levels.unpack(memoryview(frame)[1:], shape)
+        return dequantise_dithered(codes_BD, steps) if frame[0] else dequantise(codes_BD, steps)
+
+
+Form = Floats | Levels | Dithered
 """How values travel."""
 
 
@@ -106,4 +137,7 @@ def gradient_compressor(wire: WireConfig) -> Selecting:
 
 
 def _form(wire: WireConfig) -> Form:
-    return Floats(wire.values) if wire.bits is None else Levels(wire.bits, wire.rounding == "stochastic")
+    if wire.bits is None:
+        return Floats(wire.values)
+    levels = Levels(wire.bits, stochastic=wire.rounding != "nearest")
+    return Dithered(levels) if wire.rounding == "dithered" else levels

@@ -33,8 +33,9 @@ class WireConfig(Section):
     (docs/extending.md)."""
     bits: Annotated[Bits | None, SHARED] = None
     """Bits of an embedding's value in training: whole numbers times a scale per 2048 entries; null: as wire.values."""
-    rounding: Annotated[Literal["stochastic", "nearest"], SHARED] = "stochastic"
-    """Rounding of embeddings and gradients to bits. stochastic: exact in the mean (QSGD); nearest: smaller error."""
+    rounding: Annotated[Literal["stochastic", "nearest", "dithered"], SHARED] = "stochastic"
+    """Rounding of embeddings and gradients to bits. stochastic: exact in the mean (QSGD); nearest: smaller error;
+    dithered: both, with noise that the receiver takes off again, where nothing is left out (else as stochastic)."""
     random_share: Annotated[Probability, SHARED] = 0.1
     """Mean share of the entries sent by random_top_k that are not among the largest."""
     gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
