@@ -190,6 +190,7 @@ def split_samples(source: Source) -> Split:
 
 def prepare_party(source: Source, data: PartyData) -> Prepared:
     """Return a party's samples as its model reads them."""
+    # A missing row holds anything at all, and must not enter means. Test rows must not either.
     preparation = source.prepare(data.train.held())
     return Prepared(preparation, prepare_samples(preparation, data.train), prepare_samples(preparation, data.test))
 
@@ -197,14 +198,14 @@ def prepare_party(source: Source, data: PartyData) -> Prepared:
 def prepare_whole(source: Source) -> Dataset:
     """Load whole samples as a model reads them."""
     data = source.load()
-    preparation = source.prepare(data.train)
+    preparation = source.prepare(data.train)  # one for all clients, fitted to the training samples of all of them
     return replace(data, train=prepare_samples(preparation, data.train), test=prepare_samples(preparation, data.test))
 
 
 def prepare_samples(preparation: Preparation, samples: Samples) -> Samples:
     """Return raw samples as a model reads them. Raises ValueError as the preparation, and where it moves samples."""
     prepared = preparation.apply(samples)
-    if not prepared.ids.equal(samples.ids):
+    if not prepared.ids.equal(samples.ids):  # it may be another package's, and labels lie with somebody else
         what = type(preparation).__name__
         raise ValueError(f"{what}: apply gives other samples; it must keep all of them, in their order")
     return prepared
