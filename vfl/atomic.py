@@ -67,7 +67,7 @@ def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]
     try:
         for name, write in writers.items():
             write(staged[name])
-        for name, partial in staged.items():
+        for name, partial in staged.items():  # a rename takes no room on the disk
             partial.replace(folder / name)
     finally:
         for partial in staged.values():

@@ -18,4 +18,4 @@ def _wait() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
-    os._exit(PARENT_LOST)
+    os._exit(PARENT_LOST)  # sys.exit would end this thread alone

@@ -134,7 +134,7 @@ class RunResult:
 
     def macs_by_round(self) -> list[float]:
         """Return the multiply-accumulates up to the end of every round."""
-        if self.simulated:
+        if self.simulated:  # who is chosen differs from round to round, and so do the costs
             return list(accumulate(sum(values) for values in self.over_parties("train_macs")))
         # All rounds have the same steps, so that a round's cost without pruning is the same share of the total.
         whole = self.summary["unpruned_train_macs"] / len(self.rows)
@@ -148,6 +148,7 @@ class RunResult:
 
     def round_reaching(self, target: float) -> int | None:
         """Return the position of the first row whose score is as good as ``target``; None if none is."""
+        # Rows are of round 0, 1, ...: a round is its row's position. As good: the target is not better.
         good = (number for number, score in self.curve if not is_better(self.metric, target, score))
         return next(good, None)
 

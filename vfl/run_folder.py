@@ -111,7 +111,7 @@ def only_process_in(run_dir: Path) -> Generator[None]:
 
     Raises ConfigError where another process holds it.
     """
-    folder = os.open(run_dir, os.O_RDONLY)
+    folder = os.open(run_dir, os.O_RDONLY)  # the folder itself: no lock file that could be left over, or be deleted
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -48,7 +48,7 @@ def _safetensors_chunks(
         dtype = _SAFETENSORS_NAMES[tensor.dtype]
         header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-len(text) % 8)  # the format's padding: data begin at a multiple of 8
     yield len(text).to_bytes(8, "little") + text
     for _, tensor in ordered:
         plain = tensor.detach().resolve_neg().cpu().contiguous()

@@ -184,6 +184,7 @@ class ExperimentConfig(Section):
     @field_validator("horizontal")
     @classmethod
     def _with_algorithm(cls, value: HorizontalConfig, info: ValidationInfo) -> HorizontalConfig:
+        # Fields are checked in the order of their declaration: of those before, only a refused `mode` is not there.
         return value.resolved(info.data.get("mode", "vertical"))
 
     @model_validator(mode="before")
@@ -247,7 +248,7 @@ class ExperimentConfig(Section):
                 "network.on_party_loss: drop needs lightweighting.error_feedback=false: the others' estimates of a "
                 "party that returns would differ from its own; use wait"
             )
-        samples = self.data.train_samples
+        samples = self.data.train_samples  # None: how many there are is known only once the data are read
         if samples is not None and self.training.batch_size > samples:
             raise ValueError(
                 f"training.batch_size: {self.training.batch_size} is larger than data.train_samples = {samples}; "

@@ -86,6 +86,7 @@ def lay_over(values: Mapping[str, Any], settings: Mapping[str, object]) -> dict[
     changed = deepcopy(dict(values))
     for key, value in settings.items():
         _set(ExperimentConfig, changed, key.split("."), value)
+    # Once more: a setting may itself name an owner's file, relative to where the command was called.
     return _with_owners_files(Path(), changed)
 
 
@@ -109,6 +110,7 @@ def dump_config(config: ExperimentConfig) -> str:
 
 def changed_keys(before: ExperimentConfig, after: ExperimentConfig) -> list[str]:
     """Return the dotted keys, with both values, in which two experiments differ."""
+    # Dumped to dicts, so that a schedule, one setting in `dotted_settings`, is compared entry by entry.
     old, new = (_flat(config.model_dump(), "", dict) for config in (before, after))
     absent = "(absent)"
     return [
@@ -205,8 +207,9 @@ def _why(error: Exception) -> str:
 
 
 def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: object) -> None:
+    """Change one setting in place; ``section`` is the type of ``values``, of which unknown keys have none."""
     *parents, last = keys
-    for parent in parents:
+    for parent in parents:  # the type goes down with the values: what is a section decides what merges
         inner = values.get(parent)
         # A number gives way to a mapping: alpha=0.2 in the file, alpha.party_1=0.4 on the command line.
         values[parent] = dict(cast(dict[str, Any], inner)) if isinstance(inner, dict) else {}
@@ -236,7 +239,7 @@ def _flat(values: object, prefix: str, kind: type[Any]) -> dict[str, object]:
     if not isinstance(values, kind):
         return {prefix: values}
     flat: dict[str, object] = {}
-    nested: dict[str, object] = dict(cast(Any, values))
+    nested: dict[str, object] = dict(cast(Any, values))  # of a pydantic model its fields, not turned to dicts within
     for key, value in nested.items():
         flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key), kind)
     return flat
@@ -244,7 +247,7 @@ def _flat(values: object, prefix: str, kind: type[Any]) -> dict[str, object]:
 
 def _one_line(section: type[Section], error: dict[str, Any]) -> str:
     location: tuple[int | str, ...] = error["loc"]
-    unknown = error["type"] == "extra_forbidden"
+    unknown = error["type"] == "extra_forbidden"  # then all of the location is the user's, whatever a key looks like
     field = ".".join(str(part) for part in location if unknown or not KIND.match(str(part)))
     plainly = FORMS.get(field) if error["type"] == "string_pattern_mismatch" else PLAINLY.get(error["type"])
     told = plainly or str(error["msg"]).replace("Input should", "must")
@@ -257,6 +260,7 @@ def _one_line(section: type[Section], error: dict[str, Any]) -> str:
         return message
     if error["type"] == "value_error" and re.match(r"\w+: ", message):
         return f"{field}.{message}"  # a section that names its key itself
+    # Our own validators may have said what was given, as a value or in brackets; of a section it would be a mapping.
     named = isinstance(error["input"], str) and repr(error["input"]) in message
     complete = error["type"] == "value_error" and ("(" in message or named or bool(_known_keys(section, location)))
     got = "" if complete else f" (got {error['input']!r})"

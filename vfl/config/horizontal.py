@@ -250,6 +250,7 @@ class HorizontalConfig(Section, extra="allow"):
             own = (self.model_extra or {}).get(self.algorithm) or ALGORITHMS.load(self.algorithm).Settings()
             defaults = {name: value for name, value in own.defaults().items() if name not in self.model_fields_set}
             values |= defaults | {self.algorithm: own}
+        # Without validation, which has been: it would read the algorithms' sections again, and count defaults as given.
         return self.model_construct(self.model_fields_set, **values)
 
     @property

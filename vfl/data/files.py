@@ -67,7 +67,7 @@ class Labels:
     def __post_init__(self) -> None:
         check_ids(self.ids)
         check_labels("labels", self.values, len(self.ids))
-        if self.present is not None:
+        if self.present is not None:  # of any K: how many parties there are is not known here
             check_present("present", self.present, (len(self.ids), *self.present.shape[1:2]))
 
     def take(self, order: Tensor) -> "Labels":
@@ -177,7 +177,7 @@ def samples_of(held: Mapping[str, Tensor], prefix: str, check: Callable[[Samples
     """Return the samples that are stored under names with a prefix. Raises ValueError, naming it, for a misfit."""
     own = {name: tensor for name, tensor in held.items() if name.startswith(prefix)}
     present = own.pop(prefix + PRESENT, None)
-    ids, features, *more = own.values()
+    ids, features, *more = own.values()  # in the order of `sample_names`, which `read_tensors` keeps
     try:
         samples = Samples(ids, features, more=tuple(more), present=present)
         check(samples)

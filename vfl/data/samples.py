@@ -43,6 +43,7 @@ class Samples:
                     f"samples.features: expected [N, ...] of {len(self)} rows, one for each id, got {shape}"
                 )
         if self.labels is not None:
+            # Text may have a label per character, of the features' own shape; all else has one per sample.
             of_text = self.labels.dtype == self.features.dtype == torch.int64
             if not (of_text and self.labels.shape == self.features.shape):
                 check_labels("samples.labels", self.labels, len(self.ids))

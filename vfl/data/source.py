@@ -190,6 +190,7 @@ def split_samples(source: Source) -> Split:
 
 def prepare_party(source: Source, data: PartyData) -> Prepared:
     """Return a party's samples as its model reads them."""
+    # A missing row holds anything at all, and must not enter means. Test rows must not either.
     preparation = source.prepare(data.train.held())
     return Prepared(preparation, prepare_samples(preparation, data.train), prepare_samples(preparation, data.test))
 
@@ -197,7 +198,7 @@ def prepare_party(source: Source, data: PartyData) -> Prepared:
 def prepare_whole(source: Source) -> Dataset:
     """Load whole samples as a model reads them."""
     data = source.load()
-    preparation = source.prepare(data.train)
+    preparation = source.prepare(data.train)  # one for all clients, fitted to the training samples of all of them
     return replace(data, train=prepare_samples(preparation, data.train), test=prepare_samples(preparation, data.test))
 
 
@@ -208,7 +209,7 @@ def prepare_samples(preparation: Preparation, samples: Samples) -> Samples:
     """
     prepared = preparation.apply(samples)
     what = type(preparation).__name__
-    if not prepared.ids.equal(samples.ids):
+    if not prepared.ids.equal(samples.ids):  # it may be another package's, and labels lie with somebody else
         raise ValueError(f"{what}: apply gives other samples; it must keep all of them, in their order")
     if not prepared.held().is_finite():  # else the loss would be NaN, and the learning rate be blamed
         raise ValueError(f"{what}: gives values that are not finite; replace NaN and what is too large for float32")

@@ -73,6 +73,7 @@ def _concealed(samples: Samples, secret: bytes) -> Samples:
 
 def _drawn(ids: Tensor, secret: bytes) -> tuple[Tensor, Tensor]:
     """Return new ids int64 [N], 63 bits of a keyed hash of the old ones, and the rows in ascending order of them."""
+    # Everybody's rows go through this with one secret: equal old ids stay equal, and so do the orders of all holders.
     digests = [hashlib.blake2b(str(old).encode(), key=secret, digest_size=8).digest() for old in map(int, ids)]
     new_ids = torch.tensor([int.from_bytes(digest) >> 1 for digest in digests], dtype=torch.int64)
     return new_ids, new_ids.argsort()

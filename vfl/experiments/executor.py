@@ -93,7 +93,7 @@ class Executor(ABC, Generic[Handle]):
         """
         left = list(runs)
         running: dict[Handle, R] = {}
-        done: dict[str, int] = {}
+        done: dict[str, int] = {}  # rounds, by folder
         signals: list[str] = []
 
         def interrupt(signal_name: str) -> None:
@@ -117,7 +117,7 @@ class Executor(ABC, Generic[Handle]):
                         else:
                             del running[handle]
                         if isinstance(event, Lost):
-                            left.insert(0, run)
+                            left.insert(0, run)  # first: others may wait for its rounds
                         on_event(run, event)
         finally:
             for handle in running:
@@ -140,6 +140,8 @@ class Executor(ABC, Generic[Handle]):
     def _next(self, left: Sequence[R], running: Iterable[R], done: Mapping[str, int]) -> R | None:
         """Return the first run that need not wait for another, where there is a place for it."""
         at_work = list(running)
+        # A run that has ended, however, or is not of this call, is not in here: nobody waits for it. One run can always
+        # begin, as no two wait for each other.
         unfinished = {run.folder: done.get(run.folder, 0) for run in (*left, *at_work)}
         run = next((run for run in left if run.after is None or not _behind(unfinished, *run.after)), None)
         # Nobody overtakes it: where there is no place for this one, the next, smaller one waits as well.

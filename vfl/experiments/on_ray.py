@@ -58,6 +58,7 @@ class Origin:
             if not folder.is_dir():
                 raise ConfigError(f"{node} does not see {folder}; use a folder that all nodes share")
         os.chdir(self.working_folder)
+        # Two machines may each have a folder of that path: only in the shared one is the file just made.
         if not (self.folder / self.mark).exists():
             raise ConfigError(f"{node} has another {self.folder}; use a folder that all nodes share")
 
@@ -113,7 +114,7 @@ class OnRay(Executor[RayRun]):
         (runs_dir / self.origin.mark).touch()
         look = self.ray.remote(num_cpus=0, max_retries=0)(Origin.check)
         there = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
-        looks = {
+        looks = {  # of no CPU, so that a busy node answers as well
             look.options(scheduling_strategy=there(node["NodeID"], soft=False)).remote(self.origin): _name(node)
             for node in self._nodes()
         }
@@ -149,7 +150,7 @@ class OnRay(Executor[RayRun]):
             if interrupted:  # Ray passes on nothing more, and the process is about to save
                 wait_until_free(handle.run_dir)
                 return Ended(finished=False)
-            if isinstance(error, ConfigError):
+            if isinstance(error, ConfigError):  # Ray gives its error the class of what was raised on the node as well
                 raise ConfigError(_line(error)) from None
             if isinstance(error, told.NodeDiedError) and self._losses[handle.run.folder] < MOST_LOST:
                 self._losses[handle.run.folder] += 1
@@ -211,7 +212,7 @@ def train_on_node(run: Run, runs_dir: Path, origin: Origin) -> Iterator[tuple[st
                 ended = isinstance(event, Ended)
                 yield node, event
         finally:
-            if handle.process.is_alive() and not signals:
+            if handle.process.is_alive() and not signals:  # Ray takes no further events: nobody else would end it
                 interrupt("")
             handle.process.join()
 
@@ -224,7 +225,7 @@ def on_ray(address: str | None, jobs: int | None, resources: Resources) -> Gener
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read when it is imported
     os.environ.setdefault("RAY_worker_niceness", "0")  # of a Ray of our own: its runs are as urgent as local ones
-    handler = signal.getsignal(signal.SIGTERM)  # which that replaces
+    handler = signal.getsignal(signal.SIGTERM)  # ray.init replaces it
     try:
         ray = import_module("ray")
     except ImportError:

@@ -69,7 +69,7 @@ class LocalProcesses(Executor[LocalRun]):
         """Return what a run has told or how it died."""
         try:
             event: Event = handle.pipe.recv()
-        except (EOFError, OSError):
+        except (EOFError, OSError):  # the process has closed its end without saying how it ended: it died
             handle.process.join()
             return _death(handle.process.exitcode or 0, interrupted=interrupted)
         if isinstance(event, Ended):

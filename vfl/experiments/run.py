@@ -57,14 +57,14 @@ def run_experiment(
     # The run before in this process: its data hang in cycles, and Python's collector counts objects, not their bytes.
     gc.collect()
     stage = mode.stage(config, start_runtime(config), run_dir, console, workers, varied)
-    built = mode.build(config, stage)
+    built = mode.build(config, stage)  # before there is a folder: data that cannot be used leave none behind
     checkpoints = run_dir / "checkpoints"
     if not first:
         return train(built, config, stage, ReadOnlyStore(checkpoints, keep=config.checkpoint.keep))
     open_run(run_dir, config)
     console.print(f"{config.name}: run folder {run_dir}; {how_to_watch(run_dir)}")
     with only_process_in(run_dir):
-        update_config(run_dir, config)
+        update_config(run_dir, config)  # not in `open_run`: another process may still be training there
         store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)
         return train(built, config, stage, store, extra_callbacks)
 
@@ -107,11 +107,12 @@ def train(
     with stop_on_signal(workers.ask_to_stop):
         try:
             summary = loop.run()
+            # A stop that was asked for in the last round has ended nothing early.
             finished = not loop.to_resume or loop.next_round == loop.rounds
             if finished and first:
                 write_summary(run_dir, summary)
             workers.wait_for_all()  # torchrun ends the others as soon as one has ended by a signal
-        except CheckpointWriteError:
+        except CheckpointWriteError:  # an OSError that says by itself what is left and what to do
             raise
         except OSError as error:
             raise OSError(f"{run_dir}: cannot be written ({error}); mend that, then continue with --resume") from error

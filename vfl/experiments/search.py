@@ -42,6 +42,8 @@ class Search:
 
         Ends at once where the runs to compare with have failed.
         """
+        # `summaries` belongs to the caller, who fills it between two yields. All of a batch are asked for before one is
+        # told, and told in that order, whichever ended first: what is asked for next depends on the results alone.
         yield self._runs(0.0, 0.0)
         told = 0
         while self._means(0.0, 0.0, summaries) is not None and told < self.config.trials:

@@ -110,6 +110,7 @@ class SweepState:
 
     def catch_up(self) -> None:
         """Take in what other shards have trained since."""
+        # A run that failed leaves no summary: only the table, as its shard wrote it, tells. Its own shard knows better.
         told = {row["run"]: row["error"] for row in _told(self.folder) if row["status"] == "failed"}
         for run in self.runs:
             if run.folder in self.summaries or run.folder in self.failures:
@@ -178,7 +179,9 @@ def _train(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, v
     manifest = {**fixed, "runs": {run.folder: run.settings for run in state.runs}}
     write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     state.write()
+    # Failures are those of this call alone: a search comes here for every batch, and the next call tries them again.
     left = [run for run in state.own if run.folder not in state.summaries.keys() | state.failures.keys()]
+    # Less those that earlier batches of this call have trained.
     view.kept = sum(run.folder in state.summaries for run in state.own) - view.finished
 
     def on_event(run: SweepRun, event: Event) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from vfl.atomic import write_csv
-from vfl.costs import shares_saved
 from vfl.experiments.sweep_plan import SweepRun
 from vfl.metrics import reached
 
@@ -27,8 +26,8 @@ def write_tables(
 ) -> None:
     """Write both tables whole. The first depends on nothing but the runs' settings and results: no clock is in it.
 
-    ``summaries`` are those of the finished runs and ``failures`` one line per failed one, both by folder; all others
-    are ``open``.
+    ``summaries`` are those of the finished runs, with ``shares_saved``, and ``failures`` one line per failed one, both
+    by folder; all others are ``open``.
     """
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     rows: list[list[Any]] = [["run", *keys, "status", *RESULTS, "error"]]
@@ -38,7 +37,7 @@ def write_tables(
         status = "failed" if run.folder in failures else "open"
         if run.folder in summaries:
             summary = summaries[run.folder]
-            status, result = "finished", {**summary, **score(summary), **shares_saved(summary)}
+            status, result = "finished", {**summary, **score(summary)}
             times.append([run.folder, f"{summary['wall_time_s']:.1f}", run.config.threads])
         settings = [_cell(run.settings[key]) if key in run.settings else "" for key in keys]
         outcome = [_cell(result.get(name, "")) for name in RESULTS]

@@ -83,6 +83,7 @@ class SweepView:
 
     def _progress(self, run: Run, event: Progress) -> None:
         rounds = run.config.training.rounds
+        # A run tells first where it stands: rounds from before this session are no work of this session.
         at = self.running.setdefault(run.folder, Running(rounds, event.rounds, event.node, event.rounds))
         self.worked += (event.rounds - at.done) / rounds
         at.done = event.rounds
@@ -90,7 +91,7 @@ class SweepView:
 
     def _end(self, name: str, event: Ended, summary: Mapping[str, Any] | None) -> None:
         run = self.running.pop(name, None)
-        self.worked += 1.0 if run is None else 1.0 - run.done / run.rounds
+        self.worked += 1.0 if run is None else 1.0 - run.done / run.rounds  # what it left out is no work to come
         self.finished += summary is not None
         self.failed += event.error is not None
         place = f"{self.kept + self.finished + self.failed}/{self.total} {name}"

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from vfl.amounts import amount
+from vfl.experiments.sweep_plan import ALPHA, BETA
 from vfl.metrics import axis, drawn, title
 from vfl.reports.judge import pareto_front, sent_bytes, train_macs
 from vfl.reports.runs import ReportedRun, Subject, Variant, is_number, key_label, setting_label
@@ -23,7 +24,6 @@ from vfl.results import Quantity, RunResult
 
 ON_LIGHT, ON_DARK = "#010101", "#FFFFFF"
 """Of numbers within a map; they do not follow the page's light or dark setting, as the map does not."""
-ALPHA, BETA = "lightweighting.alpha", "lightweighting.beta"
 MOST_CURVES = len(COLORS)
 LETTERS_ACROSS, LETTERS_OF_HANDLE = 62, 7
 """What a legend has room for in a row, and what the line beside a label takes."""
@@ -123,6 +123,7 @@ def _curves(
     shown = list(zip(variants, labels or [variant.label for variant in variants], strict=True))
     for position, (variant, label) in enumerate(shown[:MOST_CURVES]):
         scores = [[drawn(metric, value) for _, value in run.curve] for run in variant.runs]
+        # A seed may have stopped early: further rounds are means over those that went on.
         per_round = [[value for value in values if value is not None] for values in zip_longest(*scores)]
         rounds = max(([number for number, _ in run.curve] for run in variant.runs), key=len)
         means = [mean(values) for values in per_round]

@@ -43,9 +43,10 @@ def pareto_front(variants: Sequence[Variant], cost: Callable[[Variant], float]) 
     """
     front: list[Variant] = []
     for variant in sorted(variants, key=lambda each: (cost(each), -merit(each))):
+        # Cheapest first: all before are as cheap or cheaper, so that only a better one adds to the front.
         if not front or merit(variant) > merit(front[-1]):
             if front and cost(variant) <= (1 + TIE) * cost(front[-1]):
-                front.pop()
+                front.pop()  # as cheap, and worse
             front.append(variant)
     return front
 
@@ -66,7 +67,7 @@ def cheapest_within(subject: Subject, points: float, cost: Callable[[Variant], f
     Of those whose cost is within ``TIE`` of the least, the best.
     """
     reference = subject.reference
-    kept = [variant for variant in subject.variants if lost(variant, reference) <= points + 1e-7]
+    kept = [variant for variant in subject.variants if lost(variant, reference) <= points + 1e-7]  # rounding
     cheapest = min(map(cost, kept))  # the reference is among them
     return max((each for each in kept if cost(each) <= (1 + TIE) * cheapest), key=merit)
 
@@ -86,6 +87,7 @@ def noise(one: Variant, other: Variant) -> str:
     if seeds < 2:
         return "one seed cannot tell a difference from noise: train three"
     variance = sum(variance_of([run.score for run in each.runs]) for each in (one, other))
+    # The standard error of a difference of means over n seeds is sqrt(variance / n); twice that, squared, is below.
     difference = abs(one.score - other.score)
     if difference * difference > 4 * variance / seeds:
         return ""
@@ -96,6 +98,7 @@ def noise(one: Variant, other: Variant) -> str:
 def target_score(subject: Subject) -> float:
     """Return the score to which time is measured: a share in whole percent, an error with two digits."""
     best = max(subject.variants, key=merit).score
+    # Rounded, as the page shows it: else a run might reach what is shown and not what is meant.
     if subject.metric in LOWER_IS_BETTER:
         return float(f"{best / TARGET_SHARE:.2g}")
     return round(best - (1 - TARGET_SHARE) * abs(best), 2)  # R^2 may be negative

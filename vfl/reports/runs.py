@@ -8,6 +8,7 @@ from statistics import mean
 from typing import Any
 
 from vfl.config import ConfigError, ExperimentConfig, dotted_settings, load_config
+from vfl.experiments.sweep_plan import ALPHA, BETA
 from vfl.metrics import reached
 from vfl.results import Quantity, RunResult, read_result
 from vfl.run_folder import read_manifest
@@ -19,7 +20,7 @@ MOST_KEYS = 3
 """Settings by which runs are told apart ..."""
 MOST_LETTERS = 60
 """... if each is as short as this: tables and models by party are not."""
-SYMBOLS = {"lightweighting.alpha": "α", "lightweighting.beta": "β", "training.local_iterations": "E"}
+SYMBOLS = {ALPHA: "α", BETA: "β", "training.local_iterations": "E"}
 """Short names of settings; of others the last part of their key."""
 
 
@@ -123,6 +124,7 @@ class Subject:
     @property
     def reference(self) -> Variant:
         """The variant that others are compared with: the first values of all settings, as alpha = beta = 0."""
+        # Of a list of settings, not a grid, there may be none with all first values.
         return self._variant({key: self.values(key)[0] for key in self.keys}) or self.variants[0]
 
     def find(self, settings: Mapping[str, Any]) -> Variant | None:
@@ -160,6 +162,7 @@ def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
     """
     runs = _by_one_metric([_load_run(each, each.resolve().name, {}) for each in folders])
     settings = [dotted_settings(run.config) for run in runs]
+    # By repr: schedules and lists have no hash.
     differing = [key for key in dict.fromkeys(chain(*settings)) if len({repr(each.get(key)) for each in settings}) > 1]
     keys = [key for key in differing if key not in (SEED, "name")]
     short = all(len(str(each.get(key))) <= MOST_LETTERS for each in settings for key in keys)

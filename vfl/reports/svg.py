@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from vfl.reports.style import COLORS, GRID, INK
 
+# COLORS[0] is INK, whose variable it shares.
 THEMED = {INK: "ink", GRID: "grid"} | {color: f"series-{index}" for index, color in enumerate(COLORS) if index}
 """Colours of the figures that become variables of the page's style sheet."""
 
@@ -33,9 +34,9 @@ def inline_svg(figure: Figure, name: str, description: str, hover: Mapping[str, 
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    text = text[text.index("<svg") :]
+    text = text[text.index("<svg") :]  # XML's own header has no place within a page
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    for part, said in hover.items():
+    for part, said in hover.items():  # before ids get their prefix: a gid is an id here
         text = text.replace(f'<g id="{part}">', f'<g id="{part}"><title>{escape(said)}</title>')
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
     text = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", text)

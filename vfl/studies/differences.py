@@ -41,7 +41,7 @@ def over_seeds(differences: Sequence[float]) -> Difference | None:
     if len(differences) < 2:
         return Difference(differences[0], inf, 1) if differences else None
     count = len(differences)
-    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))  # of 0.95 the 97.5 % quantile: 2.5 % are left each side
     return Difference(mean(differences), quantile * stdev(differences) / sqrt(count), count)
 
 

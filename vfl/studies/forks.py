@@ -42,7 +42,7 @@ class SaveForks(Callback):
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Save a checkpoint before the round in which others go another way."""
         if loop.next_round in self.rounds:
-            loop.save()
+            loop.save()  # also where the loop itself would not: it saves every few rounds, after all callbacks
         self._keep(loop)
 
     def _keep(self, loop: TrainingLoop) -> None:
@@ -65,7 +65,7 @@ def start_from_fork(run: Run, fork: Fork, runs_dir: Path) -> None:
     own, forks = CheckpointStore(run_dir / "checkpoints"), fork_store(parent_dir)
     if own.rounds() or fork.round_index not in forks.rounds():
         return
-    check_run(run_dir, run.config, resume=True)
+    check_run(run_dir, run.config, resume=True)  # the folder may be that of a try that was killed here
     open_run(run_dir, run.config)
     rows = [row for row in read_rows(parent_dir) if row["round"] < fork.round_index]
     write_atomically(run_dir / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

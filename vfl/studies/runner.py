@@ -65,7 +65,7 @@ def train_missing(
     def on_event(run: SeriesRun, event: Event) -> None:
         summary = None
         if isinstance(event, Ended) and event.finished:
-            del left[run.folder]  # before forks are removed: those of unfinished runs stay
+            del left[run.folder]  # before forks are removed: those that unfinished runs start from stay
             shutil.rmtree(runs_dir / run.folder / "checkpoints", ignore_errors=True)
             remove_spent_forks(forks, left, runs_dir)
             summary = read_summary(runs_dir / run.folder)

@@ -4,20 +4,17 @@ A line per seed: accuracy (%) after equal exchanges, by staleness; simulated sec
 accuracy that the worse of its runs ends with, by staleness and as a share of those of staleness 0.
 """
 
-import json
 import sys
 from pathlib import Path
 
-from vfl.results import RunResult, read_result
+from vfl.reports.runs import ReportedRun, load_subject
 
 
 def main(sweep: Path) -> None:
     """Read and write."""
-    runs: dict[int, dict[int, RunResult]] = {}
-    for name, settings in json.loads((sweep / "sweep.json").read_text())["runs"].items():
-        if (sweep / "runs" / name / "summary.json").exists():
-            result = RunResult(*read_result(sweep / "runs" / name))
-            runs.setdefault(settings["seed"], {})[settings["training.staleness"]] = result
+    runs: dict[int, dict[int, ReportedRun]] = {}
+    for run in load_subject(sweep).runs:
+        runs.setdefault(run.config.seed, {})[run.config.training.staleness] = run
     for seed, by_staleness in sorted(runs.items()):
         finals = {each: run.curve[-1][1] for each, run in by_staleness.items()}
         rounds_s = {each: run.rows[-1]["simulated_time_s/round"] for each, run in by_staleness.items()}

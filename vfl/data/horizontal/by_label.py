@@ -55,12 +55,12 @@ def classes(
     parts: list[list[Rows]] = [[] for _ in range(clients)]
     for index in dealt:
         label = int(present[index])
-        holders, positions = np.nonzero(held == index)
+        holders, positions = np.nonzero(held == index)  # clients, and which of each one's classes this is: its 0th, ...
         rows = _shuffled_class(labels, label, seed)
         quotas = np.zeros(len(holders), dtype=np.int64)
         if samples_per_client is not None:
             quota, more = divmod(samples_per_client, classes_per_client)
-            quotas = quota + (positions < more)
+            quotas = quota + (positions < more)  # a client's first classes have what does not divide
         needed = len(holders) if samples_per_client is None else int(quotas.sum())
         if needed > len(rows):
             field = "horizontal.clients" if samples_per_client is None else "horizontal.partition.samples_per_client"
@@ -109,6 +109,7 @@ def shards(labels_N: Tensor, clients: int, shards_per_client: int, seed: int) ->
             f"{count} training samples, there are {len(labels_N)}; lower it or horizontal.clients"
         )
     rng = stream(seed, "shards")
+    # Shuffled before it is sorted, by a sort that keeps the order of equals: within a class the order is random.
     shuffled = rng.permutation(len(labels_N))
     pieces = np.array_split(shuffled[np.argsort(labels_N.numpy()[shuffled], kind="stable")], count)
     dealt = rng.permutation(count).reshape(clients, shards_per_client)
@@ -157,7 +158,9 @@ def dirichlet(labels_N: Tensor, clients: int, alpha: float, seed: int, min_sampl
 
 def _apportion(proportions_KM: NDArray[np.float64], totals_K: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return whole sizes [K, M] that sum to each class's total, within one of their proportions."""
+    # Ends of the pieces are rounded, not sizes: so the sizes sum to the total. Proportions sum to one only up to
+    # rounding, so that ends may be above the total, and the last one below it.
     ends = np.floor(proportions_KM.cumsum(axis=1) * totals_K[:, None]).astype(np.int64)
-    ends = np.minimum(ends, totals_K[:, None])  # proportions sum to one only up to rounding
+    ends = np.minimum(ends, totals_K[:, None])
     ends[:, -1] = totals_K
     return np.diff(ends, axis=1, prepend=0)

@@ -133,6 +133,7 @@ def _shown(sizes: Sequence[int]) -> list[int]:
     if len(sizes) <= LISTED_CLIENTS:
         return list(range(len(sizes)))
     by_size = sorted(range(len(sizes)), key=lambda client: sizes[client])
+    # Ranks at equal distances, the first and the last included.
     return [by_size[rank * (len(sizes) - 1) // (SHOWN_OF_MANY - 1)] for rank in range(SHOWN_OF_MANY)]
 
 

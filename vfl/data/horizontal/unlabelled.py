@@ -31,7 +31,7 @@ def iid(samples: int, clients: int, seed: int, samples_per_client: int | None = 
     the number of clients. None deals all samples, sizes differing by at most one.
     Raises ValueError when there are not enough samples.
     """
-    if samples_per_client is not None:
+    if samples_per_client is not None:  # from the front of one shuffle: further clients change nobody's rows
         return _deal(samples, [samples_per_client] * clients, seed)
     check_enough(clients, samples)
     return ascending(np.array_split(_shuffled(samples, seed), clients))
@@ -47,7 +47,7 @@ def gaussian(samples: int, clients: int, seed: int, samples_per_client: int | No
     Raises ValueError when there are not enough samples for the sizes drawn.
     """
     rng = stream(seed, "sizes")
-    groups = rng.permutation(np.arange(clients) * len(GAUSSIAN_MEANS) // clients)
+    groups = rng.permutation(np.arange(clients) * len(GAUSSIAN_MEANS) // clients)  # 0 0 1 1 2 2 ..., shuffled
     means = (samples_per_client or GAUSSIAN_SAMPLES_PER_CLIENT) * np.array(GAUSSIAN_MEANS)[groups]
     sizes = np.floor(rng.normal(means, GAUSSIAN_STD * means)).clip(min=1).astype(int)
     return _deal(samples, sizes.tolist(), seed)
@@ -78,7 +78,7 @@ def natural(
             f"horizontal.clients: {clients} asked for, the data have {len(eligible)} owners{of_size}; {fix}"
         )
     chosen: list[int] = np.sort(stream(seed, "owners").permutation(eligible)[:clients]).tolist()
-    by_owner = np.split(np.argsort(of_row, kind="stable"), sizes.cumsum())
+    by_owner = np.split(np.argsort(of_row, kind="stable"), sizes.cumsum())  # rows sorted by owner, cut between owners
     return tuple(owners.names[index] for index in chosen), ascending([by_owner[index] for index in chosen])
 
 

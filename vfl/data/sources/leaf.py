@@ -75,9 +75,9 @@ def _text_pools(root: Path, sequences: list[str], following: list[str], owners: 
                 f"data.dataset.root: '{root}' has sequences of {length} and of {len(sequence)} characters; LEAF's have "
                 "one length"
             )
-    codes, classes = encode([*sequences, *following])
+    codes, classes = encode([*sequences, *following])  # one row of characters: first all sequences, then a label each
     x, y = codes[: length * len(sequences)].view(-1, length), codes[length * len(sequences) :]
-    rows = len(owners.of_row)
+    rows = len(owners.of_row)  # only training samples have owners
     return Pools(in_memory(x[:rows], y[:rows]), in_memory(x[rows:], y[rows:]), classes, owners)
 
 
@@ -118,7 +118,7 @@ def _users(path: Path) -> Iterator[_User]:
         samples, labels = cast(list[Any], x), cast(list[Any], y)
         if len(samples) != len(labels):
             raise ValueError(f"{where}: {len(samples)} samples with {len(labels)} labels")
-        of_text = not samples or isinstance(samples[0], str)
+        of_text = not samples or isinstance(samples[0], str)  # a user without samples is of either kind
         yield _User(str(name), (_checked_texts if of_text else _checked_images)(where, samples, labels), labels)
 
 

@@ -57,7 +57,7 @@ def load_published(kind: str, root: Path | None, image_size: int | None) -> Pool
     title, name, megabytes, places = PUBLISHED[kind]
     root = root or DEFAULT_ROOT
     first = root / places[0]
-    absent = [folder for folder in (first, *first.parents) if not folder.exists()]
+    absent = [folder for folder in (first, *first.parents) if not folder.exists()]  # innermost first, as rmdir needs
     try:
         # torchvision leaves an empty folder where a download fails
         if not any(place.is_file() or any(place.glob("*")) for place in map(root.joinpath, places)):

@@ -48,7 +48,7 @@ def load_text(root: Path | None, image_size: int | None) -> Pools:
     texts = list(roles.values()) or [text]
     codes, classes = encode(texts)
     train, test = list[tuple[Tensor, Tensor]](), list[tuple[Tensor, Tensor]]()
-    for end, part in zip(accumulate(map(len, texts)), texts, strict=True):
+    for end, part in zip(accumulate(map(len, texts)), texts, strict=True):  # end: of this text, in the row of all codes
         x, y = windows(codes[end - len(part) : end])
         kept = len(x) - len(x) // TEST_SHARE
         train.append((x[:kept], y[:kept]))
@@ -92,6 +92,7 @@ def split_roles(text: str) -> dict[str, str]:
 
 def encode(texts: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
     """Return all characters of the texts in one row, int64 [sum of lengths], and the sorted characters they index."""
+    # UTF-32 has four bytes for every character: numbers, which NumPy sorts without a Python object for each.
     points = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype="<u4")
     vocabulary, codes = np.unique(points, return_inverse=True)
     return torch.from_numpy(codes.astype(np.int64)), tuple(map(chr, vocabulary.tolist()))

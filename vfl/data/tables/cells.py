@@ -55,6 +55,7 @@ def open_blocks(path: Path, columns: Sequence[str] | None = None) -> Generator[I
         for mark, what in FOREIGN.items():
             if start.startswith(mark):
                 raise TableError(f"{path}: is {what}; save it as CSV in UTF-8, or as Parquet")
+        # Blocks are read while the caller iterates: what pyarrow raises there is thrown in here, at this yield.
         yield _parquet_blocks(path, columns) if start == b"PAR1" else _csv_blocks(path, columns, start)
     except pa.ArrowException as error:
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
@@ -89,7 +90,7 @@ def _plain(path: Path, name: str, cells: Column) -> Column:
         cells = pc.cast(cells, pa.float64())
     kind = cells.type
     if pa.types.is_floating(kind):
-        return pc.if_else(pc.is_nan(cells), None, cells)
+        return pc.if_else(pc.is_nan(cells), None, cells)  # a cell that is missing stays so: is_nan(null) is null
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return cells
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -103,10 +104,10 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iter
     bad_rows: list[Any] = []
 
     def refuse(row: Any) -> str:
-        bad_rows.append(row)
+        bad_rows.append(row)  # pyarrow's own error has the row as prose; ours needs its numbers
         return "error"
 
-    unquoted = "".join(header.split('"')[::2])
+    unquoted = "".join(header.split('"')[::2])  # every second piece lies within quotes: separators there do not count
     separator = max(SEPARATORS, key=unquoted.count)
     options = {
         "read_options": pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),  # threads do not count rows
@@ -115,6 +116,7 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iter
         ),
     }
     try:
+        # The file is opened twice: the types below are given by name, as the header writes the names.
         names = _names(path, compression, options)
         wanted = {name: names[name] for name in _wanted(path, [*names], columns)}
         # As bytes: pyarrow would not say in which row text is not UTF-8.
@@ -181,7 +183,7 @@ def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> 
         if name not in names:
             header = "; does the file have a header?" if all(_is_number(each) for each in names) else ""
             raise TableError(f"{path}: has no column {name!r}; it has {', '.join(names[:12])}{header}")
-    return list(dict.fromkeys(columns))
+    return list(dict.fromkeys(columns))  # a column of a key may be a feature as well, or in two keys
 
 
 def _text(cells: Column) -> Column:

@@ -64,6 +64,7 @@ def read_table(
     """
     used = {name: kind for name, kind in kinds.items() if kind != "ignore"}
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in used}
+    # Of a category, its code by column. It grows from block to block, so that a name has one code in all of them.
     places: dict[str, dict[str, int]] = {name: {} for name in used}
     texts: dict[tuple[str, ...], list[Column]] = {key: [] for key in keys}
     rows: list[npt.NDArray[np.int64]] = []
@@ -82,7 +83,7 @@ def read_table(
                 progress(told)
     columns: dict[str, Numbers | Categories] = {}
     for name, kind in used.items():
-        values = np.concatenate(parts.pop(name))
+        values = np.concatenate(parts.pop(name))  # pop: no more than one column is in memory twice
         columns[name] = Numbers(values) if kind == "number" else Categories(values, tuple(places[name]))
     joined = {key: pa.chunked_array(texts[key]).combine_chunks() for key in keys}
     return Table(path, columns, joined, np.concatenate(rows))
@@ -133,6 +134,7 @@ def _codes(where: str, block: Block, name: str, places: dict[str, int]) -> npt.N
             raise TableError(f"{where}, row {row}: holds a line end; is a quote left open?")
     of_name = [places.setdefault(each, len(places)) for each in names]
     indices = np.asarray(pc.fill_null(encoded.indices, -1))
+    # Index -1 of a missing cell picks the last element, which is the appended -1.
     return np.append(np.array(of_name, np.int32), np.int32(-1))[indices]
 
 
@@ -140,7 +142,7 @@ def as_text(cells: Column) -> Column:
     """Return cells as text: whole numbers without a point, also where the file holds them as floating point."""
     if pa.types.is_floating(cells.type):
         whole = pc.cast(cells, pa.int64(), safe=False)
-        exact = pc.equal(pc.cast(whole, cells.type, safe=False), cells)
+        exact = pc.equal(pc.cast(whole, cells.type, safe=False), cells)  # false of fractions, and of what overflowed
         return pc.if_else(exact, pc.cast(whole, pa.string()), pc.cast(cells, pa.string()))
     return pc.cast(cells, pa.string())
 
@@ -155,12 +157,14 @@ def key_text(path: Path, block: Block, key: tuple[str, ...]) -> Column:
     for name in key:
         cells = block.columns[name]
         where = f"{path}: key column {name!r}"
+        # Large ids lose digits in a float, and one number has several texts: such keys would fail to match, in silence.
         if pa.types.is_floating(cells.type):
             raise TableError(f"{where}: holds {cells.type}; a key is text or whole numbers")
-        text = pc.utf8_normalize(pc.cast(cells, pa.string()), form="NFC")
+        text = pc.utf8_normalize(pc.cast(cells, pa.string()), form="NFC")  # é is one code point or two
         if text.null_count:
             row = block.row(text.is_null().to_pylist().index(True))
             raise TableError(f"{where}, row {row}: is missing; every row needs its key")
+        # Without them no key holds a separator, so that two different keys are never joined to one text.
         if pc.any(pc.match_substring_regex(text, CONTROL)).as_py():
             row = block.row(pc.match_substring_regex(text, CONTROL).index(True).as_py())
             raise TableError(f"{where}, row {row}: holds a line end or control character; is a quote left open?")

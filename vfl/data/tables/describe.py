@@ -57,7 +57,7 @@ class ColumnSummary:
         self.missing += cells.null_count
         if len(self.values) <= MOST_VALUES:
             new = pc.unique(as_text(cells)).drop_null().to_pylist()
-            self.values.update(new[: MOST_VALUES + 1])
+            self.values.update(new[: MOST_VALUES + 1])  # one more than is counted tells "over"
         self._add_numbers(block, cells)
 
     def _add_numbers(self, block: Block, cells: Column) -> None:
@@ -121,11 +121,12 @@ class ColumnSummary:
 
     def looks_like_key(self) -> bool:
         """Whether nearly every row has a value of its own, and it is a row number, text, or named as a key."""
+        # Of more rows than values are kept, it must do that all that are kept differ.
         if self.rows < FEW_ROWS or self.missing or len(self.values) < min(self.rows, MOST_VALUES):
             return False
         if not self._numeric:
             return True
-        counted = self.whole and self.high - self.low + 1 == self.rows
+        counted = self.whole and self.high - self.low + 1 == self.rows  # different whole numbers without a gap
         return counted or (self.whole and KEY_NAME.search(self.name) is not None)
 
 

@@ -45,6 +45,7 @@ class Joined:
 
 def text_hash(text: str) -> int:
     """Return the first 63 bits of the BLAKE2b of a text: the same on every machine."""
+    # 63 bits are never negative as int64: -1 stays free for what is missing. Two keys of one hash are refused as ids.
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -59,6 +60,7 @@ def join(
     first = configs[leader]
     kept = unique_rows(tables[leader], first)
     keys = tables[leader].keys[key_of(first)].take(pa.array(kept))
+    # Until they are sorted below, samples are the leader's kept rows: entry i of every list is of the i-th of them.
     rows: dict[str, Rows] = {leader: kept}
     for owner in [owner for owner in tables if owner != leader]:
         own = unique_rows(tables[owner], configs[owner])
@@ -69,11 +71,12 @@ def join(
             raise TableError(
                 f"{tables[owner].path}: no key of {leader} is in it: {examples(wanted)} there, {examples(known)} here"
             )
-        # A key that is not found picks the entry that was appended: no row.
+        # found: places in `own`. Where there is none, -1 picks the last element, which is the appended -1.
         rows[owner] = np.append(own, -1)[np.asarray(pc.fill_null(found, -1))]
     everywhere = np.logical_and.reduce([rows[owner] >= 0 for owner in tables])
     if not everywhere.any() and not keep_all:
         raise TableError("data.tables: no key is in the tables of all owners")
+    # By key and not by row: the seeded draws of test samples and batches go by place, and must not see a file's order.
     order = np.asarray(pc.array_sort_indices(keys)).astype(np.int64)
     order = order if keep_all else order[everywhere[order]]
     joined = {owner: rows[owner][order] for owner in tables}
@@ -108,7 +111,7 @@ def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], data: DataCo
                 "align again"
             )
         if config.label is None:
-            continue
+            continue  # only the label owner's match knows the others, and which samples are the test
         if match.others and {owner, *match.others} != data.tables.keys():
             whose = ", ".join(sorted({owner, *match.others}))
             raise ValueError(f"data.tables: {paths[owner]} is a match of {whose}; run lvfl align again")

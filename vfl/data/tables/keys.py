@@ -52,7 +52,7 @@ def keys_of(config: TableConfig, owners: Collection[str]) -> list[tuple[str, ...
 def unique_rows(table: Table, config: TableConfig) -> Rows:
     """Return the rows of the first time that each key comes, ascending. Raises TableError where none may come again."""
     codes = np.asarray(table.keys[key_of(config)].dictionary_encode().indices)
-    _, first = np.unique(codes, return_index=True)
+    _, first = np.unique(codes, return_index=True)  # in the order of the codes; sorted again by row at the end
     if len(first) < len(codes) and config.duplicates == "refuse":
         doubled = np.setdiff1d(np.arange(len(codes)), first)[:SHOWN]
         which = examples(table.keys[key_of(config)].take(pa.array(doubled)))

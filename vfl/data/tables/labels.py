@@ -40,6 +40,7 @@ def read_labels(table: Table, name: str, rows: Rows) -> tuple[Tensor, tuple[str,
     whole = all(name.removeprefix("-").isdecimal() for name in used)
     classes = tuple(sorted(used, key=int) if whole else sorted(used))
     places = {name: place for place, name in enumerate(classes)}
+    # By the column's code. Names that only rows outside the samples have get 0, which nothing looks up.
     index = np.array([places.get(name, 0) for name in column.names], np.int64)
     return torch.from_numpy(index[column.codes[rows]]), classes
 
@@ -80,5 +81,7 @@ def _places(column: Numbers | Categories, rows: Rows) -> Rows:
 
 
 def _one_for_one(a: Rows, b: Rows) -> bool:
+    # As many different pairs as values on either side: then every value has one partner only. With b < different the
+    # sum a * different + b tells pairs apart.
     different = int(a.max()) + 1
     return int(b.max()) + 1 == different and len(np.unique(a * different + b)) == different

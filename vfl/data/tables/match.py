@@ -90,6 +90,7 @@ def read_match(path: Path, party: str) -> Match:
 
 def keys_digest(table: Table, foreign: Mapping[str, tuple[str, ...]] | None = None) -> str:
     """Return the sha256 of all keys of a table, in its order, and of the ``foreign`` ones by owner who goes by them."""
+    # No key holds the separator (columns.CONTROL), so that different lists of keys are different texts.
     sha256 = hashlib.sha256()
     for columns, keys in sorted(table.keys.items()):
         sha256.update(_RECORD_SEPARATOR.join((*columns, *keys.to_pylist(), "")).encode())

@@ -58,4 +58,5 @@ def own_keys(data: DataConfig, owner: str) -> OwnKeys:
 
 def shuffled(count: int) -> Rows:
     """Return 0 to ``count`` - 1 in an unpredictable order, from the system's random numbers."""
+    # No seeded generator: whoever knew the seed could undo the order, and see a key's place in its owner's table.
     return np.frombuffer(os.urandom(8 * count), np.uint64).argsort(kind="stable").astype(np.int64)

@@ -57,6 +57,8 @@ class TablePreparation(Preparation):
                 f"table: expected {len(self.mean_F)} numbers and {len(self.known)} categories, got "
                 f"{numbers_NF.shape[1]} and {hashes_NK.shape[1]}"
             )
+        # A missing number becomes 0, which is the mean once standardised. No indicator says so where training rows have
+        # no gaps: a model could not have learned what it means.
         prepared = torch.empty(len(samples), *self.features.shape)
         for place, column_N in enumerate(numbers_NF.unbind(1)):
             prepared[:, place] = ((column_N - self.mean_F[place]) / self.std_F[place]).nan_to_num(nan=0.0)
@@ -101,10 +103,12 @@ class TablePreparation(Preparation):
 def _mean_and_std(column_N: Tensor) -> tuple[float, float]:
     present_N = column_N[~column_N.isnan()]
     mean, std = float(present_N.mean()), float(present_N.std(correction=0))
+    # Relative to the mean: equal numbers far from 0 have a std above 0 by rounding, which would blow rounding up to 1.
     return mean, std if std > MIN_STD * abs(mean) else 1.0
 
 
 def _frequent(hashes_N: Tensor) -> Tensor:
+    # Sorted, as searchsorted needs it. The -1 of missing cells is a value as any other: often missing, it is known.
     found: tuple[Tensor, Tensor] = hashes_N.unique(return_counts=True)
     return found[0][found[1] >= MIN_COUNT]
 
@@ -112,5 +116,6 @@ def _frequent(hashes_N: Tensor) -> Tensor:
 def _codes(hashes_N: Tensor, known: Tensor) -> Tensor:
     if len(known) == 0:
         return torch.zeros(len(hashes_N))
+    # The place at which a hash would be inserted: clamped, because above all known ones that is behind the last.
     place_N = torch.searchsorted(known, hashes_N.contiguous()).clamp(max=len(known) - 1)
     return torch.where(known[place_N] == hashes_N, place_N + 1, 0)

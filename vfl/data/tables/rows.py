@@ -27,7 +27,7 @@ def raw_samples(table: Table, rows: Rows, ids: Tensor, numbers: Sequence[str], c
     for place, name in enumerate(numbers):
         column = table.columns[name]
         assert isinstance(column, Numbers)
-        values.numpy()[:, place] = column.values[rows]
+        values.numpy()[:, place] = column.values[rows]  # of row -1 the last row's: `present` says that it is nothing
     for place, name in enumerate(categories):
         column = table.columns[name]
         assert isinstance(column, Categories)

@@ -106,13 +106,14 @@ class Tables(Source):
         Raises TableError.
         """
         owners = [owner for owner in self.parties if owner in paths]
+        # A single owner is not asked for the leader: its own file need not say whose the label is.
         first = owners[0] if len(owners) == 1 or self.leader not in owners else self.leader
         tables = {owner: self._read(owner, owners, paths[owner]) for owner in dict.fromkeys((first, *owners))}
         joined = join(tables, self.data.tables, first, keep_all=True)
         ids = joined.ids
         away = Samples(ids, torch.empty(len(ids), 0, dtype=torch.float64), more=(ids.new_empty(len(ids), 0),))
         parts = {o: raw_samples(tables[o], joined.rows[o], ids, *self.columns(o)) for o in owners}
-        key = self.data.tables[first].key or ()
+        key = key_of(self.data.tables[first])
         assert joined.keys is not None
         return NewSamples(
             away,
@@ -141,7 +142,7 @@ class Tables(Source):
         if kinds is None:
             foreign = [name for key in config.keys.values() for name in key]
             label = [] if config.label is None else [config.label]
-            kinds, lines = propose_features(path, [*(config.key or ()), *foreign, *label])
+            kinds, lines = propose_features(path, [*key_of(config), *foreign, *label])
             for line in lines:
                 warnings.warn(line, stacklevel=2)
         for table in self.data.tables.values():
@@ -166,6 +167,7 @@ class Tables(Source):
             return read_table(path, kinds, keys, lambda rows: status.update(f"reading {path}: {rows:,} rows"))
 
     def _alone(self, owner: str) -> tuple[Table, Joined]:
+        # A match remembers the digest of all keys in the table, those by which others know its rows included.
         table = self._read(owner, (owner,) if self.data.tables[owner].match is None else self.parties)
         return table, self._join({owner: table})
 
@@ -183,6 +185,7 @@ class Tables(Source):
     def _part(self, owner: str, table: Table, joined: Joined, train: Rows, test: Rows) -> PartyData:
         numbers, categories = self.columns(owner)
         rows, ids = joined.rows[owner], joined.ids
+        # Columns are judged by training rows alone: what stands in test rows must not choose features.
         held = rows[train][rows[train] >= 0]
         if len(held) == 0:
             raise TableError(f"{table.path}: no training sample has a row here; leave the owner out")
@@ -197,7 +200,7 @@ class Tables(Source):
         name = self.data.tables[self.leader].label
         assert name is not None
         rows, ids = joined.rows[self.leader], joined.ids
-        values, classes = read_labels(table, name, rows)
+        values, classes = read_labels(table, name, rows)  # of all samples: training and test number classes alike
         refuse_copies(table, name, rows)
         if self.data.validation_share:
             what = f"{len(test)} training samples are evaluated and called test; the test samples stay unseen"
@@ -216,32 +219,30 @@ class Tables(Source):
 
     def _present(self, joined: Joined, part: Rows) -> Tensor | None:
         """Return which of some samples each owner has a row for, bool [N, O]; None where all have all."""
+        # Of owners elsewhere it is known whether they have a row, not which: 0 stands for any.
         rows = {owner: np.where(has, 0, -1) for owner, has in joined.others.items()} | {**joined.rows}
         if not all(owner in rows for owner in self.parties):
-            return None
+            return None  # the label owner's process without a match: nobody knows the others' rows
         return gaps_of([rows[owner][part] for owner in self.parties])
 
     def _split_rows(self, joined: Joined) -> tuple[Rows, Rows]:
         keys = None if self.data.test_file is None or joined.test is not None else self._test_keys(joined)
         train, test = split_rows(joined, self.data.test_share, self.seed, keys)
         if self.data.validation_share:
+            # The test samples are dropped here: from now on validation samples go by their name.
             evaluated = draw_share(len(train), self.data.validation_share, self.seed, "table_validation")
             train, test = train[~evaluated], train[evaluated]
         train = _drawn("data.train_samples", train, self.data.train_samples, self.seed)
-        return train, _drawn("data.test_samples", test, self.data.test_samples, 0)
+        return train, _drawn("data.test_samples", test, self.data.test_samples, seed=0)  # one draw for all seeds
 
     def _test_keys(self, joined: Joined) -> Column:
-        file, key = self.data.test_file, self.data.tables[self._key_owner].key
-        assert file is not None
         if joined.keys is None:
             raise ValueError("data.test_file: the owners' match was made without it; run lvfl align again")
-        return read_test_keys(file, key or ())
-
-    @property
-    def _key_owner(self) -> str:
-        """Whose key names the samples: the label owner's or, in another owner's process, the first that is known."""
-        known = [owner for owner, table in self.data.tables.items() if table.key is not None]
-        return next((owner for owner in known if self.data.tables[owner].label is not None), known[0])
+        # Samples go by the label owner's key or, in another owner's process, by the first key that is known.
+        known = [table for table in self.data.tables.values() if table.key is not None]
+        named = next((table for table in known if table.label is not None), known[0])
+        assert self.data.test_file is not None
+        return read_test_keys(self.data.test_file, key_of(named))
 
 
 def _drawn(field: str, rows: Rows, wanted: int | None, seed: int) -> Rows:

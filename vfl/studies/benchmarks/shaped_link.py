@@ -44,6 +44,7 @@ class Direction:
 
     def send(self, size: int, now_s: float) -> float:
         """Return when the last of ``size`` more bytes has left; all before have left by then."""
+        # Idle time is credit, but at most BURST_S of it: the link may count as free since then.
         self.free_at_s = max(self.free_at_s, now_s - BURST_S) + 8 * size / self.shape.rate_bits_per_s
         return max(self.free_at_s, now_s)
 
@@ -205,7 +206,7 @@ class ShapedLink:
             data = await source.read(CHUNK_BYTES)
             left_s = direction.send(len(data), self._loop.time())
             await under_way.put((left_s + direction.shape.delay_s, data))
-            await self._sleep_until(left_s)
+            await self._sleep_until(left_s)  # as long as the link is full nothing more is read: TCP holds the sender
 
     async def _deliver(
         self, under_way: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter, direction: Direction

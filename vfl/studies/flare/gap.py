@@ -39,6 +39,7 @@ def measure_gaps(cases: int, gammas: Sequence[float]) -> list[Gap]:
         selections = {"greedy": [greedy(cell, gamma) for cell in cells], "linear program": programmed}
         for name, schedules in selections.items():
             own = [_objective(cell, schedule, gamma) for cell, schedule in zip(cells, schedules, strict=True)]
+            # Infinite: not even the best set has a device that meets the deadline.
             excess = [value / least - 1 for value, least in zip(own, best, strict=True) if np.isfinite(least)]
             gaps.append(Gap(name, gamma, np.array(excess)))
     return gaps

@@ -108,6 +108,7 @@ def saved_with_broadcast(run: StudyResult, config: ExperimentConfig) -> float:
     With ``head_sync: replay`` it travels once per round; with all other settings as it does in the paper or not at all.
     """
     training, samples = config.training, config.data.train_samples
+    # Without a number of samples the exchanges are unknown here: then as if there were one a round, and no head more.
     steps = training.steps_per_round or (samples // training.batch_size if samples else 1)
     parties: Mapping[str, Any] = run.summary.get("parties", {})
     head = sum(party["bytes_by_kind"]["downlink"].get("head", 0) for party in parties.values())

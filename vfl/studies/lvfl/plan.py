@@ -71,7 +71,7 @@ def make_plan(
             # Curves of equal ratios are one run, whatever they are called: it keeps the name of the first.
             method = by_values.setdefault(_values(base, alpha, beta), method)
             ratios.setdefault(method, (alpha, beta))
-            rounds[method] = max(needed[figure], rounds.get(method, 0))
+            rounds[method] = max(needed[figure], rounds.get(method, 0))  # as its longest figure needs
             curves[figure][label] = method
     runs = tuple(
         StudyRun("", method, seed, _experiment(base, method, seed, rounds[method], own))
@@ -98,6 +98,7 @@ def scale_rounds(base: ExperimentConfig, rounds: int) -> ExperimentConfig:
 
 def scale_round(round_index: int, before: int, after: int) -> int:
     """Return the round that lies at the same share of the run, halves rounded up."""
+    # floor(round_index * after / before + 1/2) in whole numbers: round() would take halves to the even neighbour.
     return (2 * round_index * after + before) // (2 * before)
 
 
@@ -179,7 +180,7 @@ def _values(base: ExperimentConfig, alpha: PartySchedule, beta: PartySchedule) -
 def _longest_fork(run: StudyRun, earlier: Sequence[StudyRun]) -> Fork | None:
     """Return the fork that saves most rounds; of equal ones the first, which is no fork of the others."""
     best: Fork | None = None
-    for other in earlier:
+    for other in earlier:  # only those: a run that is trained later has no checkpoint yet when this one begins
         shared = _shared_rounds(run.config, other.config) if other.seed == run.seed else 0
         if shared > (best.round_index if best else 0):
             best = Fork(other.folder, shared)
@@ -191,6 +192,7 @@ def _shared_rounds(one: ExperimentConfig, other: ExperimentConfig) -> int:
     per_round = 2 * len(one.parties)  # ratios, in the order of ``_values``
     mine = _values(one, one.lightweighting.alpha, one.lightweighting.beta)
     others = _values(other, other.lightweighting.alpha, other.lightweighting.beta)
+    # Not strict: one of both may train fewer rounds. Values stand round by round, so that a place tells its round.
     differing = [place for place, (a, b) in enumerate(zip(mine, others, strict=False)) if a != b]
     return (differing[0] if differing else min(len(mine), len(others))) // per_round
 

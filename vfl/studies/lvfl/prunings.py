@@ -29,6 +29,7 @@ class Pruning:
 
 def prunings(result: RunResult) -> list[Pruning]:
     """Return the rounds in which alpha rose; not round 0, before which there is no accuracy."""
+    # Both have an entry for every round, as plan.py asks for evaluation.every: 1. So their positions are rounds.
     alphas, accuracy = result.mean_over_parties("alpha"), result.accuracies
     rises = [index for index in range(1, len(alphas)) if alphas[index] > alphas[index - 1]]
     found: list[Pruning] = []
