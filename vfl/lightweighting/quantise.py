@@ -25,12 +25,15 @@ def quantise(values: Tensor, bits: int, stream: torch.Generator | None) -> tuple
     without one to the nearest level, which is never farther away than zero is.
     """
     levels = 2 ** (bits - 1) - 1
+    # Padding of the last block is zeros: it changes no largest magnitude, and is cut off again.
     padded = torch.zeros(blocks_of(values.numel()), BLOCK)
     padded.view(-1)[: values.numel()] = values.flatten()
     scales = padded.abs().amax(dim=1)
     # Divided first: the largest value gives exactly 1, and no level is passed.
     shares = padded / torch.where(scales > 0, scales, 1.0).unsqueeze(1) * levels
+    # floor(x + u) of a uniform u in [0, 1) rounds up with the probability of x's fraction, u = 0.5 to the nearest.
     dither = 0.5 if stream is None else torch.rand(shares.shape, generator=stream)
+    # Of magnitudes, so that a value and its negative are rounded alike. float32 may round x + u up to levels + 1.
     codes = (shares.abs() + dither).floor().clamp(max=levels).copysign(shares)
     return codes.view(-1)[: values.numel()].view(values.shape), scales / levels
 
