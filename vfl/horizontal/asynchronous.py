@@ -14,7 +14,7 @@ from torch import Tensor
 from vfl.checkpoint import State
 from vfl.horizontal.algorithm import Report
 from vfl.horizontal.devices import Work
-from vfl.horizontal.fleet import STATISTICS, Assignment
+from vfl.horizontal.fleet import Assignment
 from vfl.horizontal.local import LocalResult
 from vfl.horizontal.trainer import HorizontalTrainer, report_metrics, spent, spent_since
 from vfl.loop import Metrics
@@ -62,7 +62,7 @@ class AsynchronousTrainer(HorizontalTrainer):
                 reports.append(arrived)
                 for tag, value in self.server_step([arrived]).items():
                     sums[tag] = sums.get(tag, 0.0) + value
-                self.version += 1
+                self.version += 1  # after the report, whose staleness counts the versions before it
             self._start_clients(round_index)
         return {
             **report_metrics(reports),
@@ -101,9 +101,7 @@ class AsynchronousTrainer(HorizontalTrainer):
             busy = {flight.assignment.work.client for flight in self.flights}
             candidates = plan.candidates(self.config.horizontal.selection.min_steps)
             idle = [int(client) for client in candidates if int(client) not in busy]
-            # A try in which nobody can start uses up a number, too: the next one has another plan, in which others are
-            # there.
-            self.started += 1
+            self.started += 1  # also where nobody starts: the next try draws another availability
             if not idle:
                 if self.flights:  # somebody else may be there when the next one arrives
                     return
@@ -142,7 +140,7 @@ def _flight_state(flight: Flight) -> State:
     assignment = flight.assignment
     return {
         "work": asdict(assignment.work),
-        "start": {name: assignment.start[name] for name in ("weights", STATISTICS)},
+        "start": dict(assignment.start),
         "round_index": assignment.round_index,
         "stream": assignment.stream,
         "version": flight.version,

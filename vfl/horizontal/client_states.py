@@ -61,6 +61,7 @@ class OnDisk:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         replaced = self._versions.get(client)
+        # A resumed run may write a version over that of the rounds it repeats: no checkpoint refers to it.
         write_tensors(self._path(client, round_index), state)
         self._versions[client] = round_index
         if replaced is not None and replaced != round_index:
@@ -71,6 +72,7 @@ class OnDisk:
         self._saved.append(dict(self._versions))
         if self._versions:
             sync_directory(self.folder)
+        # One more than `keep`: the checkpoint that is being saved is not committed yet, and may fail.
         if len(self._saved) > self.keep + 1:
             self._saved.pop(0)
             self._remove_unneeded()
@@ -79,6 +81,7 @@ class OnDisk:
     def load_state_dict(self, state: State) -> None:
         """Continue from the versions of a checkpoint."""
         self._versions = {client_number(name): version for name, version in state.items()}
+        # Files of older checkpoints stay: the folder is swept only after `keep` + 1 more, when those are gone.
         self._saved = [dict(self._versions)]
 
     def _remove_unneeded(self) -> None:

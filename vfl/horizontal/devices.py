@@ -112,6 +112,7 @@ class Devices:
                 )
         pass_N = torch.tensor([steps_per_epoch(count, self.batch_size) for count in self.samples_N])
         self.steps_per_epoch_N = torch.ones_like(pass_N) if self.full_batch else pass_N
+        # A full-batch gradient is one step but takes a pass: the other steps of the pass are overhead.
         self.overhead_N = pass_N - 1 if self.full_batch else pass_N * self.extra_passes
         """Steps that would take as long as what a client does beside its steps, int64 [N]."""
         self._check_that_somebody_works()
@@ -127,6 +128,7 @@ class Devices:
             compute_N = (steps_N + self.overhead_N).double() / speeds_N
         return RoundPlan(
             self._happens("availability", round_index, self.config.devices.availability),
+            # The reverse of staying, so that a dropout of 0 is the probability 1 that needs no draw.
             ~self._happens("dropout", round_index, 1 - self.config.devices.dropout),
             steps_N,
             steps_N.double() / self.steps_per_epoch_N,
@@ -193,7 +195,7 @@ class Devices:
 
 def _draw_speeds(speed: SpeedConfig, clients: int, draw: torch.Generator) -> Tensor:
     """Return steps per second, float64 [N]; the cases are T-SFL's, in steps per interval of one second."""
-    quarter_N = torch.arange(clients) * 4 // clients
+    quarter_N = torch.arange(clients) * 4 // clients  # 0 to 3, consecutive clients, as equal as can be
     if speed.kind == "fixed":
         return torch.full((clients,), speed.mean, dtype=torch.float64)
     if speed.kind == "groups":
@@ -210,7 +212,8 @@ def _draw_speeds(speed: SpeedConfig, clients: int, draw: torch.Generator) -> Ten
     uniform_N = torch.rand(clients, generator=draw, dtype=torch.float64)
     if speed.kind == "uniform":
         return speed.mean + speed.std * (2 * uniform_N - 1)
-    return (-speed.mean * torch.log1p(-uniform_N)).ceil().clamp(min=1)  # exponential, at least 1 (as in FLARE)
+    # Exponential by inversion, -mean ln(1 - u), as in FLARE; whole steps by rounding up, and 1 also for u = 0.
+    return (-speed.mean * torch.log1p(-uniform_N)).ceil().clamp(min=1)
 
 
 def _whole_steps(speeds_N: Tensor) -> Tensor:

@@ -118,13 +118,13 @@ class DMS(FederatedAlgorithm[DMSConfig]):
         if not drawn:
             return Selection(drawn)
         steps = [int(plan.steps_N[client]) for client in drawn]
-        # For all clients: whether one is dropped then does not hang on who else was drawn.
+        # One for each of all N clients: a client's chance does not depend on who else was drawn.
         chances_N = torch.rand(len(self.samples_N), generator=generator(self.federation.seed, "dms", round_index))
         dropped = drop_probabilities(steps)
         kept = [
             client
             for client, probability in zip(drawn, dropped, strict=True)
-            if float(chances_N[client]) >= probability
+            if float(chances_N[client]) >= probability  # a chance may be 0: who has probability 0 always stays
         ]
         mean = sum(steps) / len(steps)
         return Selection(
@@ -203,8 +203,8 @@ class DMS(FederatedAlgorithm[DMSConfig]):
             if settings.gradient_bound is None:
                 squared_norm = max(numbers[0] for numbers in sent)
             if settings.gradient_std is None:
+                # Variances are unbiased, each over tau_i - 1: weighted by that they add up to the pooled one.
                 freedom = [report.result.steps - 1 for report in reports]
-                # Pooled: each client's variance counts by its degrees of freedom, one less than its steps.
                 total = sum(own * numbers[1] for own, numbers in zip(freedom, sent, strict=True))
                 variance = total / max(1, sum(freedom))
                 variances = [numbers[1] if own else variance for own, numbers in zip(freedom, sent, strict=True)]
@@ -226,6 +226,7 @@ def gradient_statistics(result: LocalResult) -> Tensor:
     squared_norms_S = result.squared_norms_S
     mean_P = result.delta_P / (-result.learning_rate * result.steps)
     spread = squared_norms_S.sum() - result.steps * mean_P.square().sum()
+    # Rounding may leave a little below 0 where all gradients are alike.
     variance = spread.clamp(min=0) / max(1, result.steps - 1)
     if result.steps == 1:
         variance = torch.zeros_like(variance)  # rounding of the one norm

@@ -98,6 +98,7 @@ def limited(weights: Sequence[float], limit: float) -> list[float]:
     if limit * len(weights) <= 1 + TOLERANCE:
         return [1 / len(weights)] * len(weights)
     below = dict(enumerate(weights))
+    # Never empty: their mean is below the limit, as all together sum to 1 and `limit * len(weights)` is above 1.
     while max(below.values()) > limit:
         below = {client: weight for client, weight in below.items() if weight < limit}
         rest = 1 - limit * (len(weights) - len(below))
@@ -109,7 +110,7 @@ def limited(weights: Sequence[float], limit: float) -> list[float]:
 def _theorem3_map(
     weights: Sequence[float], kept: Sequence[Kept], distance: float, bounds: Bounds, theta: float
 ) -> list[float]:
-    """Return the right side of eq. 10, not normalised."""
+    """Return the right side of eq. 10, not normalised; a, b, c, e and f are the paper's A, B, C, E_i and F (eq. 11)."""
     eta, lipschitz = bounds.learning_rate, bounds.lipschitz
     margin = 1 - eta * lipschitz * (1 + theta)
     a = eta * (eta - 2 * lipschitz * margin)

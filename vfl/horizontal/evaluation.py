@@ -32,6 +32,7 @@ class Evaluator:
         """Return ``accuracy/test`` and ``loss/test``. Raises Diverged where the loss is not finite."""
         self.model.load(weights_P, statistics_Q)
         self.model.module.eval()
+        # The layers then also move the model's running statistics, which `load` overwrites before anyone reads them.
         if not self.running_statistics:
             for module in self.model.module.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):  # pyright: ignore[reportPrivateUsage]  # the only common base

@@ -61,6 +61,7 @@ class FedAsync(FederatedAlgorithm[FedAsyncConfig]):
         """Return a_s (w_i - w) of the one report there is."""
         (report,) = reports
         share = mixing_weight(self.settings, report.staleness)
+        # w_i = start + delta: the server has moved on since the client started.
         ahead_P = report.upload["delta"] + (report.start_P - state["weights"])
         return Aggregate(
             {"delta": ahead_P * share},

@@ -39,6 +39,7 @@ class FedDyn(FederatedAlgorithm[FedDynConfig]):
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
         """Add -g_i + a (y - w) to the gradient."""
         gradient_P = own.get("gradient")
+        # A client that never took part has g_i = 0: no shift, and no state until it has one.
         shift_P = None if gradient_P is None else -gradient_P
         return replace(task, pull=self.settings.alpha, shift_P=shift_P)
 
@@ -50,6 +51,7 @@ class FedDyn(FederatedAlgorithm[FedDynConfig]):
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
         """Return the change of h and the mean change of the clients."""
+        # So h stays the mean of all N clients' g_i, of which only the selected ones' move.
         share = self.settings.alpha / len(self.samples_N)
         return Aggregate({"delta": equal_mean(reports), "h": combine(reports, [-share] * len(reports))})
 

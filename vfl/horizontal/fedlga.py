@@ -112,6 +112,7 @@ class FedLGA(FederatedAlgorithm[FedLGAConfig]):
             return Aggregate({"delta": equal_mean(reports, rate=self.horizontal.server_learning_rate)})
         ahead_P = _complete_change(reports)
         corrected = {report.work.client: self._correct(report, ahead_P) for report in incomplete}
+        # Eq. 7, added up as `equal_mean` does, in the clients' order: without a correction the bits are FedAvg's.
         share = self.horizontal.server_learning_rate * (1 / len(reports))
         total_P = torch.zeros_like(ahead_P)
         for report in reports:
@@ -127,13 +128,16 @@ class FedLGA(FederatedAlgorithm[FedLGAConfig]):
         gradient_P, scale = report.upload.get("gradient"), self.settings.scale
         split = self.federation.model.split if self.settings.scope == "layer" else _whole
         corrected_P = torch.zeros_like(delta_P)
+        # `split` gives views: what is copied into a place is in `corrected_P`.
         places = zip(split(corrected_P), split(delta_P), split(ahead_P), strict=True)
         if gradient_P is None:
+            # With g = -delta / step, s g g' (D - delta) is s delta <delta, D - delta> / step^2 = delta kappa (c - 1).
             step = result.learning_rate * result.steps
             for place, delta, ahead in places:
                 kappa = scale * _dot(delta, delta) / step**2
                 place.copy_(delta * (1 + kappa * (_share(delta, ahead) - 1)))
             return _described(corrected_P, delta_P, ahead_P, scale * _dot(delta_P, delta_P) / step**2)
+        # Eq. 5 and 6: G d = g (g . d), a product of vectors and never a matrix.
         for (place, delta, ahead), gradient in zip(places, split(gradient_P), strict=True):
             place.copy_(delta + gradient * (scale * _dot(gradient, ahead - delta)))
         return _described(corrected_P, delta_P, ahead_P, scale * _dot(gradient_P, gradient_P))
@@ -152,6 +156,7 @@ def _complete_change(reports: Sequence[Report]) -> Tensor:
     complete = [report for report in reports if report.work.complete]
     if complete:
         return equal_mean(complete)
+    # A choice: the paper's w^ needs a complete client.
     pace = [report.work.asked_epochs / report.work.epochs / len(reports) for report in reports]
     return combine(reports, pace)
 

@@ -62,11 +62,12 @@ class FedMom(FederatedAlgorithm[FedMomConfig]):
         delta_P = combine(reports, coefficients)
         if self.reference_P is None:
             return Aggregate({"delta": delta_P})
+        # delta = -eta g and towards = w* - w: two signs that cancel in <g, w - w*>, and eta is divided out.
         towards_P = self.reference_P - state["weights"]
         return Aggregate({"delta": delta_P}, {"fedmom/alignment": float(torch.dot(delta_P, towards_P)) / self.rate})
 
     def server_update(self, state: Vectors, aggregate: Aggregate) -> Vectors:
-        """Take the step, then go on in its direction."""
+        """Take the step, then go on in its direction (Algorithm 3, lines 9 and 10)."""
         v_P = state["weights"] + aggregate.vectors["delta"]
         return {"weights": v_P + self.settings.momentum * (v_P - state["v"]), "v": v_P}
 

@@ -26,5 +26,5 @@ class FedProx(FederatedAlgorithm[FedProxConfig]):
     Settings = FedProxConfig
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
-        """Add mu (y - w) to the gradient."""
+        """Add mu (y - w), the proximal term's gradient; w is the task's start."""
         return replace(task, pull=self.settings.mu)

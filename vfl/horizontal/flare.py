@@ -78,6 +78,7 @@ class Flare(FederatedAlgorithm[FlareConfig]):
         if self.settings.tau_bar == "none":
             return task
         tau_bar = self._tau_bar(cohort, state[FIRST_STEPS])
+        # The quotient first: with equal steps it is exactly 1, and the bits are FedAvg's (eq. 8).
         return replace(task, learning_rate=task.learning_rate * (tau_bar / len(task.batches)))
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:

@@ -66,7 +66,7 @@ def _flatten(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
     for tensor in tensors:
         slots.append(size)
         size += -(-tensor.numel() // ALIGNMENT) * ALIGNMENT
-    like = tensors[0] if tensors else torch.empty(0)
+    like = tensors[0] if tensors else torch.empty(0)  # a model without BatchNorm has no buffers: an empty vector
     vector = torch.zeros(size, dtype=like.dtype, device=like.device)
     for start, tensor in zip(slots, tensors, strict=True):
         if tensor.dtype != vector.dtype:
@@ -75,5 +75,5 @@ def _flatten(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
             )
         view = vector[start : start + tensor.numel()].view(tensor.shape)
         view.copy_(tensor.detach())
-        tensor.data = view
+        tensor.data = view  # the Parameter stays the same object: the optimizer and the module go on holding it
     return vector, slots

@@ -91,6 +91,7 @@ class Fleet:
             own = self._own(client)
         update = self.algorithm.client_update(result, own, assignment.start)
         kept = dict(update.state)
+        # With buffers: local BatchNorm's statistics stay with the client, beside the algorithm's own state.
         if self.config.horizontal.buffers == "local" and self.model.statistic_count:
             kept[STATISTICS] = result.statistics_Q
         self.states.put(client, kept, assignment.stream)
@@ -108,6 +109,7 @@ class Fleet:
 
     def upload_entries(self, upload: Mapping[str, Tensor]) -> dict[str, int]:
         """Return the vectors that a client sends, with their true sizes: padding does not travel."""
+        # A vector of the weights' padded length is one of weights; any other is the algorithm's own and all true.
         padded = len(self.model.weights_P)
         return self._with_statistics(
             {

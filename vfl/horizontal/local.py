@@ -116,6 +116,7 @@ def local_batches(
     """
     if len(rows_N) <= batch_size:
         return [rows_N] * steps
+    # By the client's own stream: its batches do not depend on who else takes part.
     draw = generator(seed, "local_batches", round_index, client_name(client))
     batches: list[Tensor] = []
     while len(batches) < steps:

@@ -20,8 +20,12 @@ def sample_by_groups(
         return [int(client) for client in candidates.sort().values]
     weights = torch.tensor(group_weights, dtype=torch.float64)[candidates * len(group_weights) // clients]
     order = torch.randperm(len(candidates), generator=draw)
+    # The chances lie end to end on a line of length `count`; ticks at distance 1 from a random start pick those that
+    # they fall into. None is longer than 1, so that none is picked twice; the order is random,
+    # so that any of them may come together.
     upper = inclusion_chances(weights, count)[order].cumsum(0)
     ticks = torch.rand(1, generator=draw, dtype=torch.float64) + torch.arange(count)
+    # Rounding may leave the line's end just below the last tick.
     picked = torch.searchsorted(upper, ticks, right=True).clamp(max=len(candidates) - 1)
     return [int(client) for client in candidates[order[picked]].sort().values]
 
@@ -31,6 +35,7 @@ def inclusion_chances(weights: Tensor, count: int) -> Tensor:
     certain = torch.zeros(len(weights), dtype=torch.bool)
     while True:
         left = count - int(certain.sum())
+        # Those that are certain take a place each; the others share what is left, which may lift more of them above 1.
         chances = torch.where(certain, 1.0, weights * left / weights[~certain].sum())
         if not bool((chances > 1).any()):
             return chances

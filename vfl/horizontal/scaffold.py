@@ -64,7 +64,8 @@ class Scaffold(FederatedAlgorithm[ScaffoldConfig]):
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
         """Shift every gradient by c - c_i; option 1 asks for the full gradient at w as well."""
         control_P = own.get("control_variate")
-        shift_P = state["control_variate"].clone() if control_P is None else state["control_variate"] - control_P
+        # A client that never took part has c_i = 0.
+        shift_P = state["control_variate"] if control_P is None else state["control_variate"] - control_P
         return replace(task, shift_P=shift_P, full_gradient="start" if self.settings.option == 1 else None)
 
     def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
@@ -74,6 +75,8 @@ class Scaffold(FederatedAlgorithm[ScaffoldConfig]):
             assert result.full_gradient_P is not None
             after_P = result.full_gradient_P
         else:
+            # delta = y - w, so the minus makes it Algorithm 1's (w - y) / (tau eta_l). The steps were shifted by
+            # c - c_i, which is taken out again: what is left is the mean gradient.
             mean_step_P = result.delta_P / (-result.steps * result.learning_rate)
             after_P = before_P - state["control_variate"] + mean_step_P
         return ClientUpdate(

@@ -112,7 +112,7 @@ class SynchronousTrainer(HorizontalTrainer):
         plan = self.devices.plan(round_index)
         selection = self.algorithm.select(self.state, round_index, plan)
         clients = range(len(plan.steps_N))
-        # Ascending, because sums over reports are in their order: the order of a draw must not reach the bits.
+        # Another package's `select` may give anything. Ascending, because sums are added in the clients' order.
         if list(selection.clients) != sorted({*selection.clients} & {*clients}):
             raise ValueError(f"horizontal.algorithm: select gives {selection.clients}, not ascending ones of {clients}")
         self.state = self.state | selection.state
@@ -120,6 +120,7 @@ class SynchronousTrainer(HorizontalTrainer):
             Assignment(plan.work(client), self.state, round_index, stream=round_index) for client in selection.clients
         ]
         before = spent(self.fleet, selection.clients)
+        # Who drops out trains as well: it has spent the work, only its result never arrives.
         results = self.fleet.train(assignments)
         reports = [
             self.fleet.report(assignment, result)

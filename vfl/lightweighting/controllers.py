@@ -98,6 +98,7 @@ def budget(given: Given) -> Assign:
     whole = given.config.budget
 
     def assign(round_index: int, reports: Reports) -> dict[str, Ratios]:
+        # What was spent counts also of parties that have since been lost: the budget is of the whole run.
         every = [each for spent in reports for each in spent.values()]
         if whole.seconds is not None:
             left_s = whole.seconds - sum(max(each.seconds for each in spent.values()) for spent in reports if spent)
@@ -122,7 +123,7 @@ def _in_time(
     rates = {party: rates_of(each) for party, each in rounds.items() if each}
     present = {party: present_of(each) for party, each in rounds.items()}
     choices = given.choices(round_index, present)
-    if not rates:
+    if not rates:  # before the first round, or while no party has reported one
         return {party: each.least._replace(reason="held") for party, each in choices.items()}
     forecast = given.forecast()
     goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates), LATE)

@@ -80,6 +80,7 @@ class Goal:
 
     def possible(self, choices: Mapping[str, Choices]) -> "Goal":
         """Return the goal with the least limit that can be kept: no party need be faster than one that misses it."""
+        # The strongest ratios of all at once give the least amounts there are: a party's frames burden the others too.
         most = self.amounts({name: each.most for name, each in choices.items()})
         return replace(self, limit=max([self.limit, *most.values()]))
 
@@ -117,7 +118,8 @@ def least_pairs(
     What a party sends may come down to all others. So for every beta that all have at least, each party's best pair is
     sought, and of these the best is taken; without forwarded embeddings that is the best of all there are.
     """
-    # 1.0, beyond all that are allowed: each party's strongest.
+    # 1.0, beyond all that are allowed: each party's strongest. With it every party finds a pair, as the limit can be
+    # kept by these (`Goal.possible`): `min` is never of nothing.
     found = (_best_pairs(forecast, rates, limit_s, choices, common, weigh) for common in (*BETAS, 1.0))
     return min((pairs for pairs in found if pairs), key=lambda pairs: sum(map(weigh, pairs.values())))
 
@@ -160,6 +162,8 @@ def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict
     ):
         return dict(present)
     chosen = dict(wanted)
+    # One party after another, each judged with what was decided for those before: two that are harmless alone may
+    # together miss the goal.
     for name in wanted:
         unchanged = chosen | {name: present[name]}
         if weigh(present[name]) - weigh(wanted[name]) < WORTH and not goal.missed(unchanged, goal.slack):

@@ -119,6 +119,7 @@ class Shadow:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         output_shape = self._output_shape()
         with torch.no_grad():
+            # From here on an entry's value is its own position; Torch-Pruning picks entries and computes nothing.
             for tensor in tensors.values():
                 tensor.copy_(torch.arange(tensor.numel()).view_as(tensor))
             for name, channels in removed.items():  # groups do not overlap, so their order does not matter
@@ -126,6 +127,7 @@ class Shadow:
                 prune_outputs = self._graph.get_pruner_of_module(layer).prune_out_channels
                 self._graph.get_pruning_group(layer, prune_outputs, list(channels)).prune()
         assert self._output_shape() == output_shape, "pruning changed the shape of the model's output"
+        # Asked for anew: pruning has put new parameters in the place of those in `tensors`.
         left = [*self.model.named_parameters(), *self.model.named_buffers()]
         return {name: tensor.detach().long() for name, tensor in left if tensor.shape != shapes[name]}
 
@@ -144,6 +146,7 @@ class Shadow:
 
 def refuse_unsupported(model: nn.Module) -> None:
     """Raise ValueError, naming the layer, unless pruning of the model is exactly its mask form (see `Shadow`)."""
+    # Pruning gives each layer a new parameter of its own: the layers would share no longer.
     if len(list(model.named_parameters(remove_duplicate=False))) != len(list(model.parameters())):
         raise ValueError("cannot prune a model whose layers share parameters")
     for name, module in modules_by_name(model).items():

@@ -46,6 +46,7 @@ def kept_width(alpha: float, width: int, round_to: int | None = None) -> int:
     if alpha == 0:
         return width
     multiple = round_to or 1
+    # Exactly: (1 - 0.85) * 30 is 4.5 and goes to 4, in floats it is 4.500000000000001 and would go to 5.
     return min(width, max(multiple, multiple * round((1 - exact(alpha)) * width / multiple)))
 
 
@@ -108,7 +109,7 @@ class StructuredPruner:
         `optimizer` is rebound to the new parameters, with its state at the kept indices. Raises ValueError for alpha
         outside [0, 1) or an optimizer whose state cannot be carried, and then changes nothing.
         """
-        targets = self.target_widths(alpha)
+        targets = self.target_widths(alpha)  # also refuses an alpha outside [0, 1)
         if alpha <= self.alpha_max:
             return False
         present = self.widths()
@@ -120,9 +121,10 @@ class StructuredPruner:
                 removed = {
                     group.names[0]: _lowest(shadow.importance(group, self._importance), excess[group.names[0]])
                     for group in shadow.groups
-                    if excess.get(group.names[0], 0) > 0
+                    if excess.get(group.names[0], 0) > 0  # groups that reach the output have no excess at all
                 }
                 self._remove(shadow, removed, optimizer)
+            # Events that changed no width are left out: there is nothing to repeat.
             self._history.append({"alpha": alpha, "removed": removed})
         self.alpha_max = alpha
         return changed
@@ -130,6 +132,7 @@ class StructuredPruner:
     def _remove(self, shadow: Shadow, removed: Mapping[str, Sequence[int]], optimizer: Optimizer | None) -> None:
         """Remove channels, given by the name of a group's first layer, from the model and the optimizer's state."""
         positions = shadow.remove(removed)
+        # So far only the shadow has changed: a refusal leaves model and optimizer as they were.
         if optimizer is not None:
             check_optimizer(optimizer, self._model, positions)
         # By the old tensors, as the optimizer holds them: once the model is shrunk, their names lead to new ones.
@@ -177,10 +180,11 @@ def _checked(state: Mapping[str, Any], widths: Mapping[str, int]) -> PruningStat
         raise ValueError(f"pruning state: malformed ({error!r})") from error
     if not 0 <= alpha_max < 1:
         raise ValueError(f"pruning state: expected 0 <= alpha_max < 1, got {alpha_max}")
-    left = dict(widths)
+    left = dict(widths)  # each event counts in the widths that the one before has left
     for event in history:
         for name, channels in event["removed"].items():
             distinct = set(channels)
+            # A proper subset: at least one channel stays.
             if name not in left or not distinct < set(range(left[name])) or len(distinct) < len(channels):
                 raise ValueError(f"pruning state: its removals from {name!r} do not fit this model")
             left[name] -= len(channels)

@@ -28,7 +28,9 @@ def quantise(values: Tensor, bits: int, stream: torch.Generator | None) -> tuple
     without one to the nearest level, which is never farther away than zero is.
     """
     shares, steps = _in_steps(values, bits)
+    # floor(x + u) of a uniform u in [0, 1) rounds up with the probability of x's fraction, u = 0.5 to the nearest.
     dither = 0.5 if stream is None else torch.rand(shares.shape, generator=stream)
+    # Of magnitudes, so that a value and its negative are rounded alike. float32 may round x + u up to levels + 1.
     codes = (shares.abs() + dither).floor().clamp(max=2 ** (bits - 1) - 1).copysign(shares)
     return codes.view(-1)[: values.numel()].view(values.shape), steps
 
@@ -48,7 +50,6 @@ def quantise_dithered(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """
     shares, steps = _in_steps(values, bits)
     noisy = shares.view(-1)[: values.numel()] + _noise(steps, values.numel())
-    # In float32 the largest value and the largest noise may give a level too much.
     return noisy.floor().clamp(max=2 ** (bits - 1) - 1).view(values.shape), steps
 
 
@@ -64,6 +65,7 @@ def _noise(steps: Tensor, entries: int) -> Tensor:
 def _in_steps(values: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Return values in units of their block's step, [blocks, BLOCK], the last block filled up, and the steps."""
     levels = 2 ** (bits - 1) - 1
+    # Padding of the last block is zeros: it changes no largest magnitude, and is cut off again.
     padded = torch.zeros(blocks_of(values.numel()), BLOCK)
     padded.view(-1)[: values.numel()] = values.flatten()
     scales = padded.abs().amax(dim=1)

@@ -142,6 +142,7 @@ def parse_party_schedule(value: object) -> PartySchedule:
     if isinstance(value, Mapping):
         items = cast(Mapping[object, object], value)
         _check_blanks(items)
+        # Keys of JSON, which configurations are between processes, are always text: digits are rounds, not names.
         names = [key for key in items if isinstance(key, str) and not key.isdigit()]
         if names and len(names) < len(items):
             raise ValueError("mixes rounds and party names; use {party: {round: value}}")

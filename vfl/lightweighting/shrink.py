@@ -64,7 +64,7 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module, positions: Positions
     held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if held.isdisjoint(parameters.values()) and any(p.requires_grad for p in parameters.values()):
         raise ValueError("optimizer: it holds none of the model's parameters; was it built for another model?")
-    for name in positions.keys() & parameters.keys():
+    for name in positions.keys() & parameters.keys():  # positions are of buffers as well, which no optimizer holds
         for key, value in optimizer.state.get(parameters[name], {}).items():
             if isinstance(value, Tensor) and value.dim() > 0 and value.shape != parameters[name].shape:
                 raise ValueError(f"optimizer: its state {key!r} of {name!r} does not have the parameter's shape")
@@ -79,9 +79,11 @@ def carry_optimizer(
     """
     for group in optimizer.param_groups:
         group["params"] = [replaced.get(parameter, parameter) for parameter in group["params"]]
+    # Over a copy of the keys, all popped and put back, so that the state keeps the order of its parameters.
     for old in list(optimizer.state):
         entries: dict[str, Any] = optimizer.state.pop(old)
         if old in replaced:
+            # Scalars, such as Adam's count of steps, belong to the whole parameter and stay.
             entries = {
                 key: select(value, positions_of[old])
                 if isinstance(value, Tensor) and value.shape == old.shape

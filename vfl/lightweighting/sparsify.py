@@ -53,6 +53,7 @@ def random_top_k(embedding_BD: Tensor, beta: float, share: float) -> Tensor:
     stream = stream_of(embedding_BD, "random_top_k")
     keep_BD = _largest(embedding_BD, removed)
     kept, left_out = keep_BD.flatten().nonzero()[:, 0], (~keep_BD).flatten().nonzero()[:, 0]
+    # Binomial: each kept entry gives its place away with probability `share`, while there is somebody to take it.
     drawn = (torch.rand(len(kept), generator=stream) < share).sum().clamp(max=removed)
     keep_BD.view(-1)[kept[torch.randperm(len(kept), generator=stream)[:drawn]]] = False
     keep_BD.view(-1)[left_out[torch.randperm(removed, generator=stream)[:drawn]]] = True
@@ -65,6 +66,7 @@ def _removed(embedding_BD: Tensor, beta: float) -> int:
         raise ValueError(f"lightweighting.beta is {beta}: give a share of entries in [0, 1)")
     if embedding_BD.dtype not in _MAGNITUDE_BITS:
         raise ValueError(f"cannot sparsify {embedding_BD.dtype}: convert the embedding to float32 first")
+    # Exactly: in floats 0.29 * 100 is 28.99..., one entry less.
     return math.floor(exact(beta) * embedding_BD.numel()) if beta else 0
 
 

@@ -40,6 +40,7 @@ class BatchedEngine(LocalEngine):
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train the clients in stacks of equal work, as far as that goes: those with most steps first."""
         size = max(1, STACK_BYTES[self.features.device.type] // max(1, self.model.weights_P.nbytes))
+        # Stable: tasks of equal length keep their order, so that stacks and bits do not depend on anything else.
         order = sorted(range(len(tasks)), key=lambda place: -len(tasks[place].batches))
         results: dict[int, LocalResult] = {}
         self.model.module.train()
@@ -51,6 +52,7 @@ class BatchedEngine(LocalEngine):
 
     def _train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train one stack; ``tasks`` have ever fewer steps, so that those at work are always the first."""
+        # Before `_Work` takes the memory for gradients, which both use.
         full_gradients = self._full_gradients(
             {k: task for k, task in enumerate(tasks) if task.full_gradient == "start"}
         )
@@ -66,7 +68,7 @@ class BatchedEngine(LocalEngine):
                 self._place(work, active)
             batches = [task.batches[step] for task in tasks[:active]]
             losses_SK.append(self._gradients(batches, [steps[step] for steps in counts[:active]]))
-            if norms_wanted:
+            if norms_wanted:  # before the update, which adds shift, pull and momentum to the gradients in place
                 squared_norms_SK.append(work.gradients_KP[:active].square().sum(dim=1))
             work.update(active)
         # Before the weights become differences, in place.
@@ -76,6 +78,7 @@ class BatchedEngine(LocalEngine):
             if task.full_gradient == "end"
         }
         deltas = work.weights_KP.sub_(work.starts_KP).unbind()
+        # The memory for gradients is free again: the results are views of other matrices.
         statistics = work.statistics_KQ.unbind()
         full_gradients |= self._full_gradients(ended)
         losses, squared_norms = _by_client(losses_SK, counts), _by_client(squared_norms_SK, counts)
@@ -99,6 +102,7 @@ class BatchedEngine(LocalEngine):
     def _place(self, work: "_Work", active: int) -> None:
         """Let the stacked layers read and write the first rows of a stack's matrices."""
         weights = self.model.split(work.weights_KP[:active])
+        # Views that autograd knows as leaves: an update of the matrix in place moves them, without a copy.
         self.stack.weights = [weight.detach().requires_grad_() for weight in weights]
         self.stack.gradients = self.model.split(work.gradients_KP[:active])
         self.stack.statistics = self.model.split_statistics(work.statistics_KQ[:active])
@@ -109,7 +113,8 @@ class BatchedEngine(LocalEngine):
         rows_KB = _filled_up(batches, counts)
         outputs = self.module(self.features[rows_KB].flatten(0, 1))
         losses_K = self.losses(outputs, self.labels[rows_KB], counts)
-        # Clients are independent: the gradient of the sum is every client's own.
+        # Clients are independent: the gradient of the sum is every client's own. A parameter that takes no part in the
+        # loss has zeros, not the gradient of an earlier step, which is still in its place.
         gradients = torch.autograd.grad(losses_K.sum(), self.stack.weights, materialize_grads=True)
         for place, gradient in zip(self.stack.gradients, gradients, strict=True):
             place.copy_(gradient)  # nothing to do where it was computed there
@@ -134,6 +139,7 @@ class _Work:
         self.optimizer = optimizer
         self.gradients_KP = gradients_KP
         self.starts_KP = _rows([task.start_P for task in tasks])
+        # An expanded row has stride 0: its clone must be a real matrix, as rows are changed in place.
         self.weights_KP = self.starts_KP.clone(memory_format=torch.contiguous_format)
         self.statistics_KQ = torch.stack([task.statistics_Q for task in tasks])
         self.momentum_KP = torch.zeros_like(self.weights_KP) if optimizer.momentum else None
@@ -149,6 +155,7 @@ class _Work:
             direction_KP.add_(self.shifts_KP[:active])
         if self.pulled:
             direction_KP.addcmul_(weights_KP - self.starts_KP[:active], self.pulls_K1[:active])
+        # From here on torch.optim.SGD's order: decay, momentum, step. Shift and pull are part of the gradient for it.
         if self.optimizer.weight_decay:
             direction_KP.add_(weights_KP, alpha=self.optimizer.weight_decay)
         if self.momentum_KP is not None:
@@ -174,6 +181,7 @@ def _shifts(tasks: Sequence[LocalTask]) -> Tensor | None:
 def _filled_up(batches: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
     """Return the batches as int64 [K, B], short ones filled up with their last row."""
     longest = max(counts)
+    # Any valid row will do: no loss and no statistic counts what fills up.
     if min(counts) < longest:
         batches = [
             torch.cat([rows_B, rows_B[-1:].expand(longest - count)])
@@ -198,6 +206,7 @@ Losses = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
 def _cross_entropies(outputs: Tensor, labels_KB: Tensor, counts: Sequence[int]) -> Tensor:
     """Return ``batch_loss`` of every client."""
     clients, size = labels_KB.shape[:2]
+    # T positions of a label, all of the same weight; 1 where a label is a class.
     losses_KBT = F.cross_entropy(outputs, labels_KB.flatten(0, 1), reduction="none").reshape(clients, size, -1)
     if min(counts) == size:
         return losses_KBT.mean(dim=(1, 2))

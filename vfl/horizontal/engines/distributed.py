@@ -30,6 +30,7 @@ class DistributedEngine:
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train this worker's share and return the results of all. Raises PeerLost."""
+        # Every worker shares out all tasks by the same numbers, so that nobody has to be told.
         work = [task.samples + (len(task.rows_N) if task.full_gradient else 0) for task in tasks]
         own = share_out(work, self.workers.size)[self.workers.rank]
         table = _Table(tasks, self.model)
@@ -53,7 +54,9 @@ def share_out(work: Sequence[int], workers: int) -> list[list[int]]:
 
 def _fingerprint(tasks: Sequence[LocalTask]) -> list[int]:
     """Return numbers in which workers differ as soon as their weights or draws do."""
+    # By id: a round's tasks share one start, which is summed up only once.
     starts = {id(task.start_P): task.start_P for task in tasks}.values()
+    # Bits are added as integers, whose sum depends on no order and changes with any single bit.
     bits = [int(start_P.view(torch.int32).sum()) for start_P in starts]
     return [*bits, *(task.client for task in tasks), *(int(task.batches[0].sum()) for task in tasks)]
 
@@ -81,6 +84,7 @@ class _Table:
         row["delta"].copy_(result.delta_P)
         row["statistics"].copy_(result.statistics_Q)
         row["loss"][0] = result.loss
+        # A row has room for what any task asks for; what this one does not have stays zero.
         if result.full_gradient_P is not None:
             row["full_gradient"].copy_(result.full_gradient_P)
         if result.squared_norms_S is not None:

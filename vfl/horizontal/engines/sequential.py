@@ -53,6 +53,7 @@ class SequentialEngine(LocalEngine):
         """Train the clients one after the other."""
         results: list[LocalResult] = []
         for task in tasks:
+            # By the task's own seed, so that what Dropout draws depends on no client trained before.
             with seeded(task.seed, "local training"):
                 results.append(self._train(task))
             self.on_client(len(results), len(tasks))
@@ -71,13 +72,15 @@ class SequentialEngine(LocalEngine):
         squared_norms: list[Tensor] = []
         for rows_B in task.batches:
             losses.append(self._gradient(rows_B))
-            if task.gradient_norms:
+            if task.gradient_norms:  # of the loss alone: before shift and pull are added
                 squared_norms.append(self._squared_norm())
+            # strict=False: without shift or pull the lists are empty, and nothing is added.
             for parameter, shift in zip(self.model.parameters, shifts, strict=False):
                 _gradient_of(parameter).add_(shift)
             for parameter, anchor in zip(self.model.parameters, anchors, strict=False):
                 _gradient_of(parameter).add_(parameter.detach() - anchor, alpha=task.pull)
             self.sgd.step()
+        # Before a full gradient at the end, whose pass moves the statistics once more.
         delta_P, statistics_Q = self.model.weights_P - task.start_P, self.model.statistics_Q.clone()
         if task.full_gradient == "end":
             full_gradient_P = self._full_gradient(task, self.model.weights_P.clone())

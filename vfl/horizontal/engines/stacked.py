@@ -100,7 +100,8 @@ def _stacked(module: nn.Module, layout: _Layout) -> nn.Module:
     if any(True for _ in module.parameters(recurse=False)) or any(True for _ in module.buffers(recurse=False)):
         return _Vmapped(module, layout)
     twin = copy.copy(module)
-    # The copy is shallow: the original keeps its own children. named_children() would leave out those that are None.
+    # The copy is shallow: the original keeps its own children. named_children() would leave out those that are None,
+    # which a module's code may ask for by name.
     twin._modules = {name: child and _stacked(child, layout) for name, child in module._modules.items()}  # pyright: ignore[reportPrivateUsage]
     return twin
 
@@ -156,6 +157,7 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_KBO: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub names no arguments
         inputs_KBI, weight_KOI = ctx.saved_tensors
+        # The first layer's inputs are data, whose gradient nobody needs.
         grad_inputs = torch.bmm(grad_KBO, weight_KOI) if ctx.needs_input_grad[0] else None
         grad_bias = grad_KBO.sum(dim=1) if ctx.needs_input_grad[2] else None
         return grad_inputs, torch.bmm(grad_KBO.mT, inputs_KBI, out=ctx.gradient_KOI), grad_bias, None
@@ -193,6 +195,7 @@ class _GroupNorm(_Layer):
         self.groups, self.eps = norm.num_groups, norm.eps
 
     def forward(self, samples: Tensor) -> Tensor:
+        # Statistics are of one sample each, so all clients' samples go at once; only scale and shift are a client's.
         normalised = self.by_client(F.group_norm(samples, self.groups, eps=self.eps))
         scale_KC, shift_KC = self.weight_of(self.place), self.weight_of(self.bias_place)
         if scale_KC is not None and shift_KC is not None:
@@ -206,7 +209,7 @@ class _BatchNormalization(_Layer):
 
     def __init__(self, norm: _BatchNorm, layout: _Layout) -> None:
         super().__init__(layout)
-        if norm.momentum is None:
+        if norm.momentum is None:  # its counter is an integer buffer, which is in no stack
             raise _refusal("BatchNorm with momentum=None counts batches")
         self.place, self.bias_place = layout.weight(norm.weight), layout.weight(norm.bias)
         self.mean_place = layout.statistic(norm.running_mean)
@@ -228,6 +231,7 @@ class _BatchNormalization(_Layer):
     def _normalise(self, samples: Tensor, clients: slice) -> Tensor:
         """Normalise [B, clients * C, ...]."""
         places = (self.place, self.bias_place)
+        # [clients, C] becomes [clients * C], the order of the channels in `samples`.
         scale, shift = (None if place is None else self.stack.weights[place][clients].flatten() for place in places)
         if self.mean_place is None or self.variance_place is None:
             return F.batch_norm(samples, None, None, scale, shift, True, 0.0, self.eps)

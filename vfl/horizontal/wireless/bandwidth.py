@@ -43,6 +43,7 @@ def allocate(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
     def balance(beyond_s: float) -> float:
         return cell.bandwidth_hz / float(bands(beyond_s).sum()) - 1
 
+    # [0, latest_s] holds the root: at 0 the device that is last even so would need an infinite band.
     even_M = excess_of_snr(chosen.snr_hz_K * len(chosen) / cell.bandwidth_hz)
     latest_s = float((even_M * least_M - gap_M).max())  # what an even split reaches is never better
     beyond_s = _root(balance, 0.0, latest_s)

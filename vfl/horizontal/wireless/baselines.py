@@ -28,6 +28,7 @@ def device_maximization(cell: Cell) -> Schedule:
     """DM: always the device that lengthens the round least, over an even split of the band, until the deadline."""
     chosen: list[int] = []
     while len(chosen) < len(cell):
+        # One device more leaves each a smaller band, which slows those already chosen as well.
         seconds_K = cell.compute_s_K + transmission_seconds(cell, cell.bandwidth_hz / (len(chosen) + 1))
         idle_s_K = seconds_K.copy()
         idle_s_K[chosen] = np.inf

@@ -20,6 +20,7 @@ def greedy(cell: Cell, gamma: float) -> Schedule:
     reachable = np.flatnonzero(needs_K <= cell.bandwidth_hz)
     if not len(reachable):
         return allocate(cell, [])
+    # The objective of one device is (1 + gamma) / tau_i: least for the most steps.
     alone_s_K = cell.compute_s_K + transmission_seconds(cell, cell.bandwidth_hz)
     chosen = [int(min(reachable, key=lambda device: (-cell.steps_K[device], alone_s_K[device])))]
     idle_K = np.ones(len(cell), dtype=bool)
