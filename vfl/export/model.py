@@ -81,8 +81,7 @@ def plain_model(model: nn.Module) -> nn.Module:
     plain = copy.deepcopy(model)
     for name, module in list(plain.named_modules()):
         if isinstance(module, SmallMapConv2d):
-            parent = plain.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], _as_conv2d(module))
+            plain.set_submodule(name, _as_conv2d(module))
     return plain
 
 
