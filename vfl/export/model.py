@@ -60,7 +60,7 @@ def export_model(model: nn.Module, example: Sequence[Tensor], folder: Path, name
     with torch.inference_mode():
         expected_BD = plain(*inputs)
     batch = torch.export.Dim("batch", min=1)
-    first = tuple(tensor[:2] for tensor in inputs)
+    first = tuple(tensor[:2] for tensor in inputs)  # two rows: torch.export takes a size of 1 for fixed
     program = torch.export.export(plain, first, dynamic_shapes=tuple({0: batch} for _ in first), strict=False)
     program_file, onnx_file = f"{name}.pt2", f"{name}.onnx"
     torch.export.save(program, folder / program_file)

@@ -94,7 +94,7 @@ def _decode(path: str, image_size: int | None) -> Image.Image:
     try:
         encoded = io.BytesIO(Path(path).read_bytes())  # PIL makes some 40 short reads of its own
         with Image.open(encoded) as image:
-            if image.mode.startswith(("I", "F")):
+            if image.mode.startswith(("I", "F")):  # convert would clip their values at 255, in silence
                 raise ValueError("more than 8 bits per channel")
             rgb = image.convert("RGB")
     except UnidentifiedImageError:
