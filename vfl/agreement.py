@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from pydantic import BaseModel
@@ -38,7 +39,5 @@ def agreed_values(config: BaseModel, *, replayed: bool) -> dict[str, Any]:
 
 
 def _value(config: BaseModel, name: str) -> Any:
-    value: Any = config
-    for part in name.split("."):
-        value = getattr(value, part)
+    value: Any = attrgetter(name)(config)
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else value

@@ -33,7 +33,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises OSError (disk full, no permission, ...), which names `path`, with the earlier file untouched and nothing left
     beside it.
     """
-    temporary = path.with_name(f".partial-{path.name}")
+    temporary = path.with_name(f".partial-{path.name}")  # always this: the next write replaces what a kill has left
     data = content.encode() if isinstance(content, str) else content
     try:
         write_durably(temporary, [data])
@@ -53,8 +53,8 @@ def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:
     write_atomically(path, text.getvalue())
 
 
-def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]], *, overwrite: bool) -> None:
-    """Create files that belong together, in a folder that is made (0700) where it is not there.
+def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]], *, overwrite: bool) -> list[Path]:
+    """Create files that belong together, in a folder that is made (0700) where it is not there; return their paths.
 
     Each of `writers` {name: write} writes one file to the path it is given. No file has its name before all are
     written, so that a full disk leaves everything as it was. Raises ValueError for files that are there already,
@@ -73,6 +73,7 @@ def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]
         for partial in staged.values():
             partial.unlink(missing_ok=True)
     sync_directory(folder)
+    return [folder / name for name in writers]
 
 
 def check_absent(folder: Path, names: Iterable[str]) -> None:

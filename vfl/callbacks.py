@@ -30,7 +30,7 @@ class JsonLines(Viewer):
         """Keep the rows of the rounds before the first one to come; warn where they are not those that were written."""
         text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
         rows = {int(row["round"]): line for line in text.splitlines(keepends=True) if (row := row_of(line))}
-        kept = "".join(row for number, row in rows.items() if number < loop.next_round)
+        kept = "".join(row for number, row in rows.items() if number < loop.next_round)  # later ones are trained again
         write_atomically(self.path, kept)
         self._written = hashlib.sha256(kept.encode())
         lost = self.lost(rows, loop.next_round)

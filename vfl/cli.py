@@ -163,7 +163,7 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
         if speaks():
             print("interrupted; what was saved stays", file=sys.stderr)
         return INTERRUPTED
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # SystemExit: the arguments are read already, so another package's
         told = _told(error)
         if told is None:
             raise

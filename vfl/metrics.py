@@ -91,7 +91,7 @@ def two_class_metrics(scores_N: Tensor, labels_N: Tensor, threshold: float) -> d
 def many_class_metrics(predicted_N: Tensor, labels_N: Tensor, classes: int) -> dict[str, float]:
     """Return accuracy, and F1 as the mean over the classes that are among labels or predictions."""
     confusion = torch.bincount(labels_N * classes + predicted_N, minlength=classes**2).view(classes, classes)
-    counts = (confusion.sum(dim=0) + confusion.sum(dim=1)).double()
+    counts = (confusion.sum(dim=0) + confusion.sum(dim=1)).double()  # 0 of a class that neither occurs nor is predicted
     f1 = 2 * confusion.diag().double() / counts
     return {"accuracy": float((predicted_N == labels_N).double().mean()), "macro_f1": float(f1[counts > 0].mean())}
 

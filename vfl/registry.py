@@ -51,7 +51,7 @@ class Registry(Generic[T]):
         return tuple(dict.fromkeys((*self.built_in, *self.added, *_offered(self.group))))
 
     def __contains__(self, name: object) -> bool:
-        return name in self.built_in or name in self.names()
+        return name in self.built_in or name in self.names()  # ours first: no installed package need be looked at
 
     def check(self, name: str) -> str:
         """Return the name. Raises ValueError, with the nearest name or all of them, where it is unknown."""

@@ -160,6 +160,7 @@ def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
     saved = run_dir / "config.yaml"
     if not saved.exists():
         return False
+    # All settings, not only the `fixed` ones: runs that are compared must not differ in their rounds either.
     changes = changed_keys(load_config(saved), config)
     if changes:
         raise ConfigError(

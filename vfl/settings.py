@@ -88,7 +88,7 @@ def ignored_settings(section: Section, prefix: str = "") -> list[str]:
     lines = [f"{prefix}{name}: ignored, {reason}" for name, reason in reasons.items() if is_given(section, name)]
     for name in (*type(section).model_fields, *(section.model_extra or ())):
         inner = getattr(section, name)
-        if isinstance(inner, Section) and name not in reasons:
+        if isinstance(inner, Section) and name not in reasons:  # of a section without effect one line is enough
             lines += ignored_settings(inner, f"{prefix}{name}.")
     return lines
 

@@ -208,6 +208,7 @@ class HorizontalConfig(Section, extra="allow"):
         if not isinstance(values, dict):
             return values
         given = cast(dict[str, Any], values)
+        # Extra fields have no type: pydantic would keep them unread. What is no algorithm's, `_sections` refuses.
         others = {key: value for key, value in given.items() if key not in cls.model_fields}
         read = _sections(tuple(others)).model_validate(others)
         return given | {key: getattr(read, key) for key in others}
@@ -266,6 +267,7 @@ class HorizontalConfig(Section, extra="allow"):
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings that the algorithm ignores, and the sections of others."""
+        # `resolved` has left the sections of other algorithms out; the set still knows that they were given.
         others = self.model_fields_set - type(self).model_fields.keys() - {self.algorithm}
         reasons = dict.fromkeys(sorted(others), f"horizontal.algorithm is {self.algorithm}")
         if self.local_steps is not None:

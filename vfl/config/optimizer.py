@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from vfl.lightweighting.schedule import largest
 from vfl.settings import Fraction, Number, RateSchedule, Section
 
 
@@ -38,8 +39,7 @@ class OptimizerConfig(Section):
     @property
     def largest_rate(self) -> float:
         """Largest learning rate of its schedule."""
-        rates = self.learning_rate
-        return max(rates.values()) if isinstance(rates, dict) else rates
+        return largest(self.learning_rate)
 
     @property
     def plain(self) -> bool:

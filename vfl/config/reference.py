@@ -83,12 +83,12 @@ def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, 
 def _sources(section: type[Section]) -> dict[str, tuple[str, str]]:
     """Return type and meaning of every setting as its source has them."""
     found: dict[str, tuple[str, str]] = {}
-    for owner in reversed(section.__mro__):
+    for owner in reversed(section.__mro__):  # bases first: what a section declares itself replaces theirs
         if not issubclass(owner, Section) or owner is Section:
             continue
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         assert isinstance(tree, ast.ClassDef)
-        for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):  # a setting's text stands after it
             if not isinstance(node, ast.AnnAssign):
                 continue
             text = _told(after)

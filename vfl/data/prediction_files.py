@@ -44,8 +44,7 @@ def write_prediction_files(folder: Path, parties: Sequence[str], samples: NewSam
         for name, part in zip(parties, samples.parts, strict=True)
     }
     writers[LABELS_FILE] = partial(_write_labels, samples=samples.whole)
-    write_together(folder, writers, overwrite=True)
-    return [folder / name for name in writers]
+    return write_together(folder, writers, overwrite=True)
 
 
 def load_samples(path: Path, party: str, train: Samples, check: Callable[[Samples], None]) -> Samples:

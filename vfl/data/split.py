@@ -5,15 +5,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from vfl.atomic import write_together
 from vfl.config import ExperimentConfig
-from vfl.data.files import LabelData, PartyData, SharedLabels, write_label_data, write_party_data, write_shared_labels
+from vfl.data.files import (
+    LabelData,
+    Labels,
+    PartyData,
+    SharedLabels,
+    write_label_data,
+    write_party_data,
+    write_shared_labels,
+)
 from vfl.data.samples import Samples
 from vfl.data.source import Split, open_source, split_samples
+
+H = TypeVar("H", Samples, Labels)
 
 LABELS_FILE = "labels.safetensors"
 SHARED_LABELS_FILE = "shared_labels.safetensors"
@@ -36,11 +46,7 @@ def conceal(split: Split, secret: bytes) -> Split:
     parties = tuple(
         PartyData(part.party, _concealed(part.train, secret), _concealed(part.test, secret)) for part in split.parties
     )
-    train, test = (
-        replace(labels.take(order), ids=new_ids[order])
-        for labels in (split.labels.train, split.labels.test)
-        for new_ids, order in [_drawn(labels.ids, secret)]
-    )
+    train, test = _concealed(split.labels.train, secret), _concealed(split.labels.test, secret)
     return Split(parties, LabelData(split.labels.classes, train, test))
 
 
@@ -57,8 +63,7 @@ def write_split(folder: Path, split: Split, *, shared_labels: bool, overwrite: b
     if shared_labels:
         shared = SharedLabels(split.labels.classes, split.labels.train)
         writers[SHARED_LABELS_FILE] = partial(write_shared_labels, data=shared)
-    write_together(folder, writers, overwrite=overwrite)
-    return [folder / name for name in writers]
+    return write_together(folder, writers, overwrite=overwrite)
 
 
 def party_file(party: str) -> str:
@@ -66,14 +71,10 @@ def party_file(party: str) -> str:
     return f"{party}.safetensors"
 
 
-def _concealed(samples: Samples, secret: bytes) -> Samples:
-    new_ids, order = _drawn(samples.ids, secret)
-    return replace(samples.take(order), ids=new_ids[order])
-
-
-def _drawn(ids: Tensor, secret: bytes) -> tuple[Tensor, Tensor]:
-    """Return new ids int64 [N], 63 bits of a keyed hash of the old ones, and the rows in ascending order of them."""
+def _concealed(held: H, secret: bytes) -> H:
+    """Return rows under new ids, 63 bits of a keyed hash of the old ones, in ascending order of them."""
     # Everybody's rows go through this with one secret: equal old ids stay equal, and so do the orders of all holders.
-    digests = [hashlib.blake2b(str(old).encode(), key=secret, digest_size=8).digest() for old in map(int, ids)]
+    digests = [hashlib.blake2b(str(old).encode(), key=secret, digest_size=8).digest() for old in map(int, held.ids)]
     new_ids = torch.tensor([int.from_bytes(digest) >> 1 for digest in digests], dtype=torch.int64)
-    return new_ids, new_ids.argsort()
+    order = new_ids.argsort()
+    return replace(held.take(order), ids=new_ids[order])

@@ -79,7 +79,7 @@ class Search:
         )
 
     def _choose(self, trial: "optuna.Trial") -> tuple[float, float]:
-        for name, ratio in (("alpha", self.config.alpha), ("beta", self.config.beta)):
+        for name, ratio in (("alpha", self.config.alpha), ("beta", self.config.beta)):  # each draws: the order matters
             trial.suggest_float(name, ratio.low, ratio.high, step=ratio.step)
         return _pair(trial.params)
 
@@ -87,7 +87,7 @@ class Search:
         import optuna
 
         reference, means = self._means(0.0, 0.0, summaries), self._means(*pair, summaries)
-        if reference is None or means is None:  # a run failed: its pair is not asked for its values again
+        if reference is None or means is None:  # a run failed: the sampler learns nothing from its pair
             self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
             return
         trial.set_constraint(EXCESS, points_lost(_metric(summaries), means[0], reference[0]) - self.config.points)

@@ -182,7 +182,7 @@ def _value_name(value: object) -> str:
     text = str(value)
     if isinstance(value, float) and float(f"{value:g}") == value:
         text = f"{value:g}"  # 0 for 0.0
-    if re.fullmatch(r"[A-Za-z0-9._+]+(e-[0-9]+)?", text):
+    if re.fullmatch(r"[A-Za-z0-9._+]+(e-[0-9]+)?", text):  # a dash stands between settings, so in no value but 1e-5
         return text
     digest = hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
     return f"-{digest[:6]}"

@@ -39,7 +39,7 @@ def write_tables(
             summary = summaries[run.folder]
             status, result = "finished", {**summary, **score(summary)}
             times.append([run.folder, f"{summary['wall_time_s']:.1f}", run.config.threads])
-        settings = [_cell(run.settings[key]) if key in run.settings else "" for key in keys]
+        settings = [_cell(run.settings.get(key, "")) for key in keys]
         outcome = [_cell(result.get(name, "")) for name in RESULTS]
         rows.append([run.folder, *settings, status, *outcome, failures.get(run.folder, "")])
     write_csv(folder / TABLE, rows)

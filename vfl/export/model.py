@@ -60,7 +60,7 @@ def export_model(model: nn.Module, example: Sequence[Tensor], folder: Path, name
     with torch.inference_mode():
         expected_BD = plain(*inputs)
     batch = torch.export.Dim("batch", min=1)
-    first = tuple(tensor[:2] for tensor in inputs)
+    first = tuple(tensor[:2] for tensor in inputs)  # two rows: torch.export takes a size of 1 for fixed
     program = torch.export.export(plain, first, dynamic_shapes=tuple({0: batch} for _ in first), strict=False)
     program_file, onnx_file = f"{name}.pt2", f"{name}.onnx"
     torch.export.save(program, folder / program_file)
@@ -81,8 +81,7 @@ def plain_model(model: nn.Module) -> nn.Module:
     plain = copy.deepcopy(model)
     for name, module in list(plain.named_modules()):
         if isinstance(module, SmallMapConv2d):
-            parent = plain.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], _as_conv2d(module))
+            plain.set_submodule(name, _as_conv2d(module))
     return plain
 
 

@@ -47,7 +47,7 @@ def curve_style(position: int, points: int) -> dict[str, Any]:
     }
 
 
-def legend_below(figure: Figure, axes: Axes, columns: int = 7) -> None:
+def legend_below(figure: Figure, axes: Axes, columns: int) -> None:
     """Put the legend of one of the axes below all, where it hides nothing."""
     figure.legend(
         *axes.get_legend_handles_labels(),

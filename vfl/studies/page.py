@@ -39,12 +39,17 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def last_accuracies(results: Sequence[StudyResult]) -> Values:
-    """Return every run's accuracy over the last tenth of its evaluations."""
+def by_method_and_seed(results: Sequence[StudyResult], quantity: Callable[[StudyResult], float]) -> Values:
+    """Return a quantity of every run."""
     values: Values = {}
     for result in results:
-        values.setdefault(result.method, {})[result.seed] = result.last
+        values.setdefault(result.method, {})[result.seed] = quantity(result)
     return values
+
+
+def last_accuracies(results: Sequence[StudyResult]) -> Values:
+    """Return every run's accuracy over the last tenth of its evaluations."""
+    return by_method_and_seed(results, lambda result: result.last)
 
 
 def beats(values: Values, better: str, worse: str, *, unit: str = "points", scale: float = 100.0) -> str:

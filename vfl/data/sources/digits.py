@@ -3,13 +3,14 @@
 # torch.from_numpy is partly untyped.
 
 import warnings
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from vfl.data.sources.images import images
+from vfl.data.sources.images import ImageGrid
 from vfl.data.sources.pooled import Pools, in_memory
 from vfl.random import generator
 
@@ -45,4 +46,4 @@ def _read_rows() -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
     return np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
 
 
-digits = images(load_digits)
+digits = partial(ImageGrid, pools=load_digits)

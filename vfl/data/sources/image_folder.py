@@ -6,6 +6,7 @@ import io
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from vfl.data.sources.images import images
+from vfl.data.sources.images import ImageGrid
 from vfl.data.sources.pooled import Pool, Pools
 from vfl.errors import one_line
 
@@ -93,7 +94,7 @@ def _decode(path: str, image_size: int | None) -> Image.Image:
     try:
         encoded = io.BytesIO(Path(path).read_bytes())  # PIL makes some 40 short reads of its own
         with Image.open(encoded) as image:
-            if image.mode.startswith(("I", "F")):
+            if image.mode.startswith(("I", "F")):  # convert would clip their values at 255, in silence
                 raise ValueError("more than 8 bits per channel")
             rgb = image.convert("RGB")
     except UnidentifiedImageError:
@@ -103,4 +104,4 @@ def _decode(path: str, image_size: int | None) -> Image.Image:
     return rgb if image_size is None else rgb.resize((image_size, image_size), Image.Resampling.BILINEAR)
 
 
-image_folder = images(load_image_folder)
+image_folder = partial(ImageGrid, pools=load_image_folder)

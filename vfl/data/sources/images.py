@@ -2,9 +2,7 @@
 # pyright: reportUnknownMemberType=false
 # torch's own signatures are partly untyped.
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -14,11 +12,10 @@ from torch import Tensor, nn
 
 from models.features import Features
 from vfl.checkpoint import State
-from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, check_finite
 from vfl.data.source import NewSamples, Preparation, Split
-from vfl.data.sources.pooled import Loader, PooledSource
+from vfl.data.sources.pooled import PooledSource
 
 MIN_STD = 1e-6
 """A channel that varies less than this is taken as constant: it is centred but not scaled."""
@@ -59,11 +56,6 @@ class ImageGrid(PooledSource):
 
     def _cut(self, samples: Samples) -> list[Samples]:
         return grid_partition(samples, self.data.partition.rows, self.data.partition.columns)
-
-
-def images(pools: Loader) -> Callable[[DataConfig, int], ImageGrid]:
-    """Return the source, as the registry takes it, of an origin of images."""
-    return partial(ImageGrid, pools=pools)
 
 
 class Standardisation(Preparation):

@@ -142,7 +142,7 @@ def _checked_texts(where: str, x: list[Any], y: list[Any]) -> list[str]:
 def _checked_images(where: str, x: list[Any], y: list[Any]) -> Tensor:
     try:
         grey = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
-    except (TypeError, ValueError):  # ragged, or not numbers
+    except (TypeError, ValueError):  # ragged, or not numbers: refused below, as no square
         grey = np.empty((0, 0))
     side = math.isqrt(grey.shape[1])
     if side == 0 or side * side != grey.shape[1] or not ((grey >= 0) & (grey <= 1)).all():
@@ -150,7 +150,7 @@ def _checked_images(where: str, x: list[Any], y: list[Any]) -> Tensor:
             f"{where}: x must hold the grey values of squares, 0 to 1; of LEAF's sets FEMNIST and Shakespeare can be "
             "read"
         )
-    if not all(type(label) is int and 0 <= label < len(FEMNIST_CLASSES) for label in y):
+    if not all(type(label) is int and 0 <= label < len(FEMNIST_CLASSES) for label in y):  # true is no label
         raise ValueError(f"{where}: y must hold whole numbers from 0 to 61")
     return torch.from_numpy((grey * 255).round().astype(np.uint8)).view(-1, 1, side, side)
 

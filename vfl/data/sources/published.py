@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from vfl.data.sources.images import images
+from vfl.data.sources.images import ImageGrid
 from vfl.data.sources.pooled import Pool, Pools, in_memory
 from vfl.errors import one_line
 
@@ -131,4 +131,6 @@ def _network_timeout(timeout_s: float) -> Generator[None]:
         socket.setdefaulttimeout(before)
 
 
-mnist, fashion_mnist, cifar10, cifar100, svhn = (images(partial(load_published, kind)) for kind in PUBLISHED)
+mnist, fashion_mnist, cifar10, cifar100, svhn = (
+    partial(ImageGrid, pools=partial(load_published, kind)) for kind in PUBLISHED
+)

@@ -2,7 +2,8 @@
 
 A block has at most some thousand rows. Text comes without the white space around it; what stands in `MISSING` is
 missing. All cells of a CSV file are text; numbers of a Parquet file are numbers. Rows are counted from 1, the header
-being row 1 of a CSV file, so that a row named in an error is the line to look at (where no cell holds a line end).
+being row 1 of a CSV file, so that a row named in an error is the line to look at (where no line is empty, and no cell
+holds a line end).
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence

@@ -109,8 +109,8 @@ def _mean_and_std(column_N: Tensor) -> tuple[float, float]:
 
 def _frequent(hashes_N: Tensor) -> Tensor:
     # Sorted, as searchsorted needs it. The -1 of missing cells is a value as any other: often missing, it is known.
-    found: tuple[Tensor, Tensor] = hashes_N.unique(return_counts=True)
-    return found[0][found[1] >= MIN_COUNT]
+    hashes, counts = hashes_N.unique(return_counts=True)
+    return hashes[counts >= MIN_COUNT]
 
 
 def _codes(hashes_N: Tensor, known: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
 """An owner's rows as raw samples: numbers as they are, categories as hashes.
 
-Shapes: N samples, F numbers, K columns of categories, O owners.
+Shapes: N samples, F numbers, K columns of categories.
 """
 
 import warnings
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -33,16 +34,12 @@ def raw_samples(table: Table, rows: Rows, ids: Tensor, numbers: Sequence[str], c
         assert isinstance(column, Categories)
         hash_of = np.array([*map(text_hash, column.names), MISSING], np.int64)  # the last is that of code -1
         hashes.numpy()[:, place] = hash_of[column.codes[rows]]
-    held = gaps_of([rows])
-    return Samples(ids, values, more=(hashes,), present=None if held is None else held[:, 0])
+    return Samples(ids, values, more=(hashes,), present=unless_all(rows >= 0))
 
 
-def gaps_of(rows: Sequence[Rows]) -> Tensor | None:
-    """Return whether each owner has a row for each sample, bool [N, O], -1 being none; None where all have all."""
-    held_NO = torch.from_numpy(  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
-        np.stack([each >= 0 for each in rows], axis=1)
-    )
-    return None if bool(held_NO.all()) else held_NO
+def unless_all(held: npt.NDArray[np.bool_]) -> Tensor | None:
+    """Return whether rows are there, bool of any shape; None where all are, as samples and labels have it."""
+    return None if held.all() else torch.from_numpy(held)  # pyright: ignore[reportUnknownMemberType]  # unannotated
 
 
 def check_columns(table: Table, train: Rows, numbers: Sequence[str], categories: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ from vfl.data.tables.join import Joined, draw_share, join, matched, split_rows
 from vfl.data.tables.keys import Rows, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import read_labels, refuse_copies
 from vfl.data.tables.preparation import TablePreparation
-from vfl.data.tables.rows import check_columns, gaps_of, raw_samples
+from vfl.data.tables.rows import check_columns, raw_samples, unless_all
 from vfl.random import generator
 
 
@@ -219,11 +219,10 @@ class Tables(Source):
 
     def _present(self, joined: Joined, part: Rows) -> Tensor | None:
         """Return which of some samples each owner has a row for, bool [N, O]; None where all have all."""
-        # Of owners elsewhere it is known whether they have a row, not which: 0 stands for any.
-        rows = {owner: np.where(has, 0, -1) for owner, has in joined.others.items()} | {**joined.rows}
-        if not all(owner in rows for owner in self.parties):
+        held = {**joined.others, **{owner: rows >= 0 for owner, rows in joined.rows.items()}}
+        if not all(owner in held for owner in self.parties):
             return None  # the label owner's process without a match: nobody knows the others' rows
-        return gaps_of([rows[owner][part] for owner in self.parties])
+        return unless_all(np.stack([held[owner][part] for owner in self.parties], axis=1))
 
     def _split_rows(self, joined: Joined) -> tuple[Rows, Rows]:
         keys = None if self.data.test_file is None or joined.test is not None else self._test_keys(joined)

@@ -124,7 +124,7 @@ def interleave(
 
     The order turns round from pair to pair (A B, B A, ...), so that neither side always comes first.
     """
-    gc.collect()
+    gc.collect()  # what earlier cases left is not collected within a timed one
     raw: Raw = {name: [] for name in sides}
     for pair in range(-warm_up, pairs):
         order = list(sides)[:: 1 if pair % 2 == 0 else -1]

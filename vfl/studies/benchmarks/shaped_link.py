@@ -168,7 +168,7 @@ class ShapedLink:
         self._connections.add(connection)
         try:
             await self._forward(connection, reader)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # by `_end_connections` alone: the task just ends
             if connection.client_stays:
                 await _swallow(reader)
         except OSError:

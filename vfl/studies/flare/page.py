@@ -9,7 +9,7 @@ from vfl.results import CLOCK
 from vfl.studies.comparison import READING, accuracy_panel, of_study, told_of
 from vfl.studies.flare.gap import gap_table, measure_gaps
 from vfl.studies.flare.studies import FIG_7_DEADLINE_S, FIG_8_DEADLINES_S, SPLITS, figures, policy_study, schedules
-from vfl.studies.page import Values, beats, last_accuracies, percent, spread, write_page
+from vfl.studies.page import Values, beats, by_method_and_seed, last_accuracies, percent, spread, write_page
 from vfl.studies.plots import Curve, Panel, curves_of, draw_bars, draw_panels
 from vfl.studies.runs import StudyResult, StudyRun
 from vfl.studies.study import Settings, Study
@@ -61,9 +61,9 @@ def _figure_3(results: Sequence[StudyResult], studies: Mapping[str, Study], fold
     if not own:
         return ""
     draw_panels([Panel(study.title, "round", "loss", curves_of(own, "loss/train"))], folder / "fig3.png")
-    losses: Values = {}  # negative: of ``Values`` the larger is the better
-    for result in own:
-        losses.setdefault(result.method, {})[result.seed] = -mean(row["loss/train"] for row in _last(result))
+    losses = by_method_and_seed(
+        own, lambda result: -_last_loss(result)
+    )  # negative: of ``Values`` the larger is the better
     lines = [
         f"- {name}: training loss {-mean(values.values()):.3f} over the last tenth of the rounds"
         for name, values in losses.items()
@@ -134,6 +134,7 @@ def _against_deadline(by_deadline: dict[float, Values]) -> dict[str, list[Curve]
     }
 
 
-def _last(result: StudyResult) -> Sequence[dict[str, float]]:
-    """Return the rows of the last tenth of the evaluated rounds that have a training loss."""
-    return [row for row in result.evaluated if "loss/train" in row][-max(1, len(result.evaluated) // 10) :]
+def _last_loss(result: StudyResult) -> float:
+    """Return the mean training loss of the last tenth of the evaluated rounds, of those that have one."""
+    losses = [row["loss/train"] for row in result.evaluated if "loss/train" in row]
+    return mean(losses[-max(1, len(result.evaluated) // 10) :])

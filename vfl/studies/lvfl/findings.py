@@ -87,6 +87,7 @@ def _against_reference(seeds: Sequence[BySeed], method: str, rounds: int) -> lis
 
 def _claims(plan: Plan, seeds: Sequence[BySeed]) -> Iterator[Claim]:
     rounds = plan.rounds
+    # By method that prunes at all, its first pruning.
     first = {method: start for method in plan.methods for start in _pruning_rounds(seeds, method)[:1]}
     for method in plan.methods:
         yield from _of_prunings(seeds, method, rounds[method])
