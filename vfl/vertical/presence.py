@@ -78,6 +78,7 @@ class Presence:
     def mean_shares(self) -> list[float]:
         """Return, by party, the expected share of the training samples in which it takes part."""
         held_NK = torch.ones(1, self.parties) if self.held_NK is None else self.held_NK
+        # At least 1 against a division by 0: a sample that nobody has counts for nobody.
         holders_N1 = held_NK.sum(dim=1, keepdim=True, dtype=torch.float64).clamp(min=1)
         # A holder also stays where all draws of the holders are below the dropout and its own is the highest.
         stays_N1 = 1 - self.dropout + self.dropout**holders_N1 / holders_N1
@@ -99,6 +100,7 @@ class Presence:
             held_BK = self.held_NK[rows_B]
         if self.dropout == 0:
             return held_BK
+        # -1 where there is no row, below all draws: the highest is always a party with a row, if there is one.
         drawn_BK = torch.rand(len(rows_B), self.parties, generator=stream).masked_fill(~held_BK, -1.0)
         highest_BK = drawn_BK == drawn_BK.max(dim=1, keepdim=True).values
         return held_BK & ((drawn_BK >= self.dropout) | highest_BK)
