@@ -33,6 +33,7 @@ class NarrowBatchNorm2d(nn.BatchNorm2d):
             return super().forward(input)
         output, mean_C, variance_C = _NarrowBatchNorm.apply(input, self.weight, self.bias, self.eps)
         samples = input.numel() // input.shape[1]
+        # As in PyTorch: the batch's own variance normalizes, the unbiased estimate is remembered.
         unbiased_C = variance_C * (samples / (samples - 1))
         assert self.momentum is not None, "the default"
         with torch.no_grad():

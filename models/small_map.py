@@ -55,6 +55,7 @@ class _SmallMapConvolution(torch.autograd.Function):
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         dtype = _computed_in(images)
         batch, channels, height, width = images.shape
+        # A pixel's channels side by side, which is how channels_last images lie: no copy of these.
         flat_BPC = images.to(dtype).permute(0, 2, 3, 1).reshape(batch, height * width * channels)
         matrix = _dense(weight, height, width, dtype)
         flat_BPO = flat_BPC @ matrix.t()
@@ -122,7 +123,7 @@ def _convolve(images: Tensor, weight: Tensor) -> Tensor:
 def _patches(images: Tensor) -> Tensor:
     """Return the nine inputs of every pixel of [B, C, H, W], zeros beyond the edges: [B * H * W, 3 * 3 * C]."""
     padded_BHWC = functional.pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
-    windows_BHWC33 = padded_BHWC.unfold(1, 3, 1).unfold(2, 3, 1)
+    windows_BHWC33 = padded_BHWC.unfold(1, 3, 1).unfold(2, 3, 1)  # views; the reshape below is the one copy
     batch, channels, height, width = images.shape
     return windows_BHWC33.permute(0, 1, 2, 4, 5, 3).reshape(batch * height * width, 9 * channels)
 
@@ -132,6 +133,7 @@ def _windows(height: int, width: int) -> list[tuple[int, int, slice, slice]]:
 
     All of them lie within the kernel, whose middle is (1, 1): the map has at most ``DENSE_SIDE`` pixels a side.
     """
+    # Input i meets the kernel at i - pixel + 1, so inputs 0 to side - 1 meet 1 - pixel to side - pixel.
     rows, columns = ([slice(1 - pixel, 1 - pixel + side) for pixel in range(side)] for side in (height, width))
     return [(row, column, rows[row], columns[column]) for row in range(height) for column in range(width)]
 

@@ -35,7 +35,7 @@ class TableMLP(nn.Module):
         category_sizes = features.category_sizes
         numbers = columns - len(category_sizes)
         self.numbers = numbers
-        starts = torch.tensor([0, *category_sizes]).cumsum(0)
+        starts = torch.tensor([0, *category_sizes]).cumsum(0)  # [K + 1]: each column's first row, then how many in all
         # Without columns of categories none: an empty constant, or a view of a larger one, cannot be exported.
         self.register_buffer("first_code", starts[:-1].clone() if category_sizes else None, persistent=False)
         self.categories = nn.Embedding(int(starts[-1]), CATEGORY_SIZE) if category_sizes else None

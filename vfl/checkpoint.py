@@ -79,8 +79,8 @@ class CheckpointStore:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._clear_leftovers()
             _write_checkpoint(partial, round_index, sections)
+            # A folder cannot take the place of another in one step. Killed between the two, the old version counts.
             if final.exists():
-                # Between the two renames neither has the final name: after a kill there, ``_committed`` takes this one.
                 final.rename(self.directory / f"{_REPLACED}{final.name}")
             partial.rename(final)
         except BaseException as error:
@@ -93,9 +93,9 @@ class CheckpointStore:
                 ) from error
             raise
         sync_directory(self.directory)
-        # The directory itself may be new, too.
-        sync_directory(self.directory.parent)
+        sync_directory(self.directory.parent)  # where the store's own name may be new
         self._clear_leftovers()
+        # Only now, with the new checkpoint on the disk, may others go.
         older = [earlier for earlier in self.rounds() if earlier <= round_index and (among is None or earlier in among)]
         for old_round in older[: -self.keep]:
             self._remove(self._committed()[old_round])
@@ -152,6 +152,7 @@ class CheckpointStore:
         for prefix in (_REPLACED, ""):  # in this order: the final name wins
             for folder in self.directory.glob(f"{prefix}round_*"):
                 match = _FOLDER.fullmatch(folder.name.removeprefix(prefix))
+                # A final name always counts: without its manifest it is damage, to be told of by `load`.
                 if match and (prefix == "" or (folder / _MANIFEST).is_file()):
                     folders[int(match[1])] = folder
         return folders
@@ -186,6 +187,7 @@ def _write_checkpoint(folder: Path, round_index: int, sections: Mapping[str, Sta
     """Write the whole checkpoint durably into the new `folder`, the manifest last."""
     folder.mkdir()
     files: dict[str, Fingerprint] = {}
+    # Not `.items()`: a section may be made when it is asked for, and need not be held once it is written.
     for name in sections:
         files |= _write_section(folder, name, sections[name])
     manifest = {"format": _FORMAT, "round": round_index, "files": {k: v._asdict() for k, v in files.items()}}
@@ -233,7 +235,7 @@ def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         tensors[path] = value
         return {_TENSOR: path}
-    if isinstance(value, list):
+    if isinstance(value, list):  # no tuple, which JSON would give back as a list
         items = cast("list[Any]", value)
         return [_pack(item, f"{path}/{index}", tensors) for index, item in enumerate(items)]
     if isinstance(value, dict):

@@ -139,13 +139,14 @@ class TrainingLoop:
     def run(self) -> dict[str, Any]:
         """Train the rounds that are left and return the run's summary."""
         with ExitStack() as at_end:
-            at_end.callback(self.algorithm.close)
+            at_end.callback(self.algorithm.close)  # first: it runs last, and also where the restore fails
             self.restore()
             for callback in self.callbacks:
                 callback.on_start(self)
                 at_end.callback(callback.on_end, self)
             while self.next_round < self.rounds and self.stop_reason is None:
                 self.run_round(self.next_round)
+            # Not after an error: a failed round has left the algorithm between two rounds.
             if self._saved_round != self.next_round:
                 self.save()
             return self.summary()
@@ -212,7 +213,7 @@ class TrainingLoop:
             raise ConfigError(f"training.rounds: {self.rounds} are fewer than the {self.next_round} that are done")
         self.last_metrics = own["last_metrics"]
         self.wall_time_s = own["wall_time_s"]
-        self._started_s -= self.wall_time_s
+        self._started_s -= self.wall_time_s  # as if this session had begun when the first one did, without the pause
         for callback in self.callbacks:
             if callback.name in own["callbacks"]:  # patience may be new
                 callback.load_state_dict(own["callbacks"][callback.name])

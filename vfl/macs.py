@@ -60,7 +60,7 @@ def _recurrent(module: nn.Module, sequence: Tensor | PackedSequence) -> int:
     """Count all layers and directions: each has its own weights, and takes every step once."""
     if isinstance(sequence, PackedSequence):
         raise ValueError("cannot count the multiply-accumulates of a packed sequence; pass a padded one")
-    steps = sequence.numel() // sequence.shape[-1]
+    steps = sequence.numel() // sequence.shape[-1]  # of the one sample: all dimensions but the features'
     return steps * sum(weight.numel() for weight in module.parameters() if weight.dim() == 2)
 
 

@@ -43,6 +43,7 @@ class Optimizer(ABC):
     def step(self) -> None:
         """Take a step with every parameter that has a gradient."""
         for group in self.param_groups:
+            # One without a gradient stays as it is, also under weight decay and momentum.
             moved = [each for each in group["params"] if each.grad is not None]
             self._move(moved, [each.grad for each in moved], group["lr"])
 
@@ -54,6 +55,7 @@ class SGD(Optimizer):
     """``torch.optim.SGD``."""
 
     def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None:
+        # `sgd` puts the buffers that it makes at first steps into this list.
         buffers = [self.state.get(parameter, {}).get("momentum_buffer") for parameter in moved]
         sgd(
             moved,
@@ -83,7 +85,7 @@ class Adam(Optimizer):
             gradients,
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
-            [],
+            [],  # the largest squares, of amsgrad alone
             [state["step"] for state in states],
             foreach=False,
             fused=self.fused,
@@ -134,7 +136,7 @@ def optimizer_state(optimizer: Optimizer, module: nn.Module) -> dict[str, Tensor
 
 def load_optimizer_state(optimizer: Optimizer, module: nn.Module, saved: Mapping[str, Tensor]) -> None:
     """Restore what ``optimizer_state`` returned, moments in each parameter's own memory format."""
-    optimizer.state.clear()
+    optimizer.state.clear()  # a parameter that had taken no step when it was saved keeps nothing
     for name, parameter in module.named_parameters():
         entries = {entry: saved[prefix + name] for entry, prefix in _PREFIXES.items() if prefix + name in saved}
         if entries:

@@ -109,6 +109,7 @@ Task = Classification | Regression
 
 def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> dict[str, float]:
     """Return metrics and mean loss of the head's outputs, in batches [B, C]. Raises Diverged for a loss not finite."""
+    # By batch, each loss added in float64: one call over all samples would add them in float32.
     batches = zip(outputs, torch.split(labels_N, [len(outputs_BC) for outputs_BC in outputs]), strict=True)
     loss_sum = sum(task.test_loss(outputs_BC, labels_B) for outputs_BC, labels_B in batches)
     metrics = task.metrics(task.predictions(torch.cat(list(outputs))), labels_N)

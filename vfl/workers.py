@@ -68,6 +68,7 @@ class Workers(Alone):
         backend = "nccl" if device == "cuda" else "gloo"
         self._together(lambda: dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s)))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        # A group of its own: the others' timeout must not end a wait for the first worker's next words.
         spoken = dist.new_group(backend="gloo", timeout=PATIENCE)
         assert isinstance(spoken, dist.ProcessGroup), "all workers are members"
         self._spoken = spoken
@@ -84,6 +85,7 @@ class Workers(Alone):
     def say(self, *parts: bytes | memoryview) -> None:
         """Let the other workers ``hear`` some bytes. Raises PeerLost."""
         data = b"".join(parts)
+        # The length first, as a receiver must have the room. One byte more, because no buffer may be empty.
         for tensor in (torch.tensor([len(data)]), torch.frombuffer(bytearray(data + b"\0"), dtype=torch.uint8)):
             self._broadcast(tensor)
 
@@ -114,16 +116,17 @@ class Workers(Alone):
         The bits are added as integers, so that the sum is that one's bits, -0.0 included. ``state`` is what the
         workers must agree in besides. Raises PeerLost, and ValueError where they do not agree.
         """
+        # Two places for each worker, all others' zero: the sum tells every worker what each of them has noted.
         notes = values.new_zeros(2 * self.size).view(torch.int32)
         notes[2 * self.rank] = self._asked
-        notes[2 * self.rank + 1] = zlib.crc32(f"{self._digest}{state}".encode()) >> 1
+        notes[2 * self.rank + 1] = zlib.crc32(f"{self._digest}{state}".encode()) >> 1  # 31 bits: never negative
         bits = torch.cat([values.view(torch.int32), notes])
         self._together(lambda: dist.all_reduce(bits))
         told = [int(note) for note in bits[len(values) :].cpu()]
         asked, states = max(told[0::2]), set(told[1::2])
         if len(states) > 1:
             raise ValueError("torchrun: the workers disagree; give all the same files, run folder and software")
-        if asked:
+        if asked:  # all learn of it in the same sum, and so stop after the same round
             self._on_stop(signal.Signals(asked).name)
         return bits[: len(values)].view(values.dtype)
 

@@ -76,7 +76,7 @@ def add_points(points: Buffer, choices: Iterable[Sequence[int]]) -> list[bytes]:
     """
     held, total = _ffi.new("secp256k1_pubkey[]", len(points) // POINT_BYTES), _ffi.new("secp256k1_pubkey *")
     for place, point in enumerate(_parsed(points)):
-        held[place] = point[0]
+        held[place] = point[0]  # a copy of the struct, as the next point takes its place
     sums: list[bytes] = []
     for choice in choices:
         added = _lib.secp256k1_ec_pubkey_combine(_context, total, [held + place for place in choice], len(choice))
@@ -90,7 +90,7 @@ def _parsed(points: Buffer) -> Iterator[Any]:
     The group's order is prime: the identity is the only point of small order, and whatever is on the curve and not the
     identity has the full order.
     """
-    place = _ffi.new("secp256k1_pubkey *")
+    place = _ffi.new("secp256k1_pubkey *")  # one for all: a million points are not a million allocations
     for start in range(0, len(points), POINT_BYTES):
         point = bytes(points[start : start + POINT_BYTES])
         if not _lib.secp256k1_ec_pubkey_parse(_context, place, point, len(point)):
@@ -108,7 +108,7 @@ def _decoded(uniform: bytes) -> Any:
 @_ffi.callback("int(unsigned char *, const unsigned char *, const unsigned char *, void *)")
 def _compress(out: Any, x: Any, y: Any, _data: Any) -> int:
     """What Diffie-Hellman makes of its point: instead of a hash, the point."""
-    out[0] = 2 + (y[31] & 1)
+    out[0] = 2 + (y[31] & 1)  # SEC 1: 2 for an even y, 3 for an odd one
     _ffi.memmove(out + 1, x, POINT_BYTES - 1)
     return 1
 

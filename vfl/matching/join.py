@@ -42,6 +42,7 @@ def join_points(
     """
     found: dict[str, Rows] = {}
     for owner, points in own.items():
+        # First where each key of the label owner's list is in the owner's own, then by sample.
         place_of = np.asarray(pc.fill_null(pc.index_in(wanted[owner], value_set=points), -1)).astype(np.int64)
         found[owner] = place_of[places[owner]]
     samples = len(next(iter(places.values())))

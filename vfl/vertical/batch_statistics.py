@@ -47,7 +47,7 @@ def estimate_statistics(model: nn.Module, inputs: Sequence[Tensor], runtime: Run
         # Welford's algorithm in float64: nothing cancels, however far a mean is from 0.
         variance_C, mean_C = torch.var_mean(images.float(), dim=apart_from_channels, correction=0)
         found[f"{name}.running_mean"], found[f"{name}.running_var"] = mean_C, variance_C
-        # What a hook returns replaces the layer's output, so that later layers see inputs normalised by what was found.
+        # A hook's value replaces the layer's output, which was normalised with the old statistics.
         return F.batch_norm(images, mean_C, variance_C, layer.weight, layer.bias, eps=layer.eps)
 
     hooks = [

@@ -89,6 +89,7 @@ def measured(cost: Cost, compute_s: float, under_way_s: float, ahead: int) -> tu
     share of its bytes. Where exchanges overlap, what of the link hid behind computing is not known: it is what
     ``overlapped`` would need for such a round, so at most as much.
     """
+    # The inverse of `overlapped`: there the sum of all parts, shared by 1 + ahead exchanges, is the round.
     link_s = max(0.0, (1 + ahead) * under_way_s - compute_s)
     share = cost.downlink_bytes / max(1, cost.downlink_bytes + cost.uplink_bytes)
     return compute_s, min(share * link_s, under_way_s), min((1 - share) * link_s, under_way_s), 0.0

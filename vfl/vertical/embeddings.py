@@ -50,7 +50,7 @@ def build_compressor(wire: WireConfig) -> Compressor:
 def _check_pure(compressor: Compressor, what: str) -> None:
     """Raise ValueError where the same embeddings do not become the same twice: the ends of a link would differ."""
     probe_BD = torch.linspace(-1, 1, 15).view(5, 3)
-    given_BD = probe_BD.clone()
+    given_BD = probe_BD.clone()  # to see whether `compress` changes what it is given
     frames: list[Any] = [compressor.compress(given_BD, 0.5) for _ in range(2)]
     if not all(isinstance(frame, bytes) for frame in frames):
         raise ValueError(f"{what}: compress gives {type(frames[0]).__name__} instead of bytes")
@@ -149,6 +149,7 @@ class ResidualSender:
         whole_BD = gradient_BD + self.residual_ND[rows_B]
         frame = self.compressor.compress(whole_BD, self.beta)
         shape = len(rows_B), whole_BD.shape[1]
+        # By what the receiver decodes, so that also the wire's rounding is made up for.
         self.residual_ND[rows_B] = whole_BD - decompressed(self.compressor, frame, shape, "the gradient")
         return frame
 
@@ -167,6 +168,7 @@ class EmbeddingSender:
         feedback = self.receiver.feedback
         difference_BD = embedding_BD if feedback is None else feedback.difference(rows_B, embedding_BD)
         frame = self.receiver.compressor.compress(difference_BD, beta)
+        # Nothing was lost: decoding would give the same bits. Checked as `receive` checks what it decodes.
         if self.exact and beta == 0 and feedback is None:
             return frame, check_finite(embedding_BD, self.receiver.what)
         return frame, self.receiver.receive(frame, rows_B)

@@ -71,7 +71,7 @@ class EvaluatedModels:
     def finished_copy(self) -> nn.Module:
         """Return the finished model as one of its own, in evaluation mode."""
         model = copy.deepcopy(self.model).eval()
-        model.load_state_dict(self.finished.statistics, strict=False)
+        model.load_state_dict(self.finished.statistics, strict=False)  # these alone: all else is copied
         return model
 
     def digest(self) -> str:
@@ -100,7 +100,7 @@ class EvaluatedModels:
         return Evaluated(model, estimate_statistics(model, inputs, self.runtime))
 
     def _prune_copy(self, alpha: float) -> nn.Module:
-        # Together: the copied pruner must prune the copied model.
+        # Together, so that the copied pruner prunes the copied model and not the party's.
         model, pruner = copy.deepcopy((self.model, self.pruner))
         pruner.prune_to(alpha)
         return model

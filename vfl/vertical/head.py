@@ -77,7 +77,7 @@ class HeadTrainer:
         own_BD = embeddings[position].detach().requires_grad_()
         parts = [own_BD if index == position else other for index, other in enumerate(embeddings)]
         representation_BP = torch.cat(parts, dim=1)
-        if not with_head:
+        if not with_head:  # not by backward(): theta_0's .grad may hold the gradients that wait for `apply`
             return torch.autograd.grad(self.loss(representation_BP, labels_B), own_BD)[0]
         self.backward(representation_BP, labels_B)
         assert own_BD.grad is not None

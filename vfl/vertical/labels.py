@@ -86,10 +86,12 @@ class ReturnGradients:
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
         """Take the head's first step; its backward pass gives the gradients as well."""
         # A leaf of its own, so that one backward pass leaves the gradients of the head and of all embeddings.
+        # Before the step, at theta_0 of the exchange: what the parties would compute with a replica of it.
         representation_BP = torch.cat(list(batch.embeddings), dim=1).requires_grad_()
         loss = trainer.step(representation_BP, batch.labels_B)
         assert representation_BP.grad is not None
         widths = [embedding.shape[1] for embedding in batch.embeddings]
+        # Scaled before they are compressed: float16 would lose the small ones. The party divides.
         gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(len(batch.rows_B))
         sent = [
             sender.send(share.rows_of(gradient_BD) * scale, share.rows_of(batch.rows_B))
@@ -160,7 +162,7 @@ class HeadReplica:
         frames = message.payloads(PartKind.EMBEDDING)
         if len(frames) != len(self.others):
             raise ValueError(f"{len(frames)} embeddings of other parties came instead of {len(self.others)}")
-        rows_B, shares = self._batches[exchange], [*self._shares[exchange]]
+        rows_B, shares = self._batches[exchange], [*self._shares[exchange]]  # a copy: the own part is taken out
         self._own = shares.pop(self.position)
         missing, device = self.trainer.missing, self.trainer.runtime.device
         embeddings = [
@@ -171,6 +173,7 @@ class HeadReplica:
         self._sent_nD = sent_nD.to(device)
         self._embeddings = [embedding.to(device) for embedding in embeddings]
         self._labels_B = self.labels_N[rows_B.to(device)]
+        # With replay theta_0 of this exchange is here already: the one of the exchange before and its replayed steps.
         if self.head_sync == "broadcast":
             self.trainer.adopt(message.payloads(PartKind.HEAD))
 
@@ -183,6 +186,7 @@ class HeadReplica:
         representation = [*self._embeddings]
         representation[self.position] = self._own.spread(embedding_nD, self.trainer.missing)
         # By value, not by beta: what decides is whether the server's Phi_0 has these very bits.
+        # Only once: the gradients wait in theta_0's .grad for `finish`. A broadcast head takes no steps here.
         same = torch.equal(embedding_nD, self._sent_nD) and not self._gradients_are_here
         with_head = same and self.head_sync == "replay"
         self._gradients_are_here |= with_head
@@ -197,6 +201,7 @@ class HeadReplica:
             # The first replayed step's gradients were computed with this party's own, in the same pass.
             if self._gradients_are_here:
                 self.trainer.apply()
+            # Also where this party takes no part in the batch: the server steps, and the replica must follow.
             self.trainer.steps(self._embeddings, self._labels_B, iterations - self._gradients_are_here)
         self._embeddings, self._gradients_are_here = [], False
 
@@ -246,7 +251,7 @@ class ReceivedGradient:
         frames = message.payloads(PartKind.GRADIENT)
         if len(frames) != 1:
             raise ValueError(f"{len(frames)} gradients came instead of 1")
-        if len(sent_nD):
+        if len(sent_nD):  # else the frame is empty, and no local iteration will ask for a gradient
             shape = len(sent_nD), sent_nD.shape[1]
             gradient_nD = decompressed(self.compressor, frames[0], shape, "the gradient")
             self._gradient_nD = gradient_nD.to(self.device).div_(gradient_scale(len(self._batches[exchange])))

@@ -78,6 +78,7 @@ class Presence:
     def mean_shares(self) -> list[float]:
         """Return, by party, the expected share of the training samples in which it takes part."""
         held_NK = torch.ones(1, self.parties) if self.held_NK is None else self.held_NK
+        # At least 1 against a division by 0: a sample that nobody has counts for nobody.
         holders_N1 = held_NK.sum(dim=1, keepdim=True, dtype=torch.float64).clamp(min=1)
         # A holder also stays where all draws of the holders are below the dropout and its own is the highest.
         stays_N1 = 1 - self.dropout + self.dropout**holders_N1 / holders_N1

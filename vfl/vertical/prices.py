@@ -32,6 +32,7 @@ def build_forecast(
     head_bytes = sum(part.size for part in trainer.parts()) if shared else 0
     broadcast = config.training.head_sync == "broadcast"
 
+    # A search over ratios asks for the same frames again and again, and each is really encoded.
     @cache
     def frame_bytes(name: str, beta: float) -> int:
         receiver = receiver_of[name]

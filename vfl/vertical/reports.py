@@ -52,6 +52,7 @@ def check_report(report: Report, assigned: RoundStart, before: Report | None, wo
 def _check_macs(report: Report, work: RoundWork) -> None:
     unpruned, rest = divmod(report.unpruned_train_macs, work.forwards)
     _check(rest == 0, f"unpruned_train_macs {report.unpruned_train_macs} for {work.forwards} passes")
+    # Squared: a layer loses outputs, and inputs with the layer before it.
     least = unpruned if report.alpha == 0 else (LEAST_KEPT * (1 - report.alpha)) ** 2 * unpruned
     _check(
         least <= report.macs_per_sample <= unpruned,

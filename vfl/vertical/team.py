@@ -48,6 +48,7 @@ class Team(Single):
         samples = len(inputs[0])
         if not self._shares(samples):
             return super().embed(model, call, inputs, runtime)
+        # In ranks' order and consecutive, so that the parts one below the other are the batch.
         rows = torch.arange(samples).tensor_split(self.workers.size)[self.workers.rank]
         own = slice(int(rows[0]), int(rows[-1]) + 1)
         with _normalized_by(partial(self._normalize, samples), model):
@@ -59,6 +60,7 @@ class Team(Single):
         if not self._shares(samples):
             return
         gradients = [weights.grad for weights in model.parameters() if weights.grad is not None]
+        # All in one exchange: each of them waits for the slowest process.
         total = self.workers.sum(torch.cat([gradient.flatten() for gradient in gradients]))
         parts = torch.split(total, [gradient.numel() for gradient in gradients])
         for gradient, summed in zip(gradients, parts, strict=True):
@@ -69,7 +71,8 @@ class Team(Single):
         apart_from_channels = [dim for dim in range(part.dim()) if dim != 1]
         over_channels = [-1 if dim == 1 else 1 for dim in range(part.dim())]
         count = samples * part[0, 0].numel()
-        values = part.float()
+        values = part.float()  # under autocast sums in half precision would lose digits
+        # Two passes over the values, the second one about the mean: squares of raw values would cancel.
         mean_C = _Summed.apply(values.sum(apart_from_channels), self.workers) / count
         centred = values - mean_C.view(over_channels)
         variance_C = _Summed.apply(centred.square().sum(apart_from_channels), self.workers) / count
@@ -108,7 +111,7 @@ class _Summed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub names no arguments
-        return ctx.workers.sum(gradient), None
+        return ctx.workers.sum(gradient), None  # each process knows what its own rows make of the sum
 
 
 class _Gathered(torch.autograd.Function):
@@ -123,4 +126,4 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient_nD: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub names no arguments
-        return gradient_nD[ctx.own], None, None, None
+        return gradient_nD[ctx.own], None, None, None  # no sum: all processes have the same gradient of the whole

@@ -110,7 +110,7 @@ def encode(tensor: Tensor, values: ValueType = "float32") -> bytes:
 
     mask = patterns != 0
     positions = np.flatnonzero(mask)  # of bits, ten times faster than of patterns
-    gaps = np.diff(positions, prepend=-1) - 1
+    gaps = np.diff(positions, prepend=-1) - 1  # -1: the first gap counts from the start, as if an entry were before it
     k = _best_rice_parameter(gaps)
     bitmap_size, gaps_size = _bits_size(len(patterns)), _gaps_size(gaps, k)
     if dense_size <= sparse_size + min(bitmap_size, gaps_size):
@@ -140,6 +140,7 @@ def decode(
         raise CodecError(f"frame holds a tensor of shape {info.shape}, expected {tuple(shape)}")
     if _extent(info.shape) > max_entries:
         raise CodecError(f"frame declares shape {info.shape}, more than the {max_entries} entries allowed")
+    # Shape and entries are checked: what is allocated from here on is in proportion to them and to the frame.
     body = np.frombuffer(frame, np.uint8)[_header_size(info.shape) :]
     if info.format == "dense":
         patterns = _read_dense(body, info)
@@ -203,6 +204,7 @@ def frame_info(frame: Buffer) -> FrameInfo:
         raise CodecError(f"frame declares {dimensions} dimensions: above {MAX_DIMENSIONS}, or cut short")
     shape = struct.unpack_from(f"<{dimensions}I", frame, _FIXED_HEADER.size)
     info = FrameInfo(_FORMATS[format_code], _VALUE_TYPES[values_code], shape, nonzeros, k)
+    # Python's integers do not overflow, whatever the dimensions.
     if nonzeros > math.prod(shape):
         raise CodecError(f"frame declares {nonzeros} non-zero values in shape {shape}")
     if k > (MAX_RICE_K if info.format == "gaps" and nonzeros else 0):
@@ -254,6 +256,7 @@ def _read_dense(body: _Bytes, info: FrameInfo) -> _Patterns:
     if len(body) != _values_size(entries, info.values):
         raise CodecError(f"dense frame of shape {info.shape} has a body of {len(body)} bytes")
     sent = _unpack_values(body, entries, info.values)
+    # Copied only where the frame cannot be written to: PyTorch takes all memory for writable.
     patterns = sent.astype(sent.dtype.newbyteorder("="), copy=not sent.flags.writeable)
     if _count_nonzero(patterns) != info.nonzeros:
         raise CodecError(f"dense frame does not hold the {info.nonzeros} non-zero values it declares")
@@ -269,7 +272,7 @@ def _read_bitmap(body: _Bytes, info: FrameInfo) -> _Patterns:
     bitmap, values = body[:bitmap_size], _nonzero_values(body[bitmap_size:], info)
     if (placed := _count_bits(bitmap)) != info.nonzeros:
         raise CodecError(f"frame places {placed} values but declares {info.nonzeros}")
-    if entries % 8 and bitmap[-1] >> entries % 8:
+    if entries % 8 and bitmap[-1] >> entries % 8:  # bits above those of the last entries: the padding
         raise CodecError(f"frame places a value beyond the last entry of shape {info.shape}")
     patterns = np.zeros(entries, values.dtype.newbyteorder("="))
     taken = 0
@@ -287,6 +290,7 @@ def _read_gaps(body: _Bytes, info: FrameInfo) -> _Patterns:
     values_size = _values_size(info.nonzeros, info.values)
     remainders_size = _bits_size(info.nonzeros * k)
     unary_size = len(body) - remainders_size - values_size
+    # The unary stream has a one bit per gap, and zero bits for all the gaps >> k, which sum to at most entries >> k.
     if not 0 <= unary_size <= _bits_size(info.nonzeros + (entries >> k)):
         raise CodecError(f"gaps frame of shape {info.shape} has a body of {len(body)} bytes")
     unary, remainders, sent = np.split(body, (unary_size, unary_size + remainders_size))
@@ -295,6 +299,7 @@ def _read_gaps(body: _Bytes, info: FrameInfo) -> _Patterns:
     taken, last = 0, -1
     for gaps in _unpack_gaps(unary, remainders, info.nonzeros, k):
         positions = np.cumsum(gaps + 1) + last
+        # The last is the largest, and int64 holds it: a block has 2**16 gaps, each far below 2**40.
         if positions[-1] >= entries:
             raise CodecError(f"frame places a value beyond the last entry of shape {info.shape}")
         patterns[positions] = values[taken : taken + len(gaps)]
@@ -319,6 +324,7 @@ def _pack_values(patterns: _Patterns, values: ValueType) -> _Patterns:
     width = _STORAGE[values].width
     if width >= 8:
         return patterns
+    # A row for each byte: its values are shifted to their places and put together.
     padded = np.zeros((_values_size(len(patterns), values), 8 // width), np.uint8)
     padded.reshape(-1)[: len(patterns)] = patterns
     return np.bitwise_or.reduce(padded << np.arange(0, 8, width, dtype=np.uint8), axis=1)
@@ -332,6 +338,7 @@ def _unpack_values(sent: _Bytes, count: int, values: ValueType) -> _Patterns:
     codes = (sent[:, None] >> np.arange(0, 8, storage.width, dtype=np.uint8) & (2**storage.width - 1)).reshape(-1)
     if codes[count:].any():
         raise CodecError("frame has a non-zero padding bit")
+    # Two's complement widened to 8 bits: turning the sign bit over and taking it off again carries it upwards.
     sign = np.uint8(2 ** (storage.width - 1))
     return (codes[:count] ^ sign) - sign
 
@@ -363,7 +370,7 @@ def _best_rice_parameter(gaps: _Integers) -> int:
     def bits(k: int) -> int:
         return int((gaps >> k).sum()) + len(gaps) * k
 
-    k = max(0, int(math.log(2) * float(gaps.mean())).bit_length() - 1)
+    k = max(0, int(math.log(2) * float(gaps.mean())).bit_length() - 1)  # floor(log2(ln 2 * mean)), at least 0
     while k < MAX_RICE_K and bits(k + 1) < bits(k):
         k += 1
     while k > 0 and bits(k - 1) <= bits(k):
@@ -383,9 +390,10 @@ def _gaps_size(gaps: _Integers, k: int) -> int:
 
 def _pack_gaps(gaps: _Integers, k: int) -> tuple[_Bytes, _Bytes]:
     """The unary stream of the quotients, and the stream of the k-bit remainders."""
-    ends = np.cumsum((gaps >> k) + 1)
+    ends = np.cumsum((gaps >> k) + 1)  # bits up to the end of each gap's zeros and one
     unary = np.zeros(ends[-1] if len(ends) else 0, np.uint8)
     unary[ends - 1] = 1
+    # A row for each gap, which 32 bits hold as there are fewer than 2**32 entries: its k lowest bits.
     gap_bytes = gaps.astype("<u4").view(np.uint8).reshape(-1, 4)
     remainders = np.unpackbits(gap_bytes, axis=1, count=k, bitorder="little")
     return np.packbits(unary, bitorder="little"), np.packbits(remainders, bitorder="little")
@@ -401,12 +409,14 @@ def _unpack_gaps(unary: _Bytes, remainders: _Bytes, nonzeros: int, k: int) -> It
         raise CodecError(f"gaps frame has {ones} gaps, then padding, where it declares {nonzeros}")
     if nonzeros * k % 8 and remainders[-1] >> nonzeros * k % 8:
         raise CodecError("gaps frame has a non-zero padding bit")
+    # `taken` gaps have ended so far, the last of them with the one bit at place `last`.
     taken, last = 0, -1
     for start in range(0, len(unary), BLOCK // 8):
         ends = np.flatnonzero(np.unpackbits(unary[start : start + BLOCK // 8], bitorder="little")) + 8 * start
-        if not len(ends):
+        if not len(ends):  # one long gap fills the block
             continue
         gaps = (np.diff(ends, prepend=last) - 1) << k
+        # The block's remainders are bits `first` to `stop` of their stream, and may begin within a byte.
         first, stop = taken * k, (taken + len(ends)) * k
         bits = np.unpackbits(remainders[first // 8 : _bits_size(stop)], bitorder="little")
         for place, digit in enumerate(bits[first % 8 :][: stop - first].reshape(len(ends), k).T):

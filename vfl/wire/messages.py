@@ -215,7 +215,7 @@ def unpack(data: Buffer) -> Message:
             raise MessageError("truncated in a part's header")
         part_kind, size = _PART.unpack_from(data, offset)
         offset += _PART.size
-        if offset + size > len(data):
+        if offset + size > len(data):  # before the slice, which would silently be shorter
             raise MessageError("truncated in a part's payload")
         if part_kind == PartKind.CONTROL and size > MAX_SETTINGS_BYTES:
             raise MessageError(f"control part of {size} bytes, at most {MAX_SETTINGS_BYTES} are allowed")

@@ -107,7 +107,8 @@ class Assembler:
                 f"a {_KINDS[tag]} of {size} bytes came, network.max_message_mb allows {self.max_message_mb} MiB here; "
                 "raise it on both sides"
             )
-        if start + size <= min(PIECE_BYTES, len(piece)):  # whole: nothing to put together
+        # Whole, and nothing to put together. As in `cut`, content that ends beyond PIECE_BYTES goes on in a next piece.
+        if start + size <= min(PIECE_BYTES, len(piece)):
             return Parcel(_read_others(tag, piece[start + size :]), memoryview(piece)[start : start + size])
         self._tag, self._came = tag, 0
         self._content = np.empty(size, np.uint8).data  # the system gives pages as they are written
@@ -118,6 +119,7 @@ class Assembler:
         tag, content = self._tag, self._content
         due = min(room, len(content) - self._came)
         last = self._came + due == len(content)
+        # Every piece is full but for the last, which alone may go on: with the other fields.
         if len(piece) < due or (len(piece) > due and not last):
             raise EnvelopeError(f"{len(piece)} bytes of a {_KINDS[tag]} came where {due} are due")
         content[self._came : self._came + due] = piece[:due]
@@ -131,6 +133,7 @@ class Assembler:
 def _read_others(tag: int, fields: bytes) -> Envelope:
     """Read the fields that follow the content, as if that were empty."""
     envelope = read_envelope(bytes((tag, 0)) + fields)
+    # In protobuf the last of several wins: a second content among the fields would otherwise be taken silently.
     kind = _KINDS[tag]
     if kind_of(envelope) != kind or getattr(envelope, kind):
         raise EnvelopeError(f"a {kind} with more than one content")
@@ -149,6 +152,7 @@ def _varint(value: int) -> bytes:
 def _read_varint(piece: bytes) -> tuple[int, int]:
     """Return the integer after a tag of one byte, and where it ends."""
     value = 0
+    # Bounded: a stranger's varint could go on for the whole piece.
     for place, digit in enumerate(piece[1 : 1 + _LONGEST_VARINT]):
         value |= (digit & 0x7F) << 7 * place
         if digit < 0x80:

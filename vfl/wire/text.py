@@ -6,6 +6,7 @@ LONGEST = 300
 
 def plain(text: str, longest: int = LONGEST) -> str:
     """Return the text in one line: white space as single blanks, what cannot be printed as escapes, cut where long."""
+    # Cut first, as a stranger's text may be long, but not to the end yet: joining blanks shortens it.
     shown = "".join(each if each.isprintable() else _escaped(each) for each in " ".join(text[: 2 * longest].split()))
     return shown if len(shown) <= longest else shown[: longest - 3] + "..."
 
