@@ -209,7 +209,7 @@ def _why(error: Exception) -> str:
 def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: object) -> None:
     """Change one setting in place; ``section`` is the type of ``values``, of which unknown keys have none."""
     *parents, last = keys
-    for parent in parents:  # the type goes down with the values: what is a section decides what merges
+    for parent in parents:  # the type goes down with the values: at the end it decides whether `value` merges
         inner = values.get(parent)
         # A number gives way to a mapping: alpha=0.2 in the file, alpha.party_1=0.4 on the command line.
         values[parent] = dict(cast(dict[str, Any], inner)) if isinstance(inner, dict) else {}

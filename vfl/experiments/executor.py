@@ -140,8 +140,8 @@ class Executor(ABC, Generic[Handle]):
     def _next(self, left: Sequence[R], running: Iterable[R], done: Mapping[str, int]) -> R | None:
         """Return the first run that need not wait for another, where there is a place for it."""
         at_work = list(running)
-        # A run that has ended, however, or is not of this call, is not in here: nobody waits for it. One run can always
-        # begin, as no two wait for each other.
+        # A run that has ended, finished or failed, or is not of this call, is not in here: nobody waits for it. One run
+        # can always begin, as no two wait for each other.
         unfinished = {run.folder: done.get(run.folder, 0) for run in (*left, *at_work)}
         run = next((run for run in left if run.after is None or not _behind(unfinished, *run.after)), None)
         # Nobody overtakes it: where there is no place for this one, the next, smaller one waits as well.

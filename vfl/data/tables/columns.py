@@ -164,7 +164,7 @@ def key_text(path: Path, block: Block, key: tuple[str, ...]) -> Column:
         if text.null_count:
             row = block.row(text.is_null().to_pylist().index(True))
             raise TableError(f"{where}, row {row}: is missing; every row needs its key")
-        # Without them no key holds a separator, so that two different keys are never joined to one text.
+        # Separators are control characters: without any in the cells, two different keys never give one text.
         if pc.any(pc.match_substring_regex(text, CONTROL)).as_py():
             row = block.row(pc.match_substring_regex(text, CONTROL).index(True).as_py())
             raise TableError(f"{where}, row {row}: holds a line end or control character; is a quote left open?")

@@ -121,7 +121,7 @@ class ColumnSummary:
 
     def looks_like_key(self) -> bool:
         """Whether nearly every row has a value of its own, and it is a row number, text, or named as a key."""
-        # Of more rows than values are kept, it must do that all that are kept differ.
+        # Only so many values are kept: of a longer table it has to do that it has as many different ones.
         if self.rows < FEW_ROWS or self.missing or len(self.values) < min(self.rows, MOST_VALUES):
             return False
         if not self._numeric:

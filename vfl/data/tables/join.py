@@ -111,7 +111,7 @@ def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], data: DataCo
                 "align again"
             )
         if config.label is None:
-            continue  # only the label owner's match knows the others, and which samples are the test
+            continue  # only the label owner's match names the others, and only its keys are those of the test file
         if match.others and {owner, *match.others} != data.tables.keys():
             whose = ", ".join(sorted({owner, *match.others}))
             raise ValueError(f"data.tables: {paths[owner]} is a match of {whose}; run lvfl align again")

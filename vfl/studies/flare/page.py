@@ -61,9 +61,7 @@ def _figure_3(results: Sequence[StudyResult], studies: Mapping[str, Study], fold
     if not own:
         return ""
     draw_panels([Panel(study.title, "round", "loss", curves_of(own, "loss/train"))], folder / "fig3.png")
-    losses = by_method_and_seed(
-        own, lambda result: -_last_loss(result)
-    )  # negative: of ``Values`` the larger is the better
+    losses = by_method_and_seed(own, lambda run: -_last_loss(run))  # negative: of ``Values`` the larger is the better
     lines = [
         f"- {name}: training loss {-mean(values.values()):.3f} over the last tenth of the rounds"
         for name, values in losses.items()
