@@ -126,15 +126,9 @@ def parse_ratio_schedule(value: object) -> Schedule:
     """Like ``parse_schedule``, for ratios: every value must lie in [0, 1)."""
     schedule = parse_schedule(value)
     for ratio in values_of(schedule):
-        check_ratio(ratio)
+        if not 0.0 <= ratio < 1.0:
+            raise ValueError(f"{ratio} is outside [0, 1): it is the removed fraction, 0 removes nothing")
     return schedule
-
-
-def check_ratio(ratio: float) -> float:
-    """Return a ratio. Raises ValueError unless it lies in [0, 1)."""
-    if not 0.0 <= ratio < 1.0:
-        raise ValueError(f"{ratio} is outside [0, 1): it is the removed fraction, 0 removes nothing")
-    return ratio
 
 
 def parse_party_schedule(value: object) -> PartySchedule:

@@ -62,7 +62,7 @@ class _Layout:
     buffers: dict[int, int]
     taken: set[int] = field(default_factory=set[int])
 
-    def weight(self, parameter: Tensor | None) -> int | None:
+    def place_if_any(self, parameter: Tensor | None) -> int | None:
         """Return a parameter's place, None for none."""
         return None if parameter is None else self.place(parameter)
 
@@ -97,7 +97,7 @@ def _stacked(module: nn.Module, layout: _Layout) -> nn.Module:
         return _GroupNorm(module, layout)
     if isinstance(module, _BatchNorm):
         return _BatchNormalization(module, layout)
-    if any(True for _ in module.parameters(recurse=False)) or any(True for _ in module.buffers(recurse=False)):
+    if [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
         return _Vmapped(module, layout)
     twin = copy.copy(module)
     # The copy is shallow: the original keeps its own children. named_children() would leave out those that are None,
@@ -126,7 +126,7 @@ class _Linear(_Layer):
     def __init__(self, linear: nn.Linear, layout: _Layout) -> None:
         super().__init__(layout)
         self.place = layout.place(linear.weight)
-        self.bias_place = layout.weight(linear.bias)
+        self.bias_place = layout.place_if_any(linear.bias)
 
     def forward(self, samples: Tensor) -> Tensor:
         weight_KOI = self.stack.weights[self.place]
@@ -169,7 +169,7 @@ class _Conv2d(_Layer):
     def __init__(self, convolution: nn.Conv2d, layout: _Layout) -> None:
         super().__init__(layout)
         self.place = layout.place(convolution.weight)
-        self.bias_place = layout.weight(convolution.bias)
+        self.bias_place = layout.place_if_any(convolution.bias)
         self.stride, self.padding = convolution.stride, convolution.padding
         self.dilation, self.groups = convolution.dilation, convolution.groups
 
@@ -191,7 +191,7 @@ class _Conv2d(_Layer):
 class _GroupNorm(_Layer):
     def __init__(self, norm: nn.GroupNorm, layout: _Layout) -> None:
         super().__init__(layout)
-        self.place, self.bias_place = layout.weight(norm.weight), layout.weight(norm.bias)
+        self.place, self.bias_place = layout.place_if_any(norm.weight), layout.place_if_any(norm.bias)
         self.groups, self.eps = norm.num_groups, norm.eps
 
     def forward(self, samples: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ class _BatchNormalization(_Layer):
         super().__init__(layout)
         if norm.momentum is None:  # its counter is an integer buffer, which is in no stack
             raise _refusal("BatchNorm with momentum=None counts batches")
-        self.place, self.bias_place = layout.weight(norm.weight), layout.weight(norm.bias)
+        self.place, self.bias_place = layout.place_if_any(norm.weight), layout.place_if_any(norm.bias)
         self.mean_place = layout.statistic(norm.running_mean)
         self.variance_place = layout.statistic(norm.running_var)
         self.momentum, self.eps = norm.momentum, norm.eps
@@ -253,7 +253,7 @@ class _Vmapped(_Layer):
         for inner in module.modules():
             if isinstance(inner, nn.RNNBase | _DropoutNd):
                 raise _refusal(f"{type(module).__name__} has a {type(inner).__name__} within")
-        if any(True for _ in module.buffers()):
+        if [*module.buffers()]:
             raise _refusal(f"{type(module).__name__} has buffers")
         self.places = {name: layout.place(parameter) for name, parameter in module.named_parameters()}
         self.calls = [module]  # in a list, so that its parameters are not this module's
