@@ -11,6 +11,7 @@ import torch
 from parties.benchmarks.bare_echo import bare_echoing
 from parties.benchmarks.vertical import WARM_UP, Lightweight, draw, make_config
 from parties.benchmarks.workbench import Federation, echoing
+from vfl.experiments.pool import cores
 from vfl.studies.benchmarks.paired import Options, Raw, Requirement, Result, interleave, required_ratio
 from vfl.studies.benchmarks.shaped_link import Shape
 
@@ -51,7 +52,7 @@ def _against_one(options: Options, labels: str) -> Result:
     torch.set_num_threads(threads)
     return Result(
         f"one exchange in five processes ({each.threads} thread each) against one process ({threads} threads), "
-        f"{len(os.sched_getaffinity(0))} cores for all",
+        f"{cores()} cores for all",
         f"labels {labels}",
         raw,
         ("five", "one"),

@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vfl.lightweighting.schedule import largest
 from vfl.settings import Fraction, Number, RateSchedule, Section
 
 
@@ -35,11 +34,6 @@ class OptimizerConfig(Section):
         """Return the settings of other optimizers."""
         of_others = ("betas",) if self.kind == "sgd" else ("momentum", "nesterov")
         return dict.fromkeys(of_others, f"training.optimizer.kind is {self.kind}")
-
-    @property
-    def largest_rate(self) -> float:
-        """Largest learning rate of its schedule."""
-        return largest(self.learning_rate)
 
     @property
     def plain(self) -> bool:

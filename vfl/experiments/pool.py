@@ -22,6 +22,11 @@ PRELOADED = ["vfl.experiments.training", "parties.mode", "vfl.horizontal.mode"]
 """What a run's process has imported; named, not imported: this room is below the parties."""
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use; macOS cannot say less than all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class LocalRun:
     """A training in a process of its own."""
@@ -42,7 +47,7 @@ class LocalProcesses(Executor[LocalRun]):
         for name in ("gpus", "memory_gb"):
             if getattr(self.resources, name) is not None:
                 warnings.warn(f"resources.{name}: local runs share what there is; --jobs says how many", stacklevel=2)
-        return self.resources.cpus or max(1, (wanted or len(os.sched_getaffinity(0))) // self.jobs)
+        return self.resources.cpus or max(1, (wanted or cores()) // self.jobs)
 
     def places(self, run: Run) -> int:
         """Return the number of jobs."""

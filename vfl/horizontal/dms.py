@@ -28,6 +28,7 @@ from vfl.horizontal.algorithm import (
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.dms_weights import Bounds, Kept, corollary1_weights, limited, theorem3_weights
 from vfl.horizontal.local import LocalResult, LocalTask
+from vfl.lightweighting.schedule import largest
 from vfl.random import generator
 from vfl.settings import AboveZero, NotNegative, Number
 
@@ -80,7 +81,7 @@ class DMSConfig(AlgorithmConfig):
                 "training.optimizer: DMS takes the mean step for the mean gradient and needs plain SGD; set momentum "
                 "and weight_decay to 0, or give horizontal.dms.gradient_bound and gradient_std (or slope)"
             )
-        reach = optimizer.largest_rate * self.lipschitz * (1 + self.limit(horizontal.clients_per_round))
+        reach = largest(optimizer.learning_rate) * self.lipschitz * (1 + self.limit(horizontal.clients_per_round))
         if self.weights == "theorem3" and reach >= 1:
             raise ValueError(
                 f"horizontal.dms.weights: theorem3 needs learning_rate * lipschitz * (1 + theta) below 1 (got "

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.atomic import write_atomically
+from vfl.experiments.pool import cores
 from vfl.studies.benchmarks.paired import Options, Result, as_text
 
 _SCALES = {"s": ((1e-3, "ms"), (1e-6, "µs")), "bytes": ((1e6, "MB"),)}
@@ -28,7 +29,7 @@ def describe_machine() -> dict[str, Any]:
     flags = info.get("flags", "").split()
     return {
         "cpu": info.get("model name") or platform.processor() or platform.machine(),
-        "cores": _cores(),
+        "cores": cores(),
         "threads": torch.get_num_threads(),
         "avx512_bf16": "avx512_bf16" in flags,
         "amx_bf16": "amx_bf16" in flags,
@@ -115,8 +116,3 @@ def _cpu_info() -> dict[str, str]:
         return {}
     lines = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
     return {key.strip(): value.strip() for key, _, value in lines}
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
