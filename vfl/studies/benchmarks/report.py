@@ -1,7 +1,6 @@
 """What a benchmark shows and writes: tables for people, JSON with every raw value, and the machine it ran on."""
 
 import json
-import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict
