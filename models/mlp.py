@@ -47,6 +47,7 @@ class PlaceholderMLP(MLP):
 
     def forward(self, features: Tensor) -> Tensor:
         """Scores [B, out_features] of the features [B, in_features]."""
+        # Not a product with a mask: NaN times 0 is NaN. The gradient at what is missing is 0.
         return super().forward(torch.where(features.isnan(), self.placeholder, features))
 
 

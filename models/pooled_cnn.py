@@ -51,7 +51,7 @@ def lenet(spec: ClassifierSpec) -> PooledCNN:
     Images of less than 32 pixels are padded to 32, as MNIST's are there.
     """
     _, height, width = spec.image_shape
-    padding = (max(0, (33 - height) // 2), max(0, (33 - width) // 2))
+    padding = (max(0, (33 - height) // 2), max(0, (33 - width) // 2))  # half of what is missing to 32, rounded up
     return PooledCNN(spec, (6, 16), (padding, (0, 0)), (120, 84))
 
 

@@ -112,6 +112,7 @@ class CheckpointStore:
                 f"no checkpoint of round {round_index} in {self.directory}: it has {self.rounds()}; restore its folder"
             )
         files = _read_manifest(folder, round_index)
+        # All files before any is read: what is read can be trusted to be what was written.
         for name, fingerprint in files.items():
             try:
                 fingerprint.verify(folder / name)

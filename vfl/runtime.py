@@ -33,7 +33,7 @@ class Runtime:
     def batch(self, features: Tensor, rows_B: Tensor) -> Tensor:
         """Return the rows of [N, ...] as a batch on the device; of images in this runtime's memory format."""
         batch = features[rows_B].to(self.device, non_blocking=True)
-        images = self.channels_last and batch.dim() == 4
+        images = self.channels_last and batch.dim() == 4  # the format is one of four dimensions
         return batch.contiguous(memory_format=torch.channels_last) if images else batch
 
     def synchronize(self) -> None:

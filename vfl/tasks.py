@@ -119,6 +119,7 @@ def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> dict[str
 def _regression(train_labels_N: Tensor, metric: str) -> Regression:
     if train_labels_N.dtype != torch.float32:
         raise ValueError("task: regression needs labels that are values; these are classes, use task=classification")
+    # float64 and divided by N: a single sample has the deviation 0, and is refused below, instead of NaN.
     mean, std = float(train_labels_N.double().mean()), float(train_labels_N.double().std(correction=0))
     if std == 0:
         raise ValueError(f"the label is {mean:g} in all training samples: there is nothing to learn")
@@ -156,7 +157,7 @@ def _class_weights(
     if wanted is None:
         return None
     if wanted == "balanced":
-        counts = torch.bincount(train_labels_N, minlength=len(classes))
+        counts = torch.bincount(train_labels_N, minlength=len(classes))  # of the last classes too, if none has samples
         if not bool(counts.all()):
             missing = classes[int((counts == 0).nonzero()[0])]
             raise ValueError(f"training.class_weights: balanced needs training samples of class {missing!r}")

@@ -128,6 +128,7 @@ class FederatedAlgorithm(Generic[S]):
         if weights:
             return Selection(sample_by_groups(candidates, weights, len(plan.steps_N), count, draw))
         order = torch.randperm(len(candidates), generator=draw)[:count]
+        # Ascending, so that sums over the reports have one order, whatever was drawn first.
         return Selection([int(client) for client in candidates[order].sort().values])
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
@@ -152,6 +153,7 @@ class FederatedAlgorithm(Generic[S]):
         if self.settings.averages_equally or self.horizontal.weights == "equal":
             return [1 / len(reports)] * len(reports)
         counts = [self.samples_N[report.work.client] for report in reports]
+        # With "all" the weights sum to less than 1: clients that do not report count as unchanged.
         whole = sum(self.samples_N) if self.horizontal.weights == "all" else sum(counts)
         return [count / whole for count in counts]
 

@@ -57,7 +57,7 @@ class AsynchronousTrainer(HorizontalTrainer):
         sums: dict[str, float] = {}
         self._start_clients(round_index)
         for _ in range(self.config.horizontal.clients_per_round):
-            arrived = self._land(round_index)
+            arrived = self._land()
             if arrived is not None:
                 reports.append(arrived)
                 for tag, value in self.server_step([arrived]).items():
@@ -119,7 +119,7 @@ class AsynchronousTrainer(HorizontalTrainer):
             lost = bool(plan.drops_out_N[client])
             self.flights.append(Flight(assignment, self.version, self.simulated_time_s + work.seconds, lost))
 
-    def _land(self, round_index: int) -> Report | None:
+    def _land(self) -> Report | None:
         """Move the clock to the next arrival and return its report, None where it never arrives."""
         # Arrivals follow from the virtual clock, not from what is computed.
         flight = min(self.flights, key=lambda each: each.arrives_s)  # of equals the first to start

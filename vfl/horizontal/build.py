@@ -48,6 +48,7 @@ def assemble(
     assert data.test.labels is not None
     features, labels = data.train.features.to(runtime.device), data.train.labels.to(runtime.device)
     spec = ClassifierSpec(tuple(features.shape[1:]), len(data.classes), tuple(labels.shape[1:]))
+    # On the CPU, whatever the device: the same seed gives the same weights everywhere.
     with seeded(config.seed, "init"):
         module: nn.Module = CLASSIFIERS.make(config.models.classifier.kind, spec, of=nn.Module)
     macs_per_sample = count_macs(module, data.train.features[:1])
@@ -107,7 +108,7 @@ def build_engine(
         return sequential
     try:
         return BatchedEngine(model, features, labels, optimizer, runtime, on_client=on_client)
-    except ConfigError:
+    except ConfigError:  # "auto" takes what is possible; only who named the engine is told why it is not
         if named == "batched":
             raise
         return sequential

@@ -122,7 +122,7 @@ class Devices:
         speeds_N = self.speeds(round_index)
         asked_N = self._asked_steps()
         steps_N = self._steps(round_index, speeds_N, asked_N)
-        if self._fixed_time:
+        if self._fixed_time:  # the interval ends at the same time for all, however much each has done in it
             compute_N = torch.full_like(speeds_N, self.config.work.interval_s)
         else:
             compute_N = (steps_N + self.overhead_N).double() / speeds_N
@@ -155,6 +155,7 @@ class Devices:
 
     def _check_that_somebody_works(self) -> None:
         needed = self.config.selection.min_steps
+        # Looking ahead moves nothing: every draw of a plan is keyed by its round. Speeds may be drawn anew each round.
         most = max(int(self.plan(round_index).steps_N.max()) for round_index in range(ROUNDS_TRIED))
         if most < needed:
             field = "work.interval_s" if self._fixed_time and most == 0 else "selection.min_steps"

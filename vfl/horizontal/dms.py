@@ -183,7 +183,8 @@ class DMS(FederatedAlgorithm[DMSConfig]):
         if settings.weights == "corollary1":
             slope = bounds.slope(gradients.variance)
             return corollary1_weights(steps, slope), metrics | {"dms/slope": slope}
-        if min(gradients.variances) <= 0:  # nothing is known of it, as where every device did one step
+        # Eq. 10 divides by sigma_i^2. Nothing is known of it where, for example, every device did one step.
+        if min(gradients.variances) <= 0:
             return [1 / len(reports)] * len(reports), metrics | {"dms/iterations": 0}
         mean_P = equal_mean(reports)
         kept = [

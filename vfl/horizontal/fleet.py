@@ -68,13 +68,14 @@ class Fleet:
         cohort = [assignment.work for assignment in assignments]
         self._read = {work.client: self._own(work.client) for work in cohort}
         tasks = [self._task(assignment, cohort) for assignment in assignments]
+        # The engine alone is timed: reading states and drawing batches is the simulation's work, not the clients'.
         started_s = time.perf_counter()
         results = self.engine.train(tasks)
         # A cohort may be computed at once: nobody's own seconds are known, and all samples cost alike.
         seconds_per_sample = (time.perf_counter() - started_s) / max(1, sum(result.samples for result in results))
         for assignment, result in zip(assignments, results, strict=True):
             costs = self.costs.setdefault(result.client, PartyCosts())
-            extra = 0 if result.full_gradient_P is None else assignment.work.samples
+            extra = 0 if result.full_gradient_P is None else assignment.work.samples  # forward and backward once more
             macs = PASSES_PER_STEP * self.macs_per_sample * (result.samples + extra)
             costs.train_macs += macs
             costs.unpruned_train_macs += macs
@@ -86,7 +87,7 @@ class Fleet:
     def report(self, assignment: Assignment, result: LocalResult, staleness: int = 0) -> Report:
         """Let a client finish: keep its state, book its upload, and return what reaches the server."""
         client = assignment.work.client
-        own = self._read.pop(client, None)
+        own = self._read.pop(client, None)  # and not kept: the update below makes it old
         if own is None:  # an asynchronous client that another cohort, or a resumed run, came in between
             own = self._own(client)
         update = self.algorithm.client_update(result, own, assignment.start)

@@ -83,6 +83,7 @@ class LightweightingConfig(Section):
         for ratio in ("alpha", "beta") if self.measures else ():
             for party in parties:
                 least, most = (schedule_of(getattr(self, f"{ratio}{end}"), party) for end in ("", "_max"))
+                # Bounds are steps over the rounds: they can only cross where one of them begins anew.
                 for start in sorted({0}.union(*(each for each in (least, most) if isinstance(each, dict)))):
                     if (bound := value_at(most, start)) < (reached := value_at(least, start)):
                         raise ValueError(

@@ -55,7 +55,7 @@ class Given:
         config, macs = self.config, self.forecast().curves[party].macs
         schedules = (config.alpha, config.beta, config.alpha_max, config.beta_max)
         alpha, beta, alpha_max, beta_max = (value_at(schedule_of(each, party), round_index) for each in schedules)
-        alphas = [max(alpha, reached)]
+        alphas = [max(alpha, reached)]  # what is pruned stays pruned, also where the schedule would allow less
         for each in ALPHAS:
             # Narrow layers round two ratios to one width: the larger would cost a pruning and spare nothing.
             if alphas[-1] < each <= alpha_max and macs[each] < macs[alphas[-1]]:
@@ -101,6 +101,8 @@ def budget(given: Given) -> Assign:
         # What was spent counts also of parties that have since been lost: the budget is of the whole run.
         every = [each for spent in reports for each in spent.values()]
         if whole.seconds is not None:
+            # A round lasts as long as its slowest party. Below 0 where too much was spent: then `Goal.possible` raises
+            # the limit to what the strongest ratios reach.
             left_s = whole.seconds - sum(max(each.seconds for each in spent.values()) for spent in reports if spent)
             # Divided anew every round: what an early round took too much, the later ones make up for.
             share_s = left_s / (given.rounds - round_index)
@@ -171,6 +173,7 @@ def _explained(
     """Keep what need not change, and add why every party has its ratios; some are mostly ``computing``."""
     unchanged = {party: each.nearest(present[party]) for party, each in choices.items()}
     chosen = settled(goal.possible(choices), wanted, unchanged, given.weigh)
+    # By the goal itself, not by the limit that is possible: who misses it has ratios at their bounds.
     missed = goal.missed(chosen, goal.slack)
     for party, ratios in chosen.items():
         reason = _reason(ratios, present[party], "compute" if party in computing else "link")

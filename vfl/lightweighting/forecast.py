@@ -95,6 +95,7 @@ class Forecast:
 
     def cost(self, name: str, ratios: Ratios, betas: Mapping[str, float]) -> Cost:
         """Return what a round costs a party of these ratios, when the others have these ``betas``; none is pruned."""
+        # A generator: frames are encoded to be measured, and not at all where nothing is forwarded.
         others = (self.frame_bytes(other, betas[other]) for other in self.curves if other != name)
         down = self.answer_bytes(name) + (sum(others) if self.forwarded else 0)
         return Cost(

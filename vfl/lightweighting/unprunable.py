@@ -48,6 +48,7 @@ def build_pruner(model: nn.Module, example: Sequence[Tensor], settings: PruningC
     try:
         return StructuredPruner(model, example, round_to=settings.round_to, importance=settings.importance)
     except ValueError as error:
+        # Refused at once, and not in the round that would have pruned.
         unprunable = Unprunable(str(error))
         unprunable.prune_to(planned)
         return unprunable

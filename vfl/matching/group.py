@@ -40,6 +40,7 @@ def new_scalar() -> bytes:
 
 def expand_message(message: bytes, tag: bytes, length: int) -> bytes:
     """Return RFC 9380's expand_message_xmd with SHA-512, up to 64 bytes long: one block."""
+    # DST_prime, b_0 and b_1 of the RFC. One block of SHA-512 is 64 bytes, so b_2 is never needed.
     suffix = tag + bytes([len(tag)])
     head = hashlib.sha512(bytes(_SHA512_BLOCK_BYTES) + message + length.to_bytes(2, "big") + b"\0" + suffix).digest()
     return hashlib.sha512(head + b"\1" + suffix).digest()[:length]

@@ -26,5 +26,6 @@ def dense_frames(
     A party's own embedding goes up, and comes back as a gradient; the others' come down (``forwarded``).
     """
     for receiver, samples in zip(receivers, samples_K, strict=True):
+        # The party's own where nothing is forwarded, else all but its own. Without samples the frame is empty.
         if (receiver.sender == party) != forwarded:
             yield dense_frame_size((samples, receiver.width)) if samples else 0

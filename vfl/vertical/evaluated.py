@@ -90,6 +90,7 @@ class EvaluatedModels:
     def load_state_dict(self, state: State) -> None:
         """Take over the statistics of the weights that the model has just loaded."""
         self.forget()
+        # Not estimated anew: the pass would be counted once more, and a resumed run's costs would differ.
         self._finished, self.macs = Evaluated(self.model, state["statistics"]), int(state["macs"])
 
     def _finish(self, model: nn.Module) -> Evaluated:

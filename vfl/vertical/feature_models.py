@@ -87,7 +87,7 @@ def _leaves(output: Tensor) -> set[Tensor]:
             continue
         seen.add(node)
         nodes += [each for each, _ in node.next_functions]
-        if hasattr(node, "variable"):
+        if hasattr(node, "variable"):  # AccumulateGrad, where the graph ends at a leaf
             leaves.add(cast(Any, node).variable)
     return leaves
 

@@ -101,7 +101,7 @@ class HeadTrainer:
             shape = tuple(weights[name].shape)
             received = decode_finite(frame, shape, "float32", f"the head's {name}").to(self.runtime.device)
             drift = max(drift, float((received - weights[name]).abs().max()))
-            weights[name].copy_(received)
+            weights[name].copy_(received)  # into the module: tensors of a state_dict share its memory
         return drift
 
     def state_dict(self) -> State:

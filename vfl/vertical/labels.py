@@ -81,6 +81,7 @@ class ReturnGradients:
         """Return in which samples each party takes part, where it is not all: it knows no other's gaps. No theta_0."""
         if all(share.whole for exchange in shares for share in exchange):
             return [()] * len(shares[0]), None
+        # `zip` turns shares by exchange into shares by party.
         return [(Part(PartKind.PRESENCE, pack(own)),) for own in zip(*shares, strict=True)], None
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:

@@ -91,6 +91,7 @@ class Presence:
         """
         if self.whole:
             return [[Share.of_all(len(rows_B))] * self.parties for rows_B in batches]
+        # One stream a round, drawn from in the order of the batches: every side must go through all of them.
         stream = generator(self.seed, "party_dropout", round_index)
         return [[Share.of(own_B) for own_B in self._of_batch(rows_B, stream).unbind(1)] for rows_B in batches]
 

@@ -47,10 +47,14 @@ class Reference:
     def exchange(self, rows_B: Tensor) -> None:
         """Exchange embeddings of some rows once, then take E local steps everywhere."""
         y_B = self.labels_N[rows_B]
+        # Lines 5 and 6: one embedding per party, cut off from its graph, as it travels.
         sent = [self.sparsify(model(x[rows_B]).detach()) for model, x in zip(self.models, self.features, strict=True)]
+        # Lines 8 and 9, or with the labels at the server g_k in the place of the others' embeddings.
         leaves = [h.clone().requires_grad_() for h in sent]
         at_server = torch.autograd.grad(F.cross_entropy(self.head(torch.cat(leaves, 1)), y_B), leaves)
         replica = copy.deepcopy(self.head)  # the head as it was when the embeddings were sent
+        # Lines 14 to 17, of which one party after another is the same as all at once: each reads what was sent, its own
+        # model and the replica, none of which another's steps move. (Lines 10 to 12 prune.)
         for k, model in enumerate(self.models):
             for _ in range(self.iterations):
                 own = model(self.features[k][rows_B])
@@ -59,6 +63,7 @@ class Reference:
                 else:
                     loss = F.cross_entropy(replica(torch.cat([*sent[:k], own, *sent[k + 1 :]], 1)), y_B)
                 self.descend(model, loss)
+        # k = 0 of line 14: the head steps on what was sent, the same in every iteration.
         for _ in range(self.iterations):
             self.descend(self.head, F.cross_entropy(self.head(torch.cat(sent, 1)), y_B))
 

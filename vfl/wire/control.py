@@ -60,6 +60,7 @@ class Control(BaseModel):
 
     def part(self) -> Part:
         """Return the control part; floats keep all their bits."""
+        # Without None: what is not in use costs no bytes.
         return control(self.model_dump(exclude_none=True))
 
 

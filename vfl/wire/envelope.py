@@ -52,6 +52,7 @@ def read_envelope(data: bytes) -> Envelope:
         )
     size = envelope.ByteSize()
     envelope.DiscardUnknownFields()  # where protobuf puts fields of another type as well
+    # Refused, not ignored: both sides run the same release, and what is not read is not checked.
     if envelope.ByteSize() != size:
         raise EnvelopeError(
             f"an envelope with fields that version {PROTOCOL_VERSION} does not have, or of another type"

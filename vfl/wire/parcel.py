@@ -65,6 +65,7 @@ def cut(envelope: Envelope, content: Sequence[Buffer] = ()) -> Iterator[bytes]:
     others.ClearField(kind)
     batch: list[Buffer] = [bytes([_TAGS[kind]]) + _varint(sum(map(len, content)))]
     room = PIECE_BYTES - len(batch[0])
+    # `batch` holds views until it fills a piece, so that content is copied once, into the piece.
     for part in content:
         left = memoryview(part)
         while len(left) > room:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from vfl.config import ConfigError, OptimizerConfig
 from vfl.horizontal.engines.sequential import LocalEngine
@@ -194,8 +195,7 @@ def _by_client(values_SK: Sequence[Tensor], counts: Sequence[Sequence[int]]) -> 
     """Return every client's values of its own steps; later steps have ever fewer clients, the first ones."""
     if not values_SK:
         return []
-    clients = len(counts)
-    matrix_KS = torch.stack([F.pad(values_K, [0, clients - len(values_K)]) for values_K in values_SK], dim=1)
+    matrix_KS = pad_sequence(list(values_SK))
     return [values_S[: len(steps)] for values_S, steps in zip(matrix_KS, counts, strict=True)]
 
 

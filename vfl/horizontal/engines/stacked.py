@@ -134,7 +134,7 @@ class _Linear(_Layer):
         outputs_KBO = _Product.apply(
             flat_KBI, weight_KOI, self.weight_of(self.bias_place), self.stack.gradients[self.place]
         )
-        return outputs_KBO.reshape(*samples.shape[:-1], -1)
+        return outputs_KBO.reshape(*samples.shape[:-1], -1)  # as nn.Linear: dimensions between B and I are kept
 
 
 class _Product(torch.autograd.Function):

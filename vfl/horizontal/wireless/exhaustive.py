@@ -22,6 +22,7 @@ def exhaustive(cell: Cell, gamma: float) -> Schedule:
     numbers = np.arange(1, 2 ** len(reachable), dtype=np.int64)[:, None]
     sets: Indices = (numbers >> np.arange(len(reachable))) & 1  # bit i: the i-th reachable device is in
     counts = sets.sum(axis=1)
+    # Eq. 19a of every set at once, and infinite for sets whose needs do not fit the band.
     objectives = (1 / counts + gamma / counts**2) * (sets @ (1 / cell.steps_K[reachable]))
     objectives[sets @ needs_K[reachable] > cell.bandwidth_hz] = np.inf
     return allocate(cell, reachable[sets[objectives.argmin()] == 1])

@@ -59,6 +59,7 @@ class Scheduler:
 
     def select(self, round_index: int, plan: RoundPlan) -> Selection:
         """Return the round's clients and its length; a round that nobody can take part in lasts until the deadline."""
+        # Policies number the devices of the cell that they are given: their places among the candidates.
         candidates = plan.candidates(self.horizontal.selection.min_steps).numpy()
         cell = self.network.cell(round_index, plan.steps_N.numpy()).take(candidates)
         schedule = self.policy(cell, generator(self.seed, "selection", round_index))
