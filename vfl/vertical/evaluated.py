@@ -84,7 +84,6 @@ class EvaluatedModels:
 
     def state_dict(self) -> State:
         """Return the finished model's statistics, and what looking has cost."""
-        # Saved although they follow from the weights: computing them again would count their cost twice.
         return {"statistics": self.finished.statistics, "macs": self.macs}
 
     def load_state_dict(self, state: State) -> None:
