@@ -57,6 +57,7 @@ class _NarrowBatchNorm(torch.autograd.Function):
         mean, variance = (s.view(PIXELS, -1) for s in torch.batch_norm_update_stats(wide, *unused, momentum=0.0))
         mean_C = mean.mean(dim=0)
         variance_C = variance.mean(dim=0) + mean.var(dim=0, correction=0)  # within and between the K groups
+        # In evaluation mode with these as running statistics: the K groups are normalized alike, by all pixels'.
         wide_CK = (s.repeat(PIXELS) for s in (mean_C, variance_C, weight_C, bias_C))
         output = functional.batch_norm(wide, *wide_CK, training=False, eps=eps)
         ctx.save_for_backward(images, weight_C, mean_C, torch.rsqrt(variance_C + eps))

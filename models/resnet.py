@@ -36,7 +36,7 @@ class BasicBlock(nn.Module):
             nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
             norm(out_channels),
         )
-        self.shortcut = nn.Identity()  # a sum needs equal shapes; where they are not, the 1x1 convolution makes them so
+        self.shortcut = nn.Identity()
         if stride != 1 or in_channels != out_channels:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(in_channels, out_channels, 1, stride, bias=False), norm(out_channels)

@@ -95,7 +95,7 @@ class CheckpointStore:
         sync_directory(self.directory)
         sync_directory(self.directory.parent)  # where the store's own name may be new
         self._clear_leftovers()
-        # Only now, with the new checkpoint on the disk, may others go.
+        # Older ones go only now that the new checkpoint is on the disk.
         older = [earlier for earlier in self.rounds() if earlier <= round_index and (among is None or earlier in among)]
         for old_round in older[: -self.keep]:
             self._remove(self._committed()[old_round])

@@ -157,7 +157,9 @@ def _class_weights(
     if wanted is None:
         return None
     if wanted == "balanced":
-        counts = torch.bincount(train_labels_N, minlength=len(classes))  # of the last classes too, if none has samples
+        counts = torch.bincount(
+            train_labels_N, minlength=len(classes)
+        )  # else the last classes, if empty, have no count
         if not bool(counts.all()):
             missing = classes[int((counts == 0).nonzero()[0])]
             raise ValueError(f"training.class_weights: balanced needs training samples of class {missing!r}")

@@ -51,6 +51,7 @@ class Shadow:
 
     def __init__(self, model: nn.Module, example: Sequence[Tensor]) -> None:
         refuse_unsupported(model)
+        # In evaluation mode, because the one sample of the trace has no variance to normalise by.
         self.model = copy.deepcopy(model).to("cpu", torch.float64).eval()
         self.model.requires_grad_(True)  # a frozen first layer would be left out of the trace, and so unpruned
         self._example = tuple(_as_shadow(tensor.detach()[:1]) for tensor in example)
@@ -77,10 +78,12 @@ class Shadow:
     def _coupled_layers(self) -> Iterator[tuple[CoupledLayers, Any]]:
         """Every group of the model with Torch-Pruning's own form of it."""
         for raw in self._graph.get_all_groups(root_module_types=[nn.Conv2d, nn.Linear]):
+            # A group begins with the layer that it was asked for, and with all of that layer's channels.
             width: int = len(raw[0].idxs)
             names: list[str] = []
             reaches_output = False
             for dep, indices in raw:
+                # Whether the group has this layer's outputs; of the layers that read them it has the inputs.
                 node, produces = dep.target, self._graph.is_out_channel_pruning_fn(dep.handler)
                 # Either the graph says so, or nothing reads what this layer produces.
                 reaches_output |= node.type == tp.ops.OPTYPE.OUTPUT or (produces and not node.outputs)

@@ -171,6 +171,7 @@ class EmbeddingSender:
         # Nothing was lost: decoding would give the same bits. Checked as `receive` checks what it decodes.
         if self.exact and beta == 0 and feedback is None:
             return frame, check_finite(embedding_BD, self.receiver.what)
+        # With error feedback this also moves the sender's own estimate, as the frame moves every receiver's.
         return frame, self.receiver.receive(frame, rows_B)
 
     def as_received(self, embedding_BD: Tensor, beta: float) -> Tensor:

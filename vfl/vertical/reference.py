@@ -53,8 +53,8 @@ class Reference:
         leaves = [h.clone().requires_grad_() for h in sent]
         at_server = torch.autograd.grad(F.cross_entropy(self.head(torch.cat(leaves, 1)), y_B), leaves)
         replica = copy.deepcopy(self.head)  # the head as it was when the embeddings were sent
-        # Lines 14 to 17, of which one party after another is the same as all at once: each reads what was sent, its own
-        # model and the replica, none of which another's steps move. (Lines 10 to 12 prune.)
+        # Lines 14 to 17 (10 to 12 prune). One party after another is the same as all at once: each reads what was sent,
+        # its own model and the replica, and no party's steps move what another one reads.
         for k, model in enumerate(self.models):
             for _ in range(self.iterations):
                 own = model(self.features[k][rows_B])

@@ -60,7 +60,7 @@ class Team(Single):
         if not self._shares(samples):
             return
         gradients = [weights.grad for weights in model.parameters() if weights.grad is not None]
-        # All in one exchange: each of them waits for the slowest process.
+        # All in one exchange: every exchange waits for the slowest process.
         total = self.workers.sum(torch.cat([gradient.flatten() for gradient in gradients]))
         parts = torch.split(total, [gradient.numel() for gradient in gradients])
         for gradient, summed in zip(gradients, parts, strict=True):

@@ -52,7 +52,7 @@ class Control(BaseModel):
         try:
             return cls.model_validate_json(bytes(payload))
         except ValidationError as error:
-            # Without the input: a peer's text goes into no error but for its key, and that only cut.
+            # Without the input: an error shows nothing that a peer wrote but the key, and that cut short.
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             key = ".".join(map(str, first["loc"]))[:_SHOWN]
             text = re.sub(r"\s+", " ", first["msg"])

@@ -41,7 +41,7 @@ class BatchedEngine(LocalEngine):
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train the clients in stacks of equal work, as far as that goes: those with most steps first."""
         size = max(1, STACK_BYTES[self.features.device.type] // max(1, self.model.weights_P.nbytes))
-        # Stable: tasks of equal length keep their order, so that stacks and bits do not depend on anything else.
+        # Stable: tasks of equal length keep their order, so that every run forms the same stacks.
         order = sorted(range(len(tasks)), key=lambda place: -len(tasks[place].batches))
         results: dict[int, LocalResult] = {}
         self.model.module.train()
@@ -53,7 +53,7 @@ class BatchedEngine(LocalEngine):
 
     def _train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
         """Train one stack; ``tasks`` have ever fewer steps, so that those at work are always the first."""
-        # Before `_Work` takes the memory for gradients, which both use.
+        # First, because the steps below use the same memory for gradients.
         full_gradients = self._full_gradients(
             {k: task for k, task in enumerate(tasks) if task.full_gradient == "start"}
         )

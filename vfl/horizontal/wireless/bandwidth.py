@@ -61,6 +61,7 @@ def split_evenly(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
 def needed_bands(cell: Cell, seconds: float) -> Floats:
     """Return the least band [K] with which each device is done after so many seconds; infinite where none is enough."""
     least_K = cell.least_transmission_s
+    # Below 0 not even an unlimited band is enough: as 0, which makes the band infinite.
     excess_K = (seconds - cell.compute_s_K - least_K) / least_K
     return _divide(cell.snr_hz_K, snr_of_excess(np.maximum(excess_K, 0.0)))
 
