@@ -157,9 +157,8 @@ def _class_weights(
     if wanted is None:
         return None
     if wanted == "balanced":
-        counts = torch.bincount(
-            train_labels_N, minlength=len(classes)
-        )  # else the last classes, if empty, have no count
+        # Without the minimum, last classes that have no samples would have no count.
+        counts = torch.bincount(train_labels_N, minlength=len(classes))
         if not bool(counts.all()):
             missing = classes[int((counts == 0).nonzero()[0])]
             raise ValueError(f"training.class_weights: balanced needs training samples of class {missing!r}")
