@@ -78,6 +78,7 @@ class Terms(Section):
     def values_of(self, schedule: Schedule) -> list[float]:
         """Return all values that a schedule has in the rounds that are trained."""
         assert isinstance(schedule, dict), "as read"
+        # Before a schedule's first round a ratio is 0.
         return [value for start, value in ({0: 0.0} | schedule).items() if start < self.rounds]
 
 

@@ -147,6 +147,7 @@ class Supervisor:
 
 def _start(command: Sequence[str], lifeline: int, log: Path | None) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "parties.remote.lifeline", "lvfl", *command]
+    # The environment comes last: what it says of waiting threads holds.
     start = partial(subprocess.Popen[bytes], command, stdin=lifeline, start_new_session=True, env=SHARING | os.environ)
     if log is None:
         return start()

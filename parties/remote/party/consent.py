@@ -68,6 +68,7 @@ class Consent:
             raise MessageError(f"beta {ordered.beta:g} is ordered, at least {least:g} is agreed")
 
     def _check_rows(self, ordered: SampleRange) -> None:
+        # At least 1: a range that is empty or backwards must not be free, or it could be asked for without end.
         self._rows += max(ordered.stop - ordered.start, 1)
         agreed = PASSES_IN_ROUND * self.terms.evaluation_rows
         if self._rows > agreed:

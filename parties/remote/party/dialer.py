@@ -111,6 +111,7 @@ class Dialer:
         connected_s = self.machine.now_s()
         pause_s, told, refused_s = FIRST_PAUSE_S, "", 0.0
         while True:
+            # The server may hold on to a dead process of this name for silence_s: until then a refusal may pass.
             attempt = await self._dial(patient=refused_s < 2 * self.network.silence_s)
             if self._closing:
                 return

@@ -53,6 +53,7 @@ class PartyWorker(Worker[FeatureParty]):
             )
         self._trained = None
         self._branch = {saved for saved in self.store.rounds() if saved <= restore.round}
+        # Later than what it saved, if it was away: the server goes on from there, and its next round must follow.
         party.round_index = restore.as_of - 1
         return party
 
