@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from socket import gethostname
 from typing import NamedTuple
 
 
@@ -34,8 +33,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises OSError (disk full, no permission, ...), which names `path`, with the earlier file untouched and nothing left
     beside it.
     """
-    # A name of this process's own: shards of a sweep, on hosts that share a folder, write the same tables at once.
-    temporary = path.with_name(f".partial-{gethostname()}-{os.getpid()}-{path.name}")
+    temporary = path.with_name(f".partial-{path.name}")  # always this: the next write replaces what a kill has left
     data = content.encode() if isinstance(content, str) else content
     try:
         write_durably(temporary, [data])

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -76,20 +74,3 @@ def test_a_shard_may_begin_while_another_has_made_the_folder_and_not_yet_its_man
     second = sweeps.parse_shard("2/2")
     state = sweeps.train_sweep(sweep, tmp_path, executor, Console(quiet=True), keep_checkpoints=False, shard=second)
     assert (executor.trained, len(state.runs)) == (["seed1"], 2)
-
-
-WRITES = """
-import sys
-from pathlib import Path
-from vfl.atomic import write_atomically
-for _ in range(200):
-    write_atomically(Path(sys.argv[1]), sys.argv[2] * 5000)
-"""
-
-
-def test_shards_may_write_a_table_at_the_same_moment(tmp_path: Path):
-    table = tmp_path / "sweep.csv"
-    both = [subprocess.Popen([sys.executable, "-c", WRITES, str(table), mark]) for mark in "ab"]
-    assert [each.wait() for each in both] == [0, 0]
-    assert table.read_text() in ("a" * 5000, "b" * 5000)
-    assert list(tmp_path.iterdir()) == [table]
