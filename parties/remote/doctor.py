@@ -90,9 +90,11 @@ def _data(config: ExperimentConfig, name: str) -> tuple[Holding, str]:
 
 def _keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFiles | None, str]:
     tls = load_identity(name, config.network, insecure=insecure)
-    Lists(config.network.tls)  # raises where a file of them cannot be read
+    listed: list[str] = []
+    Lists(config.network.tls, listed.append)
     certificate = config.network.tls.certificate
-    return tls, "plaintext" if tls is None or certificate is None else describe(certificate)[0]
+    identity = "plaintext" if tls is None or certificate is None else describe(certificate)[0]
+    return tls, "; ".join([identity, *listed])
 
 
 def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
@@ -140,7 +142,7 @@ async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) 
     network = config.network
     if tls is not None and not network.use_proxy:  # as the party itself does
         server = peer(await look(network.server, tls))
-        if objection := Lists(network.tls).objection(server):
+        if objection := Lists(network.tls, lambda _line: None).objection(server):
             raise ConfigError(f"network.tls: {objection}")
     channel = open_channel(network.server, tls, use_proxy=network.use_proxy)
     try:

@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
-from parties.remote.audit import LINES_A_MINUTE, Audit
+from parties.remote.audit import LINES_A_MINUTE, Audit, limited
 from parties.remote.joining import DataDigests, Expected
 from parties.remote.machine import Machine
 from parties.remote.party.dialer import Dialer
@@ -54,12 +54,15 @@ def made(authority: Authority, name: str) -> TlsFiles:
 
 
 @contextmanager
-def listening(authority: Authority, folder: Path, **tls: Path) -> Iterator[tuple[Hub, NetworkConfig]]:
+def listening(
+    authority: Authority, folder: Path, said: list[str] | None = None, **tls: Path
+) -> Iterator[tuple[Hub, NetworkConfig]]:
     address = f"127.0.0.1:{free_port()}"
     network = NetworkConfig(listen=address, server=address, heartbeat_s=0.2, silence_s=10)
     servers = network.model_copy(update={"tls": TlsConfig(**tls)})
     expected = {name: Expected(8, "{}", DataDigests()) for name in NAMES}
-    with Hub("r", expected, servers, made(authority, "server"), log=lambda line: None, folder=folder) as hub:
+    log = [].append if said is None else said.append
+    with Hub("r", expected, servers, made(authority, "server"), log=log, folder=folder) as hub:
         yield hub, network
 
 
@@ -224,7 +227,7 @@ def test_a_partys_refusal_is_noted_as_one_and_in_short(authority: Authority, tmp
 
     said: list[str] = []
     with listening(authority, tmp_path) as (hub, network):
-        hub.tell = said.append
+        hub.tell = lambda _peer, line: said.append(line)
         asyncio.run(refuse(network.listen))
     assert said[0] == "party_1 joined"
     assert said[1].startswith("party_1 is lost: "), "also while no training needs it"
@@ -290,15 +293,17 @@ def test_a_denied_certificate_is_out_at_once_and_an_unlisted_key_never_in(author
     deny, allow = tmp_path / "deny", tmp_path / "allow"
     good, bad, other = (made(authority, name) for name in ("party_1", "party_2", "party_3"))
     deny.write_text("# none yet\n")
+    said: list[str] = []
     allow.write_text("".join(f"{peer(each.certificate).fingerprint}  # a party\n" for each in (good, bad)))
     with (
-        listening(authority, tmp_path, deny=deny, allow=allow) as (hub, network),
+        listening(authority, tmp_path, said, deny=deny, allow=allow) as (hub, network),
         dialling(network, good) as first,
         dialling(network, bad, "party_2") as second,
     ):
         assert welcomed(first)
         assert welcomed(second)
         serial = load_pem_x509_certificate(bad.certificate).serial_number
+        assert f"network.tls.deny: {deny} holds no serial number: nobody is kept out" in said
         deny.write_text(f"{serial:X}\n")
         over = second.inbox.get(LIMIT_S)
         assert isinstance(over, Over)
@@ -306,6 +311,8 @@ def test_a_denied_certificate_is_out_at_once_and_an_unlisted_key_never_in(author
         assert hub.joined().keys() == {"party_1"}
         answer = asyncio.run(first_answer(network.listen, other, hello("party_3").SerializeToString()))
         assert refused(answer) == "the key of 'party_3' is not on the allow list"
+    assert f"network.tls.deny: {deny} holds 1 serial number" in said
+    assert f"network.tls.allow: {allow} holds 2 fingerprints" in said
 
 
 class Late(Machine):
@@ -385,3 +392,10 @@ def test_a_flood_of_refused_streams_writes_few_lines(authority: Authority, tmp_p
     for _ in range(10 * LINES_A_MINUTE):
         audit.note("refused", caller)
     assert len((tmp_path / "audit.jsonl").read_text().splitlines()) == LINES_A_MINUTE
+    said: list[str] = []
+    tell = limited(said.append)
+    for _ in range(10 * LINES_A_MINUTE):
+        tell(caller, "again")
+    assert said == ["again"] * LINES_A_MINUTE
+    tell(peer(made(authority, "party_2").certificate), "party_2 is lost")
+    assert said[-1] == "party_2 is lost", "whatever others do"

@@ -66,7 +66,7 @@ class Dialer:
     def __post_init__(self) -> None:
         self.tell = limited(self.log)
         """Shows what the server causes."""
-        self.lists = Lists(self.network.tls)
+        self.lists = Lists(self.network.tls, self.log)
         self.server = Peer(SERVER)
         """As seen when it was dialled last."""
         self.inbox = Inbox(self.machine, self.ahead)
@@ -123,7 +123,8 @@ class Dialer:
                     f"({attempt.reason})"
                 )
             if attempt.reason != told:
-                self.tell(f"no connection to the server at {self.network.server} ({attempt.reason}); dialling again")
+                line = f"no connection to the server at {self.network.server} ({attempt.reason}); dialling again"
+                self.tell(self.server, line)
                 told = attempt.reason
             # Only what this side waits is counted: a server that is frozen itself cannot let go of another of the name.
             refused_s = refused_s + pause_s if attempt.refused else 0.0
