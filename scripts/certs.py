@@ -15,7 +15,7 @@ Who has lost a key, or is to leave:
 
   authority:  lvfl certs revoke keys party_1              its serial numbers, in keys/deny.txt (network.tls.deny)
 
-Exit codes: 0 done, 2 bad input (one line on stderr).
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """
 
 import argparse

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from parties.remote.tls.certificates import Peer
+from vfl.atomic import naming
 
 LINES_A_MINUTE = 120
 """Of one peer; a run of honest ones stays far below."""
@@ -75,8 +76,9 @@ class Audit:
             return
         entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
         entry |= {"peer": peer.name, "serial": peer.serial, "detail": detail + addition}
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(file, (json.dumps(entry) + "\n").encode())
-        finally:
-            os.close(file)
+        with naming(self.path):
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(file, (json.dumps(entry) + "\n").encode())
+            finally:
+                os.close(file)

@@ -8,8 +8,8 @@ from urllib.request import getproxies
 
 from parties.remote.joining import Terms, check_party
 from parties.remote.party.consent import agree
-from parties.remote.party.dialer import JOIN_LIMIT_S, say_hello
-from parties.remote.party.party_process import Holding, load_holding, make_hello
+from parties.remote.party.dialer import JOIN_LIMIT_S, as_welcomed, say_hello
+from parties.remote.party.party_process import Holding, check_welcome, load_holding, make_hello
 from parties.remote.party.worker import open_store
 from parties.remote.tls.certificates import peer
 from parties.remote.tls.diagnosis import Kind, probe
@@ -133,7 +133,11 @@ def _join(
     if kind_of(answer) == "refusal":
         raise ValueError(f"refused by the server: {answer.refusal.reason}")
     if kind_of(answer) != "welcome":
-        raise ValueError(f"the server answered {kind_of(answer)}, not welcome; install the same release on both sides")
+        raise ValueError(
+            f"the server: {kind_of(answer)} came where welcome is due; install the same release on both sides"
+        )
+    as_welcomed(answer.welcome, config.network)
+    check_welcome(run_dir, answer.run)
     agree(answer, agreement(config), own, config.network.consent, run_dir, accept=False)
     return None, f"the server of run {answer.run} would let {hello.hello.party} in"
 

@@ -145,6 +145,45 @@ def test_a_full_server_is_dialled_again(authority: Authority):
     assert asyncio.run(fill()) == [True, True], said
 
 
+@pytest.mark.parametrize(
+    ("answer", "size"),
+    [(grpc.Compression.Gzip, 100 * 2**20), (grpc.Compression.NoCompression, 3 * 2**20)],
+    ids=["bomb", "large"],
+)
+def test_an_answer_without_end_is_told_as_the_servers(answer: grpc.Compression, size: int):
+    async def answer_to(dial: Callable[[str], Exception | None]) -> Exception | None:
+        async def serve(incoming: Any, context: Any) -> None:
+            await anext(incoming)
+            await context.write(bytes(size))
+
+        server = grpc.aio.server(compression=answer, options=[("grpc.max_send_message_length", -1)])
+        method = grpc.stream_stream_rpc_method_handler(serve)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("lvfl.Federation", {"Join": method}),))
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        try:
+            return await asyncio.to_thread(dial, address)
+        finally:
+            await server.stop(0)
+
+    def dial(address: str) -> Exception | None:
+        with Dialer(hello, NetworkConfig(server=address), None, log=said.append) as dialer:
+            over = dialer.inbox.get(LIMIT_S)
+        return over.error if isinstance(over, Over) else None
+
+    said: list[str] = []
+    told = str(asyncio.run(answer_to(dial)))
+    assert told.startswith("the server: its answer to the hello is above 2097152 bytes (RESOURCE_EXHAUSTED: "), said
+
+
+def test_a_hello_that_no_server_takes_is_not_sent():
+    with Dialer(lambda: hello(agreement="x" * 2**22), NetworkConfig(), None, log=print) as dialer:
+        over = dialer.inbox.get(LIMIT_S)
+    assert isinstance(over, Over)
+    assert "the hello of 4194" in str(over.error)
+    assert "shorten the settings" in str(over.error)
+
+
 def test_1100_silent_connections_take_no_descriptor_that_others_need(authority: Authority, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(hub_module, "MOST_CONNECTIONS", 200)
     options = dict(rpc._SERVER_OPTIONS) | {"grpc.server_handshake_timeout_ms": 2000}
