@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
-from vfl.lightweighting.schedule import PartySchedule, Schedule, named_parties, schedule_of, value_at
+from vfl.schedules import PartySchedule, Schedule, named_parties, schedule_of, value_at
 from vfl.studies.forks import Fork
 from vfl.studies.runs import StudyRun
 
