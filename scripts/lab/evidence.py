@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 BLOCK = re.compile(r"(<!-- (claims|accuracies): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADINGS = ("claim", "verdict", "effect", "seeds", "setting")
-SOURCES = ("fedlga", "dms", "fedmom", "flare", "readme", "benchmark")
+SOURCES = ("lvfl", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "benchmark")
 """Files of claims, in the order of the page."""
 FEWEST = 3
 """Seeds or pairs that a verdict takes."""

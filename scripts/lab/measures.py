@@ -90,7 +90,15 @@ def measured(measure: Measure, folder: Path) -> Effect:
     """Return what the rows below ``folder`` say. Raises ValueError for rows that are missing."""
     path = folder / measure.rows
     if measure.kind == "quotient":
-        return Effect(_number(path, measure.case) / _number(path, measure.less_case), None, None, 0, "", measure.reference, symmetric=False)
+        return Effect(
+            _number(path, measure.case) / _number(path, measure.less_case),
+            None,
+            None,
+            0,
+            "",
+            measure.reference,
+            symmetric=False,
+        )
     if measure.kind == "pairs":
         return _of_pairs(path, measure)
     if measure.kind == "saved":
@@ -201,7 +209,15 @@ def _of_pairs(path: Path, measure: Measure) -> Effect:
         ratios = [1 / ratio for ratio in ratios]
     ratios = [measure.scale * ratio for ratio in ratios]
     low, high = median_interval(ratios) or (None, None)
-    return Effect(median(ratios), low, high, len(ratios), f"{len(ratios)} pair{'s' if len(ratios) > 1 else ''}", measure.reference, symmetric=False)
+    return Effect(
+        median(ratios),
+        low,
+        high,
+        len(ratios),
+        f"{len(ratios)} pair{'s' if len(ratios) > 1 else ''}",
+        measure.reference,
+        symmetric=False,
+    )
 
 
 def _number(path: Path, keys: Sequence[str]) -> float:
