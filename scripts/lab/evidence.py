@@ -52,6 +52,9 @@ several settings are pooled, each seed gives one value, its mean over them. Verd
 - **not attempted**: no rows.
 - **measured**: a number of our own that claims nothing.
 
+Endpoints and margins of `lvfl-prunings` were declared before its runs. Those of older rows were written down here after
+them: the endpoints are the windows that their pages always had, the margins are half a point or one.
+
 The intervals are of single comparisons. This page has {count}, of which about {false} would exclude 0 by chance if all
 effects were 0.
 """

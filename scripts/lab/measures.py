@@ -29,7 +29,7 @@ class Measure(Section):
     """File below docs/results."""
     kind: Literal["curve", "seconds", "saved", "score", "pairs", "quotient"] = "curve"
     """curve: mean of a metric over rounds; seconds: simulated time until a target; saved: share of a sum of columns;
-    score: column of a sweep; pairs: ratio of paired times; quotient: of two values of a JSON file."""
+    score: column of a sweep; pairs: ratio of paired times; quotient: of two values of a JSON file, or one."""
     studies: tuple[str, ...] = ("",)
     """Pooled: a seed's value is its mean over them."""
     first: str | dict[str, str] = ""
