@@ -19,6 +19,7 @@ from scripts.lab.measures import Effect, Measure, measured, summary_of_methods
 from vfl.atomic import write_atomically
 from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
 from vfl.config.files import read_yaml
+from vfl.errors import ConfigError
 from vfl.reports.markdown import table
 from vfl.settings import Section
 
@@ -165,7 +166,7 @@ def verdict(evidence: Evidence, effects: Mapping[str, Effect], name: str) -> str
     low, high, margin = effect.low - center, effect.high - center, claim.margin
     if claim.claimed == "none":
         if margin is None:
-            raise ValueError(f"{name}: a claim of no loss needs a margin")
+            raise ConfigError(f"{name}: a claim of no loss needs a margin")
         return "reproduced" if low >= -margin else "not reproduced" if high < -margin else "undecided"
     if claim.claimed == "lower":
         low, high = -high, -low
@@ -209,7 +210,7 @@ def _block(found: re.Match[str], evidence: Evidence, effects: Mapping[str, Effec
     else:
         named = [name for name, claim in evidence.claims.items() if claim.table == found[3]]
         if not named:
-            raise ValueError(f"claims: none has the table {found[3]!r}")
+            raise ConfigError(f"claims: none has the table {found[3]!r}")
         rows = [_row(evidence, effects, verdicts, name)[:4] for name in named]
         lines = table(HEADINGS[:4], rows)
     return found[1] + "\n" + "\n".join(lines) + "\n\n" + found[4]
