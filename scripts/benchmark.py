@@ -4,7 +4,8 @@ Finds out which precision and memory layout is the fastest for an experiment. Fr
 scripts/benchmark.py also offers the benchmarks of this software against bare PyTorch (BENCHMARK [--pairs N]
 [--json FILE]); run them on a machine that does nothing else.
 
-Exit codes: 0 done (whether targets are met or not), 2 bad input (one line on stderr), 130 interrupted.
+Exit codes: 0 done (whether targets are met or not), 2 bad input (one line on stderr), 75 what may succeed later (disk,
+memory), 130 interrupted.
 """
 
 import argparse

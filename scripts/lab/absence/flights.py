@@ -20,7 +20,7 @@ from vfl.config import load_config
 from vfl.experiments.run import run_experiment
 from vfl.metrics import two_class_metrics
 
-CONFIG = Path(__file__).resolve().parents[3] / "docs" / "results" / "absence" / "flights.yaml"
+CONFIG = Path(__file__).with_name("flights.yaml").resolve()
 SEEDS = (0, 1, 2)
 
 

@@ -24,7 +24,7 @@ from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 from vfl.config import ExperimentConfig, load_config
 from vfl.run_folder import PROCESSES, Row, check_run, read_rows
 
-CONFIG = Path(__file__).parents[3] / "docs" / "results" / "controller" / "processes.yaml"
+CONFIG = Path(__file__).with_name("processes.yaml")
 HELD, BEHIND = "party_2", "party_3"
 RUNS_S, STOPPED_S = 0.005, 0.015
 LINK, FALLEN = Shape(rate_bits_per_s=2e6, delay_s=0.005), Shape(rate_bits_per_s=1e6, delay_s=0.005)

@@ -2,7 +2,7 @@
 
     python -m scripts.lab.controller.study CONFIG DIR --seeds 0,1,2 [--plots-only] [key=value ...]
 
-CONFIG is digits.yaml or cifar10.yaml of docs/results/controller, DIR holds the runs and gets tables and plots. Fixed
+CONFIG is digits.yaml or cifar10.yaml beside this file, DIR holds the runs and gets tables and plots. Fixed
 ratios train the same bits whatever the machines are: they are trained once, and their seconds on a scenario's machines
 follow from what they counted. The same command goes on where it was interrupted.
 """
@@ -314,9 +314,7 @@ def draw_decisions(folder: Path, results: Sequence[StudyResult]) -> None:
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(description=__doc__)
-    parser.add_argument(
-        "config", type=Path, metavar="CONFIG", help="docs/results/controller/digits.yaml or cifar10.yaml"
-    )
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="digits.yaml or cifar10.yaml beside this file")
     parser.add_argument("folder", type=Path, metavar="DIR", help="of the runs and the results")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ")
     parser.add_argument("--seeds", type=partial(whole_numbers, "--seeds"), default=(0,), help="as 0,1,2 (default: 0)")

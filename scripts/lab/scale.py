@@ -1,6 +1,6 @@
 """What Ray costs per run and what several processes of a party cost per exchange; see docs/scale.md.
 
-python -m scripts.lab.scale.measure ray | party
+python -m scripts.lab.scale ray | party
 """
 
 import os
