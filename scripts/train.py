@@ -4,7 +4,8 @@ A run's folder in the place of CONFIG goes on with it: lvfl train --resume RUN [
 
 Horizontal experiments can share their clients: torchrun --nproc-per-node 2 -m lvfl train CONFIG ...
 
-Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party process stayed away, 130 interrupted after a checkpoint.
+Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party process stayed away, 75 what may succeed later (disk,
+memory, port), 130 interrupted after a checkpoint.
 """
 
 import argparse

@@ -115,7 +115,8 @@ def train(
         except CheckpointWriteError:  # an OSError that says by itself what is left and what to do
             raise
         except OSError as error:
-            raise OSError(f"{run_dir}: cannot be written ({error}); mend that, then continue with --resume") from error
+            where, why = error.filename or run_dir, error.strerror or error
+            raise OSError(f"{where}: cannot be written ({why}); mend that, then continue with --resume") from error
     ended_early = loop.next_round < loop.rounds
     return Outcome(summary, finished, signals[0] if signals else None, loop.stop_reason if ended_early else None)
 
