@@ -21,6 +21,7 @@ COMMANDS = {
     "export": "write a trained model as torch.export and ONNX files",
     "server": "serve a training to party processes",
     "party": "take part in a training",
+    "status": "show how a run stands, from either side's folder",
     "split-data": "write what each process of an experiment holds",
     "certs": "make and look at certificates",
     "doctor": "find out why a party cannot join",
