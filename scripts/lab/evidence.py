@@ -37,7 +37,7 @@ INTRODUCTION = """# What is known
 
 Every headline claim of the five papers, and every measured number of this project's README, with what the committed
 rows say of it. Written by `python -m scripts.lab.evidence` from those rows and `scripts/lab/claims/`, where endpoint,
-direction and margin of each claim stand; `tests/studies/test_evidence.py` fails where README, this page and the rows
+direction and margin of each claim stand; `tests/lab/test_evidence.py` fails where README, this page and the rows
 disagree.
 
 An effect is the mean over seeds of the difference between two runs of the same seed, first less second, with Student's

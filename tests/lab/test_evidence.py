@@ -50,9 +50,10 @@ def test_every_table_and_setting_has_its_claims_and_its_page():
     assert [name for name, claim in EVIDENCE.claims.items() if claim.measure and not claim.setting] == []
 
 
-def test_results_are_small():
+def test_results_are_small_and_have_no_code():
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 4_000_000
+    assert [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".py", ".sh")] == []
 
 
 def judged(effect: Effect | None, control: Effect | None = None, **claim: object) -> str:
