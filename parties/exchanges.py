@@ -4,7 +4,7 @@ Shapes: B batch, N training samples, D width of one embedding.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,15 +13,13 @@ import torch
 from torch import Tensor
 
 from parties.joint_model import JointModel
-from vfl.costs import Direction
 from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.booking import dense_frames
 from vfl.vertical.labels import Batch, ServerProtocol
 from vfl.vertical.link import PartyLink
 from vfl.vertical.orders import Order, orders_of
 from vfl.vertical.presence import Presence, Share
 from vfl.wire.control import Report
-from vfl.wire.messages import Buffer, Kind, Message, MessageError, Part, PartKind
+from vfl.wire.messages import Kind, Message, Part, PartKind
 
 
 @dataclass(eq=False)
@@ -97,16 +95,6 @@ class Exchanges:
             self._replies()  # to what brought an update alone
         return self._replies()
 
-    def dense_frames(self, party: str, direction: Direction, message: Message) -> Iterator[int]:
-        """Return the sizes of a training message's frames if they were dense; what comes down is of an update."""
-        down = direction == "downlink"
-        order = self.orders[-1 if message.kind is Kind.END_ROUND else message.exchange]
-        exchange = order.brings if down else order.exchange
-        assert exchange is not None, "frames come down with an update"
-        forwarded = down and self.config.training.labels == "shared"
-        samples_K = [share.count for share in self.shares[exchange]]
-        yield from dense_frames(self.joint.receivers, samples_K, party, forwarded=forwarded)
-
     def _order(self, order: Order, updates: Sequence[tuple[Part, ...]]) -> None:
         """Send an order to all parties, to each with its parts of the update that it brings."""
         self.under_way.append(
@@ -129,16 +117,14 @@ class Exchanges:
         # One at a time: decoded while the other parties still compute.
         return [reply() for reply in self.under_way.popleft()]
 
-    def _receive(self, exchange: int, place: int, reply: Message) -> tuple[Buffer, Tensor]:
+    def _receive(self, exchange: int, place: int, reply: Message) -> tuple[Part, Tensor]:
         """Return the frame of an embedding, to be forwarded as it came, and what it holds, as [B, D]."""
         rows_B, shares = self.rows[exchange], self.shares[exchange]
         if self.joint.links[place].absent:
             # Replaced also where gradients are cut by it: nothing goes back to a party that is away.
             shares[place] = Share.of(torch.zeros_like(shares[place].present_B))
-        frame, share = reply.only(PartKind.EMBEDDING), shares[place]
-        if bool(share.count) != bool(len(frame)):
-            raise MessageError(f"a frame of {len(frame)} bytes came for {share.count} samples")
-        return frame, self.joint.receivers[place].receive_share(frame, rows_B, share, self.trainer.missing)
+        frame = reply.part(PartKind.EMBEDDING)
+        return frame, self.joint.receivers[place].receive_part(frame, rows_B, shares[place], self.trainer.missing)
 
 
 def take_nothing(reply: Message) -> None:

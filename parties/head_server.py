@@ -5,8 +5,6 @@ Shapes: B batch, N training samples, D width of one embedding.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -17,19 +15,18 @@ from parties.exchanges import Exchanges, take_nothing
 from parties.joint_model import JointModel
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
-from vfl.costs import Direction, PartyCosts, round_metrics, total_costs
 from vfl.data.files import Labels
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.controllers import Given, build_controller
 from vfl.lightweighting.forecast import Forecast, Work
 from vfl.lightweighting.schedule import Ratios
 from vfl.loop import Metrics, finite
-from vfl.vertical.booking import book
-from vfl.vertical.clock import Clock, Worked, cost_since
+from vfl.vertical.clock import Clock, Worked
 from vfl.vertical.decisions import decision_metrics, tell_unmet
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import ServerProtocol
+from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Presence
 from vfl.vertical.prices import build_forecast, scheduled_alphas
@@ -93,7 +90,7 @@ class HeadServer:
         self.unmet: list[str] = []
         """Parties of which it is said that they cannot reach the controller's goal."""
         self.prices: dict[str, Prices] = {}
-        self.costs = {link.name: PartyCosts() for link in links}
+        self.ledger = Ledger(link.name for link in links)
         self.reports: dict[str, Report] = {}
         self.ratios: Mapping[str, Ratios] = {}
         self.assigned: dict[str, RoundStart] = {}
@@ -110,7 +107,7 @@ class HeadServer:
 
     def train_round(self, round_index: int) -> Metrics:
         """Assign the ratios, run the round's exchanges, collect the parties' reports."""
-        costs_before = deepcopy(self.costs)
+        self.ledger.start_round()
         under_way_s = {link.name: link.under_way_s for link in self.links}
         self.start_round(round_index)
         metrics = self._test_pruning()
@@ -121,9 +118,9 @@ class HeadServer:
         self.end_round()
         metrics["loss/train"] = finite(float(torch.stack(self.exchanges.losses).mean()), "the training loss")
         present = [link for link in self.links if not link.absent]
-        worked = {each.name: self._worked(each, costs_before[each.name], under_way_s[each.name]) for each in present}
+        worked = {each.name: self._worked(each, under_way_s[each.name]) for each in present}
         metrics |= self.clock.end_round(round_index, worked) | decision_metrics(self.ratios)
-        return metrics | self._report_metrics() | round_metrics(costs_before, self.costs)
+        return metrics | self._report_metrics() | self.ledger.round_metrics()
 
     def evaluate(self) -> Metrics:
         """Return metrics and mean loss of the joint model on all test samples, parties' models finished.
@@ -167,15 +164,12 @@ class HeadServer:
         parties = {
             name: {
                 **{key: getattr(self.reports.get(name), key, None) for key in PRESENT},
-                "uplink_bytes": costs.training_bytes("uplink"),
-                "downlink_bytes": costs.training_bytes("downlink"),
-                "train_time_s": costs.train_time_s,
-                "bytes_by_kind": {"uplink": dict(costs.uplink_bytes), "downlink": dict(costs.downlink_bytes)},
+                **self.ledger.summary(name),
             }
-            for name, costs in self.costs.items()
+            for name in self.ledger.costs
         }
         return {
-            **total_costs(self.costs),
+            **self.ledger.totals(),
             "evaluation_macs": sum(each.evaluation_macs for each in described.values()),
             "model_digest": combined_digest(weights),
             "finished_model_digest": combined_digest(finished),
@@ -209,7 +203,7 @@ class HeadServer:
             "head": self.trainer.state_dict(),
             "protocol": self.protocol.state_dict(),
             "feedback": {receiver.sender: receiver.state_dict() for receiver in self.receivers},
-            "costs": {name: asdict(costs) for name, costs in self.costs.items()},
+            "costs": self.ledger.state_dict(),
             "reports": {name: report.model_dump(exclude_none=True) for name, report in self.reports.items()},
             "ratio_sums": self.ratio_sums,
             "tested": self.tested,
@@ -232,7 +226,7 @@ class HeadServer:
         self.protocol.load_state_dict(own["protocol"])
         for receiver in self.receivers:
             receiver.load_state_dict(own["feedback"][receiver.sender])
-        self.costs = {name: PartyCosts(**costs) for name, costs in own["costs"].items()}
+        self.ledger.load_state_dict(own["costs"])
         # Checked when they came.
         self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
         self.ratio_sums = own["ratio_sums"]
@@ -284,10 +278,7 @@ class HeadServer:
         """Collect the parties' reports: nothing is under way then."""
         for link, report in zip(self.links, self.exchanges.end_round(), strict=True):
             self.reports[link.name] = report
-            costs = self.costs[link.name]
-            costs.train_macs += report.train_macs
-            costs.unpruned_train_macs += report.unpruned_train_macs
-            costs.train_time_s += report.elapsed_s
+            self.ledger.record_report(link.name, report)
             for ratio in self.ratio_sums:
                 self.ratio_sums[ratio] += getattr(report, ratio)
 
@@ -299,11 +290,14 @@ class HeadServer:
             check_report(report, self.assigned[link.name], self.reports.get(link.name), self._work(link.name), wall_s)
         return report
 
-    def _worked(self, link: PartyLink, before: PartyCosts, under_way_s: float | None) -> Worked:
-        """Return a party's part of a round, by what was known of it before."""
+    def _worked(self, link: PartyLink, under_way_s: float | None) -> Worked:
+        """Return a party's part of a round, given the seconds under way before it."""
         now_s = link.under_way_s
-        cost = cost_since(before, self.costs[link.name])
-        return Worked(self.reports[link.name], cost, None if now_s is None else now_s - (under_way_s or 0.0))
+        return Worked(
+            self.reports[link.name],
+            self.ledger.round_cost(link.name),
+            None if now_s is None else now_s - (under_way_s or 0.0),
+        )
 
     def _work(self, name: str) -> RoundWork:
         """Return what a party had to compute in the round."""
@@ -329,16 +323,13 @@ class HeadServer:
             check_reply(request, reply)
             taken = take(reply)
             if not link.absent:
-                self._book(link.name, "uplink", reply)
+                self.ledger.record(link.name, "uplink", reply)
             return taken
 
         waiting = link.send(request, checked)
         if not link.absent:
-            self._book(link.name, "downlink", request)
+            self.ledger.record(link.name, "downlink", request)
         return waiting
-
-    def _book(self, name: str, direction: Direction, message: Message) -> None:
-        book(self.costs[name], direction, message, self.exchanges.dense_frames(name, direction, message))
 
 
 def _priced(alphas: Sequence[float], reply: Message) -> Prices:

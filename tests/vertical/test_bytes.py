@@ -93,8 +93,8 @@ def test_dense_bytes_are_what_beta_0_would_have_sent(build, labels: str):
     record(dense_run, 2)
     total = dense_run.summary()
     assert total["uplink_bytes"] <= total["dense_uplink_bytes"]
-    for name, costs in sparse.costs.items():
-        assert dense_run.costs[name].dense_uplink_bytes["embedding"] == costs.dense_uplink_bytes["embedding"]
+    for name, costs in sparse.ledger.costs.items():
+        assert dense_run.ledger.costs[name].dense_uplink_bytes["embedding"] == costs.dense_uplink_bytes["embedding"]
 
 
 def test_labels_at_the_server_send_a_party_nothing_but_its_own_gradient(build):

@@ -142,7 +142,7 @@ def test_fixed_ratios_ask_no_party_for_prices(build):
     server = build()
     run(server, 1)
     assert server.prices == {}
-    assert all(costs.evaluation_bytes("uplink") == 0 for costs in server.costs.values())
+    assert all(costs.evaluation_bytes("uplink") == 0 for costs in server.ledger.costs.values())
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ def test_every_rounds_costs_are_those_that_were_forecast(
         },
     )
     for round_index, forecast in enumerate(planned_rounds(server, server.forecast)):
-        before = copy.deepcopy(server.costs)
+        before = copy.deepcopy(server.ledger.costs)
         server.train_round(round_index)
-        for name, now in server.costs.items():
+        for name, now in server.ledger.costs.items():
             then = before[name]
             assert now.train_macs - then.train_macs == forecast[name].macs
             sent = payload(now, "up") - payload(then, "up"), payload(now, "down") - payload(then, "down")
@@ -56,7 +56,7 @@ def test_rows_that_parties_lack_are_not_forecast(build):
     forecast = sum_of(planned_rounds(server, server.forecast))
     for round_index in range(8):
         server.train_round(round_index)
-    for name, costs in server.costs.items():
+    for name, costs in server.ledger.costs.items():
         spent = costs.train_macs, payload(costs, "up"), payload(costs, "down")
         assert spent == pytest.approx(forecast[name], rel=0.2), name  # else it is twice as much
 

@@ -254,7 +254,7 @@ def test_what_is_missing_costs_no_bytes_and_no_macs(build_gaps, labels: str):
     part, total = 5, sum(map(sum, frames))  # 5: a part's header
     exchanges = len(frames[0])
     for k, party in enumerate(parties):
-        costs = server.costs[party.name]
+        costs = server.ledger.costs[party.name]
         assert costs.train_macs == costs.unpruned_train_macs == rows[k] * party.macs * 2 * 3
         assert costs.uplink_bytes["embedding"] <= sum(frames[k]) + part * exchanges
         assert costs.dense_uplink_bytes["embedding"] == sum(frames[k]) + part * exchanges

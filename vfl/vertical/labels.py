@@ -24,7 +24,7 @@ from vfl.digest import weights_digest
 from vfl.vertical.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Presence, Share, pack, unpack
-from vfl.wire.messages import Buffer, Message, Part, PartKind
+from vfl.wire.messages import Message, Part, PartKind
 
 HeadSync = Literal["replay", "broadcast"]
 PartsK = list[tuple[Part, ...]]
@@ -36,7 +36,8 @@ class Batch(NamedTuple):
 
     rows_B: Tensor
     labels_B: Tensor
-    frames: Sequence[Buffer]
+    frames: Sequence[Part]
+    """As they came, each with its dense size."""
     embeddings: Sequence[Tensor]
     shares: Sequence[Share]
 
@@ -58,9 +59,8 @@ class ShareEmbeddings:
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
         """Return the others' frames for each party, with the theta_0 of this exchange when it is broadcast."""
-        parts = [Part(PartKind.EMBEDDING, frame) for frame in batch.frames]
-        head = trainer.parts() if self.head_sync == "broadcast" else ()
-        return [(*parts[:k], *parts[k + 1 :], *head) for k in range(len(parts))], []
+        frames, head = batch.frames, trainer.parts() if self.head_sync == "broadcast" else ()
+        return [(*frames[:k], *frames[k + 1 :], *head) for k in range(len(frames))], []
 
     def state_dict(self) -> State:
         """Return what the next rounds depend on: nothing outlasts an exchange."""
@@ -98,7 +98,7 @@ class ReturnGradients:
             sender.send(share.rows_of(gradient_BD) * scale, share.rows_of(batch.rows_B))
             for sender, gradient_BD, share in zip(self.senders, gradients, batch.shares, strict=True)
         ]
-        return [(Part(PartKind.GRADIENT, frame),) for frame in sent], [loss]
+        return [(part,) for part in sent], [loss]
 
     def state_dict(self) -> State:
         """Return what was not sent yet, by the party's place."""

@@ -15,7 +15,7 @@ unpickled.
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -140,17 +140,25 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
 """The kinds of part that a message may have; a reply has one of each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """A labelled payload."""
 
     kind: PartKind
     payload: Buffer
+    dense: int | None = field(default=None, compare=False)
+    """Bytes of the payload's tensor as a dense float32 frame, noted by who has encoded or decoded a compressed one. It
+    does not travel; None: the payload is its own baseline."""
 
     @property
     def size(self) -> int:
         """Bytes on the wire."""
         return PART_BYTES + len(self.payload)
+
+    @property
+    def dense_size(self) -> int:
+        """Bytes on the wire, had nothing been compressed."""
+        return self.size if self.dense is None else PART_BYTES + self.dense
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +180,15 @@ class Message:
         return [part.payload for part in self.parts if part.kind == kind]
 
     def only(self, kind: PartKind) -> Buffer:
-        """Return the one payload of a kind. Raises MessageError where there is not just one."""
-        payloads = self.payloads(kind)
-        if len(payloads) != 1:
-            raise MessageError(f"{self.kind.name} message with {len(payloads)} {kind.name} parts instead of 1")
-        return payloads[0]
+        """Return the one payload of a kind. Raises as ``part``."""
+        return self.part(kind).payload
+
+    def part(self, kind: PartKind) -> Part:
+        """Return the one part of a kind. Raises MessageError where there is not just one."""
+        parts = [part for part in self.parts if part.kind == kind]
+        if len(parts) != 1:
+            raise MessageError(f"{self.kind.name} message with {len(parts)} {kind.name} parts instead of 1")
+        return parts[0]
 
 
 def control(settings: Mapping[str, Any]) -> Part:
