@@ -92,10 +92,9 @@ def predict(joint: JointModel, away: Collection[str] = (), instead: Mapping[str,
     Parties in ``away`` are not asked. In the place of missing embeddings are the parties' placeholders, or what
     ``instead`` has for a party, [D].
     """
-    asked = [link for link in joint.links if link.name not in away]
     predictions: list[Tensor] = []
     for start, stop in joint.batches():
-        embeddings = joint.embeddings(start, stop, asked)
+        embeddings = joint.embeddings(start, stop, away)
         shares = joint.shares(start, stop)
         for name, value_D in (instead or {}).items():
             here_B = shares[name].present_B & (name not in away)
@@ -107,15 +106,15 @@ def predict(joint: JointModel, away: Collection[str] = (), instead: Mapping[str,
 def embeddings_instead(joint: JointModel, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
     """Return what ``predict`` puts in the place of missing embeddings, [D] by party; nothing for placeholders."""
     shares = joint.shares(0, len(joint.samples.values))
-    lacking = [link for link in joint.links if link.name in away or not shares[link.name].whole]
+    lacking = [name for name, share in shares.items() if name in away or not share.whole]
     if when_absent == "mean":
         return joint.mean_embeddings(lacking)
-    return zero_embeddings(joint, [link.name for link in lacking]) if when_absent == "zeros" else {}
+    return zero_embeddings(joint, lacking) if when_absent == "zeros" else {}
 
 
 def zero_embeddings(joint: JointModel, names: Collection[str]) -> dict[str, Tensor]:
     """Return zeros [D] for some parties."""
-    return {receiver.sender: torch.zeros(receiver.width) for receiver in joint.receivers if receiver.sender in names}
+    return {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in names}
 
 
 def scores_of(

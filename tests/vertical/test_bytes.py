@@ -1,10 +1,10 @@
 """Bytes: what the ledger says equals what really travelled, and only what may travel did."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
-from shorthand import replace_links
+from shorthand import links_of, replace_links
 
 from parties.head_server import HeadServer
 from vfl.wire.codec import dense_frame_size, frame_info
@@ -19,22 +19,19 @@ class RecordingLink:
     def __init__(self, link) -> None:
         self.link = link
         self.name = link.name
-        self.absent = False
         self.under_way_s = None
         self.down: list[Buffer] = []
         self.up: list[Buffer] = []
 
-    def send(self, request: Message, take: Callable[[Message], Any]) -> Callable[[], Any]:
-        def recorded(reply: Message) -> Any:
-            self.up.append(pack(reply))
-            return take(reply)
-
+    def send(self, request: Message) -> "Future[Message]":
         self.down.append(pack(request))
-        return self.link.send(request, recorded)
+        reply = self.link.send(request)
+        self.up.append(pack(reply.result()))
+        return reply
 
 
 def record(server: HeadServer, rounds: int) -> list[RecordingLink]:
-    links = [RecordingLink(link) for link in server.links]
+    links = [RecordingLink(link) for link in links_of(server)]
     replace_links(server, links)
     for round_index in range(rounds):
         server.train_round(round_index)

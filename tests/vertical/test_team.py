@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from shorthand import links_of
 from torch import Tensor
 
 from parties.feature_party import FeatureParty
@@ -35,7 +36,7 @@ class Threads:
 
 
 def party_of(server: HeadServer) -> FeatureParty:
-    return server.links[1].party  # type: ignore[attr-defined]  # they are local
+    return links_of(server)[1].party  # type: ignore[attr-defined]  # they are local
 
 
 def train(server: HeadServer) -> None:

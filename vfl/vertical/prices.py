@@ -15,7 +15,8 @@ from vfl.lightweighting.schedule import PartySchedule, named_parties, schedule_o
 from vfl.vertical.compressors import gradient_compressor
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
-from vfl.wire.messages import Part, PartKind
+from vfl.wire.control import Prices
+from vfl.wire.messages import Message, Part, PartKind
 
 
 def build_forecast(
@@ -23,11 +24,10 @@ def build_forecast(
     work: Work,
     rows: Mapping[str, float],
     curves: Mapping[str, Curve],
-    receivers: Sequence[EmbeddingReceiver],
+    receiver_of: Mapping[str, EmbeddingReceiver],
     trainer: HeadTrainer,
 ) -> Forecast:
     """Return the costs of all parties, which take part in ``rows`` of a batch and of whose models ``curves`` tell."""
-    receiver_of = {receiver.sender: receiver for receiver in receivers}
     shared = config.training.labels == "shared"
     head_bytes = sum(part.size for part in trainer.parts()) if shared else 0
     broadcast = config.training.head_sync == "broadcast"
@@ -48,6 +48,13 @@ def build_forecast(
         return Part(PartKind.GRADIENT, frame).size
 
     return Forecast(work, rows, curves, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
+
+
+def checked_prices(alphas: Sequence[float], reply: Message) -> Prices:
+    """Read a party's prices. Raises MessageError where they are other than asked for."""
+    prices = Prices.of(reply)
+    prices.curve(alphas)
+    return prices
 
 
 def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:
