@@ -5,7 +5,8 @@ import time
 import pytest
 from shorthand import links_of
 
-from vfl.lightweighting.forecast import Cost, Spent
+from vfl.lightweighting.forecast import Cost
+from vfl.lightweighting.schedule import Spent
 from vfl.vertical.clock import measured
 
 MACHINES = {

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from vfl.checkpoint import State
 from vfl.devices import DeviceConfig, SimulationConfig
-from vfl.lightweighting.forecast import Cost, Spent
+from vfl.lightweighting.forecast import Cost
+from vfl.lightweighting.schedule import Spent
 from vfl.loop import Metrics
 from vfl.wire.control import Report
 
