@@ -13,6 +13,7 @@ from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
+from vfl.data.samples import Samples
 from vfl.data.source import Source, Split, open_source, prepare_party, split_samples
 from vfl.runtime import Runtime
 from vfl.vertical.link import PartyLink, done
@@ -22,13 +23,15 @@ from vfl.wire.messages import Message
 class LocalLink(PartyLink):
     """A party in the same process: handed the messages, in which tensors are frames as over a network, at once."""
 
-    def __init__(self, party: FeatureParty) -> None:
+    def __init__(self, party: FeatureParty, samples: Samples | None = None) -> None:
         self.party = party
         self.name = party.name
+        self.samples = samples
+        """To be predicted, as the party's model reads them; None: its test samples."""
 
     def send(self, request: Message) -> "Future[Message]":
         """Let the party answer; an error of the party is raised here."""
-        return done(self.party.handle(request))
+        return done(self.party.handle(request, self.samples))
 
     def blame(self, error: Exception) -> NoReturn:
         """Raise the error: both sides are this process."""

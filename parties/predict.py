@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from parties.joint_model import JointModel
-from parties.local import InProcess
+from parties.local import InProcess, LocalLink
+from parties.roster import PartyHandle, Roster
 from parties.trained import load_trained
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
@@ -214,12 +215,22 @@ def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] 
 
     They are prepared as its training samples were. Returns the joint model, asked about these samples.
     """
-    for party, part in zip(trained.parties, samples.parts, strict=True):
-        if party.name not in away:
-            party.test = prepare_samples(party.preparation, part)
+    roster = trained.server.roster
+    parts = {party.name: part for party, part in zip(trained.parties, samples.parts, strict=True)}
+    links = {
+        party.name: LocalLink(
+            party, None if party.name in away else prepare_samples(party.preparation, parts[party.name])
+        )
+        for party in trained.parties
+    }
+    asked = [PartyHandle(party.receiver, links[party.name], roster.ledger) for party in roster]
     whole, present_NK = samples.whole, None
     if samples.present:
         nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
         present_NK = torch.stack([samples.present.get(party.name, nowhere_N) for party in trained.parties], dim=1)
     labels_N = labels_or_zeros(whole.labels, len(whole))
-    return replace(trained.server.joint, samples=Labels(whole.ids, labels_N, present_NK, samples.keys))
+    return replace(
+        trained.server.joint,
+        roster=Roster(asked, roster.ledger),
+        samples=Labels(whole.ids, labels_N, present_NK, samples.keys),
+    )

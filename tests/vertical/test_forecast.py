@@ -84,7 +84,7 @@ def test_prices_are_those_of_the_model_as_built(build):
 
 def test_asking_for_prices_changes_no_bit(build):
     asked, silent = build(), build()
-    assert asked.forecast
+    assert asked.price_list.forecast
     for server in (asked, silent):
         server.train_round(0)
     assert asked.summary()["model_digest"] == silent.summary()["model_digest"]

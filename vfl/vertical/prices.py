@@ -3,14 +3,17 @@
 Shapes: B batch, D embedding width.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.forecast import ALPHAS, Curve, Forecast, Work
+from vfl.lightweighting.unprunable import Pruner
+from vfl.macs import count_macs, count_parameters
 from vfl.schedules import PartySchedule, named_parties, schedule_of, values_of
 from vfl.vertical.compressors import gradient_compressor
 from vfl.vertical.embeddings import EmbeddingReceiver
@@ -48,6 +51,24 @@ def build_forecast(
         return Part(PartKind.GRADIENT, frame).size
 
     return Forecast(work, rows, curves, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
+
+
+def price(model: nn.Module, pruner: Pruner, example: tuple[Tensor, ...], alphas: Sequence[float]) -> Prices:
+    """Return what a party's model would cost at each of some ascending ratios, by pruning a copy of it.
+
+    ``example`` is a batch of one sample.
+    """
+    # One copy for all ratios: they ascend, and pruned filters never return. In one call, so that the pruner's model is
+    # the copy.
+    model, pruner = copy.deepcopy((model, pruner))
+    macs: list[int] = []
+    parameters: list[int] = []
+    for alpha in alphas:
+        if pruner.original_widths:
+            pruner.prune_to(alpha)
+        macs.append(count_macs(model, *example))
+        parameters.append(count_parameters(model))
+    return Prices(macs_per_sample=tuple(macs), parameters=tuple(parameters))
 
 
 def checked_prices(alphas: Sequence[float], reply: Message) -> Prices:

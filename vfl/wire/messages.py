@@ -252,14 +252,6 @@ def check_reply(request: Message, reply: Message) -> None:
         raise MessageError(f"{reply.kind.name} with {len(reply.parts)} parts instead of {len(PARTS[reply.kind])}")
 
 
-def read_header(data: Buffer) -> tuple[Kind, int, int]:
-    """Return kind, round and exchange of a packed message; what follows is not looked at."""
-    if len(data) < _ENVELOPE.size:
-        raise MessageError(f"{len(data)} bytes are no message")
-    _version, kind, round_index, exchange, _count = _ENVELOPE.unpack_from(data)
-    return _member(Kind, kind), round_index, exchange
-
-
 def _member(enum: type[E], value: int) -> E:
     try:
         return enum(value)
