@@ -13,6 +13,7 @@ from torch import Tensor
 from parties.roster import PartyHandle, Roster
 from vfl.config import ExperimentConfig
 from vfl.data.files import Labels
+from vfl.errors import Diverged
 from vfl.loop import Metrics
 from vfl.tasks import measure
 from vfl.vertical.embeddings import decode_finite
@@ -20,6 +21,9 @@ from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Share
 from vfl.wire.control import EvaluatedModel, SampleRange
 from vfl.wire.messages import Kind, Message, PartKind
+
+MOST_TESTED = 1e6
+"""Largest entry of a test embedding: from far larger ones the loss would overflow, and nobody would know by whom."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,4 +113,6 @@ class JointModel:
         if not share.count:
             return self.missing(len(share.present_B), receiver.width)
         embedding_nD = decode_finite(frame, (share.count, receiver.width), self.config.wire.values, receiver.what)
+        if embedding_nD.abs().max() > MOST_TESTED:
+            raise Diverged(f"{receiver.what} at the test has values beyond {MOST_TESTED:g}")
         return share.spread(embedding_nD, self.trainer.missing)
