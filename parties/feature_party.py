@@ -65,8 +65,7 @@ class FeatureParty:
         self.sender = sender
         self.config = config
         self.runtime = runtime
-        self.team = team or Single()
-        self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, self.team)
+        self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team or Single())
         self.optimizer = build_optimizer(self.model, config.training.optimizer)
         self.example = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
@@ -176,7 +175,7 @@ class FeatureParty:
             # With staleness the graph ends at copies; their gradient moves the present weights (docs/protocol.md).
             for name, weight in weights.items():
                 self.model.get_parameter(name).grad = weight.grad
-            self.team.add_gradients(self.model, samples)
+            self.passes.team.add_gradients(self.model, samples)
             self.optimizer.step()
             self.meter.backward(self.macs, samples)
         self.meter.updated(self.unpruned_macs, samples, iterations)

@@ -65,7 +65,7 @@ def test_several_processes_compute_what_one_does(build, monkeypatch, staleness: 
     barrier, values = Barrier(SIZE), [None] * SIZE
     servers = [build(**sections) for _ in range(SIZE)]
     for rank, server in enumerate(servers):
-        party_of(server).team = Team(Threads(rank, barrier, values))  # type: ignore[arg-type]  # as far as it is used
+        party_of(server).passes.team = Team(Threads(rank, barrier, values))  # type: ignore[arg-type]  # as far as it is used
     threads = [Thread(target=train, args=(server,)) for server in servers]
     for thread in threads:
         thread.start()

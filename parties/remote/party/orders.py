@@ -44,7 +44,6 @@ class Worker(ABC, Generic[P]):
         """
         request = self._admit(parcel)
         order, content = parcel.envelope, list[Buffer]()
-        self.sequence = order.sequence
         answer = Envelope(
             version=PROTOCOL_VERSION,
             run=self.run,
@@ -69,6 +68,7 @@ class Worker(ABC, Generic[P]):
     def _admit(self, parcel: Parcel) -> Message | None:
         """Decide whether an order is due and agreed to, before anything is computed; return a request's message."""
         self._check_sequence(parcel.envelope)
+        self.sequence = parcel.envelope.sequence
         if kind_of(parcel.envelope) != "request":
             return None
         request, order = unpack(parcel.content), parcel.envelope
