@@ -162,7 +162,9 @@ def build_party_protocol(
 
 def model_spec(settings: FeatureModelConfig, features: Features) -> ModelSpec:
     """Return what a feature model of these settings is built from."""
-    return ModelSpec(features, settings.embedding_size, settings.width, settings.batch_norm, settings.options)
+    return ModelSpec(
+        features, settings.embedding_size, settings.width, settings.batch_norm, settings.dropout, settings.options
+    )
 
 
 def feature_config(config: ExperimentConfig, party: str) -> FeatureModelConfig:
