@@ -1,10 +1,10 @@
 """Building the two sides of an experiment: the same objects in one process and in many."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.features import Features, ModelSpec
 from models.mlp import MLP, PlaceholderMLP
@@ -18,6 +18,7 @@ from vfl.config import ExperimentConfig, FeatureModelConfig
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
 from vfl.lightweighting.sparsify import ErrorFeedback
+from vfl.optim import MakeOptimizer
 from vfl.random import seeded
 from vfl.runtime import Runtime
 from vfl.tasks import Task, task_of
@@ -37,6 +38,17 @@ from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Presence
 from vfl.vertical.team import Single
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a Python program gives as objects in the place of what the configuration names."""
+
+    models: Mapping[str, nn.Module] = field(default_factory=dict[str, nn.Module])
+    """Feature models by party."""
+    head: nn.Module | None = None
+    optimizer: MakeOptimizer | None = None
+    """Called with the parameters of each party's model and of the head."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +78,11 @@ def build_head_server(
     config: ExperimentConfig,
     runtime: Runtime,
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
+    given: Given | None = None,
 ) -> HeadServer:
     """Build the server of the parties of a roster."""
     presence = train.presence(config)
-    trainer = build_head(config, train.task, runtime, presence)
+    trainer = build_head(config, train.task, runtime, presence, given)
     protocol = build_server_protocol(config, len(train.labels_N))
     exchanges = Exchanges(roster, trainer, protocol, train.labels_N, presence, config)
     return HeadServer(exchanges, JointModel(roster, trainer, config, test), on_exchange)
@@ -94,33 +107,39 @@ def build_party(
     config: ExperimentConfig,
     runtime: Runtime,
     team: Single | None = None,
+    given: Given | None = None,
 ) -> FeatureParty:
     """Build a party on its prepared samples; its initial weights depend on the seed and its name alone.
 
     ``labels`` are those of its training samples with ``labels: shared``, None otherwise; ``team`` are its processes.
     """
-    settings = feature_config(config, name)
+    settings, given = feature_config(config, name), given or Given()
     with seeded(config.seed, "init", owner=name):
-        model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features))
+        model = given.models.get(name)
+        if model is None:
+            model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features))
         check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)  # lazy layers draw
     pair = data.train.held_rows()[:2]
-    if settings.kind not in FEATURE_MODELS.built_in and len(pair):
+    if (name in given.models or settings.kind not in FEATURE_MODELS.built_in) and len(pair):
         inputs = data.train.take(pair).inputs
         check_alone(model, inputs)
         if len(pair) == 2:  # BatchNorm cannot train on less
             check_trains(model, inputs)
     sender = EmbeddingSender(build_receiver(name, len(data.train), config), exact=loses_nothing(config.wire))
     protocol = build_party_protocol(name, labels, config, runtime)
-    return FeatureParty(name, model, data, protocol, sender, config, runtime, team)
+    return FeatureParty(name, model, data, protocol, sender, config, runtime, team, given.optimizer)
 
 
-def build_head(config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence) -> HeadTrainer:
+def build_head(
+    config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence, given: Given | None = None
+) -> HeadTrainer:
     """Build the head, with placeholders where embeddings may be missing; the server and every replica start alike."""
+    given = given or Given()
     width = sum(feature_config(config, name).embedding_size for name in config.parties)
     perceptron = MLP if presence.whole else PlaceholderMLP
     with seeded(config.seed, "init", owner="head"):
-        head = perceptron(width, config.models.head.hidden, task.outputs)
-    return HeadTrainer(head, task, config.training.optimizer, runtime)
+        head = given.head or perceptron(width, config.models.head.hidden, task.outputs)
+    return HeadTrainer(head, task, config.training.optimizer, runtime, given.optimizer)
 
 
 def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> EmbeddingReceiver:

@@ -19,7 +19,7 @@ from vfl.lightweighting.pruning import psi
 from vfl.lightweighting.unprunable import build_pruner
 from vfl.loop import finite
 from vfl.macs import count_macs, count_parameters
-from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
+from vfl.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
 from vfl.runtime import Runtime
 from vfl.schedules import largest, schedule_of
 from vfl.vertical.batch_statistics import embed_still
@@ -54,6 +54,7 @@ class FeatureParty:
         config: ExperimentConfig,
         runtime: Runtime,
         team: Single | None = None,
+        optimizer: MakeOptimizer | None = None,
     ) -> None:
         self.name = name
         self.model = runtime.place(model)
@@ -66,7 +67,7 @@ class FeatureParty:
         self.config = config
         self.runtime = runtime
         self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team or Single())
-        self.optimizer = build_optimizer(self.model, config.training.optimizer)
+        self.optimizer = build_optimizer(self.model, config.training.optimizer, optimizer)
         self.example = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
         self.pruner = build_pruner(self.model, self.example, ratios.pruning, largest(schedule_of(ratios.alpha, name)))

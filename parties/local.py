@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import torch
 
-from parties.build import build_head_server, build_party, build_roster, training_labels
+from parties.build import Given, build_head_server, build_party, build_roster, training_labels
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.checkpoint import State
@@ -83,20 +83,25 @@ class InProcess:
 
 
 def build_in_process(
-    config: ExperimentConfig, runtime: Runtime, on_exchange: Callable[[int, int], None] = lambda done, total: None
+    config: ExperimentConfig,
+    runtime: Runtime,
+    on_exchange: Callable[[int, int], None] = lambda done, total: None,
+    source: Source | None = None,
+    given: Given | None = None,
 ) -> InProcess:
     """Load the data, split it, and build the head server and all its parties.
 
-    Raises ValueError for data that is not there or does not fit.
+    ``source`` goes before the configuration's, and what is ``given`` before what it names. Raises ValueError for data
+    that is not there or does not fit.
     """
-    source = open_source(config)
+    source = source or open_source(config)
     split = split_samples(source)
     prepared = {data.party: prepare_party(source, data) for data in split.parties}
     labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
-    parties = [build_party(name, data, shared_labels, config, runtime) for name, data in prepared.items()]
+    parties = [build_party(name, data, shared_labels, config, runtime, None, given) for name, data in prepared.items()]
     roster = build_roster(links_to(parties, config), labels, config)
-    server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange)
+    server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange, given)
     return InProcess(server, parties, source, split)
 
 

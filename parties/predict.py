@@ -145,7 +145,7 @@ def predict_in_process(
     joint, labels = trained.server.joint, trained.split.labels
     check_absent(absent, [party.name for party in trained.parties], when_absent)
     if tables:
-        return _predict_tables(trained, tables, absent, when_absent)
+        return predict_new_rows(trained, tables, absent, when_absent)
     classes, labels_N = labels.classes, labels.test.values
     if data is not None:
         samples = trained.source.read_samples(data, trained.split.parties[0].train, len(classes))
@@ -160,7 +160,7 @@ def predict_in_process(
     return prediction_of(joint, probabilities_NC, classes, labels_N, scores, absent)
 
 
-def _predict_tables(
+def predict_new_rows(
     trained: InProcess, tables: Mapping[str, Path], absent: Collection[str], when_absent: WhenAbsent
 ) -> Prediction:
     """Predict new rows; a stand-in takes the place of an owner's embedding where it is away or has no row."""

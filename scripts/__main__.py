@@ -13,6 +13,7 @@ from vfl.cli import OneLineParser
 COMMANDS = {
     "train": "train one experiment",
     "plan": "show what alpha and beta would cost and save each party, before training",
+    "compare": "tell what the other owners add, and at what cost",
     "sweep": "train many runs of one experiment, or search for the cheapest ratios",
     "report": "show a run or a sweep on one page",
     "predict": "predict with a trained split model",

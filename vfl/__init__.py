@@ -1,25 +1,29 @@
 """Vertical federated learning with split-model pruning and embedding sparsification.
 
-From Python: ``train``, ``report``, ``Run``, ``Callback`` and ``ConfigError``, imported when used (docs/python.md).
+What is public is imported when it is used (docs/python.md); `__init__.pyi` tells editors its types.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
-if TYPE_CHECKING:
-    from vfl.api import Callback, ConfigError, Run, report, train
+PUBLIC = {
+    **dict.fromkeys(("Callback", "ConfigError", "Run", "report", "train"), "vfl.api"),
+    # Named, not imported: the parties are above this package.
+    **dict.fromkeys(("VerticalClassifier", "VerticalRegressor"), "parties.estimators"),
+    **dict.fromkeys(("Party", "fit"), "parties.objects"),
+}
+"""The module of each public name."""
 
-__all__ = ["Callback", "ConfigError", "Run", "report", "train"]
+__all__ = [*PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]  # they are in __init__.pyi
 
 
 def __getattr__(name: str) -> Any:
     """Import what is public with its first use: commands that only explain themselves do without PyTorch."""
-    if name not in __all__:
+    if name not in PUBLIC:
         raise AttributeError(f"module 'vfl' has no attribute {name!r}")
-    from vfl import api
-
-    return getattr(api, name)
+    return getattr(import_module(PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return sorted(__all__)
+    return sorted(PUBLIC)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vfl.cli import ShowConsole
+from vfl.columns import Columns, in_columns
 from vfl.config import ExperimentConfig, load_config, parse_config
 from vfl.config.files import lay_over, read_settings
 from vfl.errors import ConfigError
@@ -44,6 +45,10 @@ class Run:
     def metrics(self) -> list[Row]:
         """One row per round: ``round`` (from 0) and the metrics by their TensorBoard tags."""
         return read_rows(self.folder)
+
+    def metrics_frame(self) -> Columns:
+        """Return ``metrics`` as columns by tag, a row per round."""
+        return in_columns(self.metrics, index="round")
 
     @cached_property
     def summary(self) -> dict[str, Any]:

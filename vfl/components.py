@@ -10,6 +10,7 @@ FEATURE_MODELS = Registry(
         "vgg11": "models.convolution:vgg11",
         "cnn": "models.convolution:small_cnn",
         "mlp": "models.table:mlp",
+        "given": "vfl.vertical.feature_models:given_model",
     },
     "a callable that makes a torch.nn.Module of a models.features.ModelSpec",
 )
@@ -50,6 +51,7 @@ SOURCES = Registry(
         "text": "vfl.data.sources.text:text",
         "tables": "vfl.data.tables.source:Tables",
         "breast_cancer": "vfl.data.tables.breast_cancer:BreastCancer",
+        "objects": "vfl.data.sources.objects:Objects",
     },
     "a callable that makes a vfl.data.source.Source of the `data` settings and a seed",
 )

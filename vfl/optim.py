@@ -1,7 +1,7 @@
 """The optimizer as both sides use it, with a state that names parameters instead of counting them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -113,36 +113,58 @@ class Adam(Optimizer):
         return value.to(parameter.device if self.fused else "cpu", copy=True)
 
 
-def build_optimizer(module: nn.Module, config: OptimizerConfig) -> Optimizer:
-    """Return the optimizer of all parameters of a module."""
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+"""Makes an optimizer of a user's own choice for some parameters."""
+
+
+def build_optimizer(
+    module: nn.Module, config: OptimizerConfig, make: MakeOptimizer | None = None
+) -> Optimizer | torch.optim.Optimizer:
+    """Return the optimizer of all parameters of a module, ``make``'s where it is given. Raises ValueError for none."""
+    if make is not None:
+        made: object = make(list(module.parameters()))
+        if not isinstance(made, torch.optim.Optimizer):
+            raise ValueError(f"optimizer: gives {type(made).__name__}; return a torch.optim.Optimizer")
+        return made
     return (SGD if config.kind == "sgd" else Adam)(module.parameters(), config)
 
 
-def set_learning_rate(optimizer: Optimizer, config: OptimizerConfig, round_index: int) -> None:
-    """Set the learning rate that the schedule holds for a round."""
+def set_learning_rate(optimizer: Optimizer | torch.optim.Optimizer, config: OptimizerConfig, round_index: int) -> None:
+    """Set the learning rate that the schedule holds for a round; an optimizer of a user's own keeps its."""
+    if not isinstance(optimizer, Optimizer):
+        return
     for group in optimizer.param_groups:
         group["lr"] = value_at(config.learning_rate, round_index)
 
 
-def optimizer_state(optimizer: Optimizer, module: nn.Module) -> dict[str, Tensor]:
+def optimizer_state(optimizer: Optimizer | torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
     """Return momentum, or Adam's two moments and steps, by parameter name; who took no step has none."""
     return {
-        prefix + name: optimizer.state[parameter][entry]
+        _PREFIXES.get(entry, f"{entry}/") + name: value
         for name, parameter in module.named_parameters()
-        for entry, prefix in _PREFIXES.items()
-        if parameter in optimizer.state and entry in optimizer.state[parameter]
+        for entry, value in sorted(optimizer.state.get(parameter, {}).items(), key=_as_ever)
+        if isinstance(value, Tensor)
     }
 
 
-def load_optimizer_state(optimizer: Optimizer, module: nn.Module, saved: Mapping[str, Tensor]) -> None:
+def _as_ever(item: tuple[str, Any]) -> tuple[int, str]:
+    """Order of a parameter's entries."""
+    known = [*_PREFIXES]
+    return (known.index(item[0]) if item[0] in known else len(known), item[0])
+
+
+def load_optimizer_state(
+    optimizer: Optimizer | torch.optim.Optimizer, module: nn.Module, saved: Mapping[str, Tensor]
+) -> None:
     """Restore what ``optimizer_state`` returned, moments in each parameter's own memory format."""
     optimizer.state.clear()  # a parameter that had taken no step when it was saved keeps nothing
-    for name, parameter in module.named_parameters():
-        entries = {entry: saved[prefix + name] for entry, prefix in _PREFIXES.items() if prefix + name in saved}
-        if entries:
-            optimizer.state[parameter] = {
-                entry: optimizer.step_count(parameter, value)
-                if isinstance(optimizer, Adam) and entry == "step"
-                else torch.empty_like(parameter).copy_(value)
-                for entry, value in entries.items()
-            }
+    names = {prefix.removesuffix("/"): entry for entry, prefix in _PREFIXES.items()}
+    for key, value in saved.items():
+        prefix, _, name = key.rpartition("/")
+        parameter, entry = module.get_parameter(name), names.get(prefix, prefix)
+        if isinstance(optimizer, Adam) and entry == "step":
+            restored = optimizer.step_count(parameter, value)
+        else:
+            same = value.shape == parameter.shape
+            restored = torch.empty_like(parameter).copy_(value) if same else value.clone()
+        optimizer.state.setdefault(parameter, {})[entry] = restored

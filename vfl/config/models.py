@@ -14,7 +14,8 @@ class FeatureModelConfig(Section):
     """A party's feature model."""
 
     kind: Annotated[str, name_in(FEATURE_MODELS)] = "vgg16"
-    """vgg16, vgg11, cnn, mlp, or a model of an installed package (docs/extending.md)."""
+    """vgg16, vgg11, cnn, mlp, given (as an object, by `vfl.fit`), or a model of an installed package
+    (docs/extending.md)."""
     embedding_size: Positive = 128
     """Width d_k of the embedding; never pruned."""
     width: Annotated[Number, Field(gt=0)] = 1.0

@@ -25,8 +25,8 @@ class DatasetConfig(Section):
 
     kind: Annotated[str, name_in(SOURCES)] = "digits"
     """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
-    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only); or a source of
-    an installed package (docs/extending.md)."""
+    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only); objects: what a
+    Python program gave `vfl.fit`; or a source of an installed package (docs/extending.md)."""
     root: Path | None = None
     """Folder of the data, of text the file; not used by digits."""
     image_size: Positive | None = None
@@ -64,7 +64,7 @@ class DataConfig(Section):
     of the test samples: for patience, sweeps and searches, which must not see the test."""
     numbers: Annotated[Literal["standardised", "quantiles"], OWN] = "standardised"
     """With kind tables: how models read numbers. standardised: each as one value; quantiles: by its position among
-    quantiles of the owner's training rows, as a value per bin (docs/data.md), which mlp learns better from."""
+    quantiles of the owner's training rows, as a value per bin (docs/data.md)."""
     file: Annotated[Path | None, OWN] = None
     """For separate processes: this process's file from ``lvfl split-data``, a party's features or the server's labels.
     Training in one process loads the data set instead."""
@@ -76,7 +76,7 @@ class DataConfig(Section):
         kind = self.dataset.kind
         if kind not in SOURCES.built_in:
             return {}
-        unused = ["dataset.options"]
+        unused = [] if kind == "objects" else ["dataset.options"]
         if kind in TABLE_KINDS:
             unused += ["dataset.root", "dataset.image_size", *(["tables", "join"] if kind == "breast_cancer" else [])]
         else:

@@ -18,6 +18,7 @@ from vfl.components import SOURCES
 from vfl.config.experiment import ExperimentConfig
 from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data
+from vfl.data.rows import Rows
 from vfl.data.samples import Dataset, Samples, check_aligned, check_finite
 from vfl.digest import weights_digest
 
@@ -95,7 +96,9 @@ class Prepared:
             for number, tensor in enumerate((*samples.more, samples.present), start=1)
             if tensor is not None
         }
-        return weights_digest({"train": self.train.features, "test": self.test.features, **further})
+        known = {"train": self.train.features, "test": self.test.features, **further}
+        # Of data that need not fit into memory, some rows.
+        return weights_digest({n: each.sampled() if isinstance(each, Rows) else each for n, each in known.items()})
 
 
 class Source:

@@ -1,7 +1,7 @@
 """One training from a configuration: what its mode builds, the callbacks, the loop and its signals."""
 
 import gc
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,11 +44,13 @@ def run_experiment(
     extra_callbacks: Sequence[Callback] = (),
     workers: Alone | None = None,
     varied: Collection[str] = (),
+    build: Callable[[ExperimentConfig, Stage], Built] | None = None,
 ) -> Outcome:
     """Build the experiment and train it in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
     ``extra_callbacks`` come after all others. Of several ``workers`` the first one alone writes. ``varied`` are the
-    dotted keys of the settings that its sweep varies. Raises ValueError for data or a folder that cannot be used.
+    dotted keys of the settings that its sweep varies. ``build`` goes before the mode's, for what is given as objects.
+    Raises ValueError for data or a folder that cannot be used.
     """
     mode, workers = mode_of(config), workers or Alone()
     first = workers.rank == 0
@@ -57,7 +59,7 @@ def run_experiment(
     # The run before in this process: its data hang in cycles, and Python's collector counts objects, not their bytes.
     gc.collect()
     stage = mode.stage(config, start_runtime(config), run_dir, console, workers, varied)
-    built = mode.build(config, stage)  # before there is a folder: data that cannot be used leave none behind
+    built = (build or mode.build)(config, stage)  # before there is a folder: data that cannot be used leave none behind
     checkpoints = run_dir / "checkpoints"
     if not first:
         return train(built, config, stage, ReadOnlyStore(checkpoints, keep=config.checkpoint.keep))

@@ -28,6 +28,11 @@ SAME = 1e-5
 """Largest difference of outputs that are to be the same."""
 
 
+def given_model(spec: ModelSpec) -> nn.Module:
+    """Raise ValueError: such a model is an object of a Python program."""
+    raise ValueError("models.feature.kind: given is a model of a Python program; call vfl.fit with it")
+
+
 def build_feature_model(kind: str, spec: ModelSpec) -> nn.Module:
     """Return a freshly initialized feature model of the given kind: [B, ...] -> [B, D].
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from models.mlp import PlaceholderMLP
 from vfl.checkpoint import State
 from vfl.config import OptimizerConfig
-from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
+from vfl.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
 from vfl.runtime import Runtime
 from vfl.tasks import Task
 from vfl.vertical.embeddings import decode_finite
@@ -23,12 +23,19 @@ from vfl.wire.messages import Buffer, Part, PartKind
 class HeadTrainer:
     """A head model with its optimizer: theta_0 and everything that decides its next steps."""
 
-    def __init__(self, head: nn.Module, task: Task, config: OptimizerConfig, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        head: nn.Module,
+        task: Task,
+        config: OptimizerConfig,
+        runtime: Runtime,
+        optimizer: MakeOptimizer | None = None,
+    ) -> None:
         self.head = runtime.place(head)
         self.task = task
         self.runtime = runtime
         self.config = config
-        self.optimizer = build_optimizer(self.head, config)
+        self.optimizer = build_optimizer(self.head, config, optimizer)
 
     @property
     def missing(self) -> float:

@@ -61,6 +61,7 @@ class Ledger:
         return {
             "uplink_bytes": costs.training_bytes("uplink"),
             "downlink_bytes": costs.training_bytes("downlink"),
+            "train_macs": costs.train_macs,
             "train_time_s": costs.train_time_s,
             "bytes_by_kind": {"uplink": dict(costs.uplink_bytes), "downlink": dict(costs.downlink_bytes)},
         }

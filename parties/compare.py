@@ -1,0 +1,279 @@
+"""What the other owners' columns are worth to the owner of the labels: ``lvfl compare``.
+
+Trained alike, and tested on the same samples: the label owner alone, all owners together (LVFL), and, as all tables are
+in this process, what learning in the open would reach: one perceptron and gradient boosting on the joined columns.
+Differences have bootstrap intervals over the test samples; they say nothing of other seeds.
+
+Shapes: M test samples, C classes, F numbers, K columns of categories.
+"""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+# scikit-learn ships no stubs, and torch's and numpy's signatures are partly untyped.
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from torch import Tensor
+
+from parties.local import InProcess, build_in_process
+from parties.predict import predict, take_samples
+from vfl.amounts import amount
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.config import TABLE_KINDS
+from vfl.data.files import LabelData, Labels, PartyData
+from vfl.data.samples import Samples
+from vfl.data.source import NewSamples, Source, Split, open_source, split_samples
+from vfl.data.tables.source import Tables
+from vfl.experiments.mode import Built, Stage
+from vfl.experiments.run import run_experiment
+from vfl.metrics import LOWER_IS_BETTER, title
+from vfl.random import generator
+from vfl.run_folder import read_summary, write_summary
+from vfl.tasks import Classification, Task
+
+JOINED = "joined"
+"""The one owner of all columns, of the perceptron on the joined rows."""
+RESAMPLED = 500
+"""Bootstrap samples of an interval."""
+MOST_CATEGORIES = 255
+"""Of a column, that scikit-learn's boosting takes; it sees columns of more as numbers."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better one model is than another on the same test samples, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def text(self) -> str:
+        """Return e.g. ``0.024 (0.018 to 0.030)``."""
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What each model reached, and what the other owners add."""
+
+    metric: str
+    leader: str
+    others: tuple[str, ...]
+    reached: Mapping[str, float]
+    """By model: alone, lvfl, perceptron, boosting."""
+    gain: Difference
+    """Of all owners together over the label owner alone."""
+    against: Mapping[str, Difference]
+    """Of LVFL over each model in the open."""
+    columns: Mapping[str, Mapping[str, float]]
+    """By owner and column, what the metric loses when the owner permutes the column's test values."""
+    bytes: int
+    macs: int
+
+    def headline(self) -> str:
+        """Return the answer in a line: what the others add, and what that costs."""
+        who, many = " and ".join(self.others), len(self.others) > 1
+        name = self.metric.upper() if len(self.metric) < 5 else title(self.metric)
+        return (
+            f"{who} add{'' if many else 's'} {self.gain.text()} {name}; "
+            f"costs {amount(self.bytes)}B and {amount(self.macs)} multiply-accumulates"
+        )
+
+
+class _Held(Source):
+    """A source whose split is known already."""
+
+    tensors = 2
+
+    def __init__(self, source: Tables, split: Split) -> None:
+        super().__init__(source.data, source.seed)
+        self.source, self.known, self.task = source, split, source.task
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return tuple(part.party for part in self.known.parties)
+
+    def split(self) -> Split:
+        return self.known
+
+    def prepare(self, train: Samples) -> Any:
+        return self.source.prepare(train)
+
+    def check(self, samples: Samples) -> None:
+        self.source.check(samples)
+
+
+def compare(config: ExperimentConfig, folder: Path, console: Console) -> Comparison:
+    """Train and test all models below ``folder``; the joint run's summary gets the comparison.
+
+    Raises ValueError for an experiment that is not on tables of several owners.
+    """
+    if config.mode != "vertical" or config.data.dataset.kind not in TABLE_KINDS or len(config.parties) < 2:
+        raise ConfigError("CONFIG: comparing needs tables of two or more owners")
+    source = cast(Tables, open_source(config))
+    split, leader = split_samples(source), source.leader
+    own = next(part for part in split.parties if part.party == leader)
+    lvfl = _train(config, folder / "lvfl", split, source, console)
+    alone = _train(_only(config, leader), folder / "alone", _of_one(own, split), source, console)
+    everything = _of_one(_joined(split), split)
+    perceptron = _train(_only(config, JOINED, leader), folder / "perceptron", everything, source, console)
+    task, labels_M = lvfl.server.joint.trainer.task, split.labels.test.values
+    found = {
+        "alone": predict(alone.server.joint),
+        "lvfl": predict(lvfl.server.joint),
+        "perceptron": predict(perceptron.server.joint),
+        "boosting": _boosted(everything, task, config.seed),
+    }
+    reached = {name: _value(task, each, labels_M) for name, each in found.items()}
+    against = {name: _difference(task, found["lvfl"], found[name], labels_M) for name in ("perceptron", "boosting")}
+    summary = read_summary(folder / "lvfl")
+    comparison = Comparison(
+        task.metric,
+        leader,
+        tuple(name for name in config.parties if name != leader),
+        reached,
+        _difference(task, found["lvfl"], found["alone"], labels_M),
+        against,
+        column_importance(lvfl, source),
+        summary["uplink_bytes"] + summary["downlink_bytes"],
+        summary["train_macs"],
+    )
+    write_summary(folder / "lvfl", summary | {"comparison": asdict(comparison) | {"text": comparison.headline()}})
+    return comparison
+
+
+def column_importance(trained: InProcess, source: Tables) -> dict[str, dict[str, float]]:
+    """Return by owner and column what the metric loses when the column's test values are permuted (Breiman 2001).
+
+    Each owner permutes its own values, by a seeded draw, and its model embeds them: of others it sees nothing.
+    """
+    task, parts = trained.server.joint.trainer.task, [part.test for part in trained.split.parties]
+    test = trained.split.labels.test
+    whole = Samples(test.ids, parts[0].features, test.values)
+
+    def value(parts: Sequence[Samples]) -> float:
+        joint = replace(take_samples(trained, NewSamples(whole, tuple(parts))), samples=test)
+        return _value(task, predict(joint), test.values)
+
+    before, sign = value(parts), -1.0 if task.metric in LOWER_IS_BETTER else 1.0
+    lost: dict[str, dict[str, float]] = {}
+    for place, part in enumerate(trained.split.parties):
+        numbers, categories = source.columns(part.party)
+        lost[part.party] = {}
+        for column, name in enumerate((*numbers, *categories)):
+            stream = generator(source.seed, "column_importance", owner=f"{part.party} {column}")
+            held = part.test.held_rows()
+            order = held[torch.randperm(len(held), generator=stream)]
+            features, (hashes,) = part.test.features.clone(), part.test.more
+            hashes = hashes.clone()
+            values = features[:, column] if column < len(numbers) else hashes[:, column - len(numbers)]
+            values[held] = values[order].clone()
+            permuted = replace(part.test, features=features, more=(hashes,))
+            lost[part.party][name] = sign * (before - value([*parts[:place], permuted, *parts[place + 1 :]]))
+    return lost
+
+
+def _train(config: ExperimentConfig, folder: Path, split: Split, source: Tables, console: Console) -> InProcess:
+    built: list[InProcess] = []
+
+    def build(config: ExperimentConfig, stage: Stage) -> Built:
+        held = _Held(source, split)
+        built.append(build_in_process(config, stage.runtime, stage.progress.on_step, held))
+        return Built(built[0].server)
+
+    console.print(f"training {folder.name}: {', '.join(part.party for part in split.parties)}")
+    run_experiment(config, folder, resume=False, console=Console(quiet=True), build=build)
+    return built[0]
+
+
+def _only(config: ExperimentConfig, party: str, settings_of: str | None = None) -> ExperimentConfig:
+    """Return the experiment with one party alone, which has the settings of a party and no lightweighting."""
+    table = next(each for each in config.data.tables.values() if each.label is not None)
+    feature = config.models.parties.get(settings_of or party, config.models.feature)
+    return config.model_copy(
+        update={
+            "data": config.data.model_copy(update={"tables": {party: table}}),
+            "models": config.models.model_copy(update={"feature": feature, "parties": {}}),
+            "lightweighting": type(config.lightweighting)(),
+            "simulation": type(config.simulation)(),
+        }
+    )
+
+
+def _of_one(part: PartyData, split: Split) -> Split:
+    """Return the split with one party, which has all rows that are looked at."""
+    labels = split.labels
+    train, test = (Labels(each.ids, each.values) for each in (labels.train, labels.test))
+    return Split((part,), LabelData(labels.classes, train, test))
+
+
+def _joined(split: Split) -> PartyData:
+    def together(samples: Sequence[Samples]) -> Samples:
+        # What an owner has no row for is missing.
+        numbers = [torch.where(_there(each), each.features, torch.nan) for each in samples]
+        hashes = [torch.where(_there(each), each.more[0], -1) for each in samples]
+        return Samples(samples[0].ids, torch.cat(numbers, 1), more=(torch.cat(hashes, 1),))
+
+    parts = split.parties
+    return PartyData(JOINED, together([each.train for each in parts]), together([each.test for each in parts]))
+
+
+def _there(samples: Samples) -> Tensor:
+    present = torch.ones(len(samples), dtype=torch.bool) if samples.present is None else samples.present
+    return present[:, None]
+
+
+def _boosted(split: Split, task: Task, seed: int) -> Tensor:
+    """Return what scikit-learn's gradient boosting predicts at its defaults, [M, C]."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    (part,) = split.parties
+    codes = _codes(part.train.more[0].numpy(), part.test.more[0].numpy())
+    sides = zip((part.train, part.test), codes, strict=True)
+    train, test = (np.concatenate([samples.features.numpy(), own], axis=1) for samples, own in sides)
+    numbers = part.train.features.shape[1]
+    few = [numbers + place for place in range(codes[0].shape[1]) if codes[0][:, place].max() < MOST_CATEGORIES]
+    kind: Any = HistGradientBoostingClassifier if isinstance(task, Classification) else HistGradientBoostingRegressor
+    model = kind(random_state=seed, categorical_features=few or None).fit(train, split.labels.train.values.numpy())
+    if isinstance(task, Classification):
+        return torch.from_numpy(model.predict_proba(test))
+    return torch.from_numpy(model.predict(test))[:, None].float()
+
+
+def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return categories as places among the training rows' own; missing where these do not have them."""
+    coded: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
+    for column in range(train.shape[1]):
+        known, own = np.unique(train[:, column], return_inverse=True)
+        place = np.searchsorted(known, test[:, column]).clip(max=len(known) - 1)
+        new = np.where(known[place] == test[:, column], place, np.nan)
+        coded.append((own.astype(np.float64), new))
+    empty = [np.empty((len(each), 0)) for each in (train, test)]
+    return tuple(np.column_stack([none, *(pair[side] for pair in coded)]) for side, none in enumerate(empty))  # pyright: ignore[reportReturnType]
+
+
+def _value(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> float:
+    return task.metrics(predictions_MC, labels_M)[task.metric]
+
+
+def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor) -> Difference:
+    """Return how much better one's predictions are; the interval's ends are quantiles of paired bootstrap samples."""
+    sign = -1.0 if task.metric in LOWER_IS_BETTER else 1.0
+
+    def of(rows: Tensor) -> float:
+        return sign * (_value(task, better_MC[rows], labels_M[rows]) - _value(task, than_MC[rows], labels_M[rows]))
+
+    stream = generator(0, "bootstrap")
+    count, drawn = len(labels_M), list[float]()
+    while len(drawn) < RESAMPLED:
+        rows = torch.randint(count, (count,), generator=stream)
+        if not isinstance(task, Classification) or len(labels_M[rows].unique()) == len(labels_M.unique()):
+            drawn.append(of(rows))
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Difference(of(torch.arange(count)), float(low), float(high))

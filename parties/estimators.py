@@ -1,0 +1,279 @@
+"""Classifier and regressor over several owners' tables by scikit-learn's conventions: ``vfl.VerticalClassifier``.
+
+They write the owners' tables as Parquet into a temporary folder, train there as ``lvfl train`` does, with settings that
+need no search (`vfl.config.presets`), and predict as ``lvfl predict``: the same engine, the same bits, the same run
+folder. A pickled estimator takes its run along.
+
+Shapes: N rows, C classes.
+"""
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportMissingParameterType=false
+# scikit-learn ships no stubs, and numpy's signatures are partly unannotated.
+
+import io
+import re
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+
+from parties.in_memory import Owner, draw_tested, owners_of, places, write_new, write_owners
+from parties.local import InProcess, build_in_process
+from parties.predict import WhenAbsent, predict_new_rows
+from parties.trained import load_trained
+from vfl.api import Run
+from vfl.cli import ShowConsole
+from vfl.columns import Columns, in_columns
+from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config.files import lay_over
+from vfl.config.presets import ROUNDS, table_settings
+from vfl.errors import PeerLost
+from vfl.experiments.mode import Built, Stage
+from vfl.experiments.run import run_experiment
+from vfl.registry import nearest
+from vfl.vertical.subsets import lost_without
+
+ALONE = "owner"
+"""The name of a single owner, whose table is not given by name."""
+MissingParties = Literal["mean", "placeholder", "zeros"]
+
+
+class _Vertical(BaseEstimator):
+    """What classifier and regressor share.
+
+    Args:
+        alpha: removed share of the feature models' width: a number, ``{round: value}``, or either by owner.
+        beta: share of the embeddings' entries that do not travel, given alike.
+        rounds: of training; twice as many train twice as long.
+        key: column by which the owners' rows belong together; None: row i of every table is the same sample.
+        validation_fraction: share of the samples that is not trained on and on which the run is tested. With 0 the
+            run's test metrics are those of up to 1000 training samples and say little of new ones.
+        settings: any other settings of an experiment, by dotted key (docs/configuration.md).
+        run_dir: folder of the run, which must be free; None: a temporary one that lives as long as the estimator.
+        random_state: seed of models, batches and what is held back.
+        verbose: show the training's progress.
+
+    The first owner is the one of the labels.
+    """
+
+    _task: Literal["classification", "regression"]
+
+    def __init__(
+        self,
+        *,
+        alpha: Any = 0.0,
+        beta: Any = 0.0,
+        rounds: int = ROUNDS,
+        key: str | None = None,
+        validation_fraction: float = 0.0,
+        settings: Mapping[str, Any] | None = None,
+        run_dir: str | Path | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.alpha = alpha
+        self.beta = beta
+        self.rounds = rounds
+        self.key = key
+        self.validation_fraction = validation_fraction
+        self.settings = settings
+        self.run_dir = run_dir
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @property
+    def costs_(self) -> Columns:
+        """Each owner's multiply-accumulates of training, bytes both ways and seconds; a row per owner."""
+        check_is_fitted(self, "run_")
+        return in_columns(
+            [
+                {
+                    "owner": owner,
+                    "macs": spent["train_macs"],
+                    "bytes": spent["uplink_bytes"] + spent["downlink_bytes"],
+                    "seconds": spent["train_time_s"],
+                }
+                for owner, spent in self.run_.summary["parties"].items()
+            ],
+            index="owner",
+        )
+
+    @property
+    def contributions_(self) -> dict[str, float]:
+        """How much worse the run's test metric is without each owner, by placeholders; nothing for one owner alone."""
+        check_is_fitted(self, "run_")
+        summary = self.run_.summary
+        sets: Mapping[str, Mapping[str, float]] = summary.get("subsets", {})
+        values = {names: metrics[summary["metric"]] for names, metrics in sets.items()}
+        return lost_without(values, self.owners_, summary["metric"]) if values else {}
+
+    def __sklearn_tags__(self) -> Any:
+        tags: Any = cast(Any, super()).__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(cast(Any, super()).__getstate__())
+        state.pop("_trained", None)
+        if "_folder" in state:
+            state["_named"] = self._folder.name
+            state["_folder"] = _packed(Path(self._folder.name), self.run_.folder)
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        state = dict(state)
+        if "_folder" in state:
+            kept = tempfile.TemporaryDirectory(prefix="lvfl-")
+            with zipfile.ZipFile(io.BytesIO(state["_folder"])) as file:
+                file.extractall(kept.name)
+            run = Run(Path(kept.name) / "run")
+            named = (run.folder / "config.yaml").read_text(encoding="utf-8").replace(state.pop("_named"), kept.name)
+            (run.folder / "config.yaml").write_text(named, encoding="utf-8")  # the tables lie here now
+            state |= {"_folder": kept, "run_": run}
+        cast(Any, super()).__setstate__(state)
+
+    def _fit(self, owners: Mapping[str, Owner], labels_N: NDArray[Any]) -> Self:
+        rows = len(next(iter(owners.values())).keys)
+        if len(labels_N) != rows:
+            raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {next(iter(owners))}")
+        draw = check_random_state(self.random_state)
+        # An int is the run's seed itself, so that a YAML file that names it trains the same.
+        whole = isinstance(self.random_state, int | np.integer)
+        seed = int(self.random_state) if whole else int(draw.randint(2**31 - 1))
+        tested = draw_tested(labels_N, self.validation_fraction, self._task == "classification", draw)
+        folder = tempfile.TemporaryDirectory(prefix="lvfl-")
+        again = self.validation_fraction == 0
+        tables, test_file = write_owners(Path(folder.name), owners, labels_N, tested, again=again)
+        values = table_settings(rows - (0 if again else len(tested)), self.rounds)
+        values["data"] |= {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
+        values |= {"name": "python", "seed": seed, "task": self._task}
+        values["lightweighting"] = {"alpha": self.alpha, "beta": self.beta}
+        values["evaluation"] = {"subsets": len(owners) > 1, "every": self.rounds}
+        values["checkpoint"] = {"every": self.rounds}
+        config = parse_config(lay_over(values, self.settings or {}))
+        console = ShowConsole() if self.verbose else Console(quiet=True)
+        run_dir = Path(folder.name) / "run" if self.run_dir is None else Path(self.run_dir)
+        built: list[InProcess] = []
+
+        def build(config: ExperimentConfig, stage: Stage) -> Built:
+            built.append(build_in_process(config, stage.runtime, stage.progress.on_step))
+            return Built(built[0].server)
+
+        run_experiment(config, run_dir, resume=False, console=console, build=build)
+        self._folder, self._trained = folder, built[0]
+        self.owners_, self.run_ = list(owners), Run(run_dir)
+        return self
+
+    def _predicted(self, given: Any, missing_parties: MissingParties | None) -> NDArray[np.float32]:
+        """Return probabilities or values [N, C], in the order of the first owner's rows."""
+        check_is_fitted(self, "run_")
+        owners = self._owners(given, fitted=True)
+        for name in owners:
+            if name not in self.owners_:
+                raise ConfigError(f"X: no owner is called {name!r}{nearest(name, self.owners_)}")
+        absent = [name for name in self.owners_ if name not in owners]
+        if absent and missing_parties is None:
+            raise ConfigError(f"X: {', '.join(absent)} absent; give its table, or missing_parties='mean'")
+        first = next(owner for name in self.owners_ if (owner := owners.get(name)) is not None)
+        if len(first.keys) == 0:
+            raise ConfigError("X: holds no row")
+        self._trained = getattr(self, "_trained", None) or load_trained(self.run_.folder)
+        with tempfile.TemporaryDirectory(prefix="lvfl-") as folder:
+            paths = write_new(Path(folder), owners)
+            when: WhenAbsent = missing_parties or "refuse"
+            try:
+                prediction = predict_new_rows(self._trained, paths, absent, when)
+            except (ValueError, PeerLost) as error:
+                told = str(error).replace(f"{folder}/", "X: ").replace(".parquet", "")
+                raise ConfigError(
+                    re.sub(r"; --when-absent .*$", "; give it, or missing_parties='mean'", told)
+                ) from None
+        found = [key[0] for key in prediction.keys[1:]]
+        return prediction.probabilities_NC.numpy()[places(first.keys, found)]
+
+    def _owners(self, given: Any, *, fitted: bool) -> dict[str, Owner]:
+        """Return the owners of tables by name, or the one of a plain table or array."""
+        if isinstance(given, Mapping) and all(hasattr(each, "__len__") for each in given.values()):
+            return owners_of(given, self.key)
+        if hasattr(given, "__arrow_c_stream__") and self.key is not None:
+            return owners_of({ALONE: given}, self.key)
+        array = validate_data(self, given, reset=not fitted, dtype="numeric", ensure_all_finite="allow-nan")
+        return owners_of({ALONE: np.asarray(array)}, self.key)
+
+
+class VerticalClassifier(ClassifierMixin, _Vertical):
+    """A classifier over several owners' tables, trained by LVFL.
+
+    `fit({"bank": frame, "insurer": frame}, y)`; ``predict_proba`` and ``predict`` take tables given alike.
+    """
+
+    _task = "classification"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on owners' tables and the labels of the first one's rows. Raises ValueError, one line."""
+        owners = self._owners(X, fitted=False)
+        labels_N = _labels(y)
+        check_classification_targets(labels_N)
+        self.classes_, codes_N = np.unique(labels_N, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ConfigError(f"y: holds one class only, {self.classes_[0]!r}; a classifier needs two")
+        return self._fit(owners, codes_N)
+
+    def predict_proba(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[np.float64]:
+        """Return probabilities [N, C], columns as ``classes_``, rows as the first owner's.
+
+        ``missing_parties``: what stands for an owner that is not in ``X`` or has no row for a key: its mean embedding,
+        the placeholder that the head learned with ``training.party_dropout``, or zeros; None refuses.
+        """
+        found_NC = self._predicted(X, missing_parties).astype(np.float64)
+        return found_NC / found_NC.sum(axis=1, keepdims=True)
+
+    def predict(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[Any]:
+        """Return the most probable class of each row [N]."""
+        return self.classes_[self.predict_proba(X, missing_parties).argmax(axis=1)]
+
+
+class VerticalRegressor(RegressorMixin, _Vertical):
+    """A regressor over several owners' tables, trained by LVFL.
+
+    `fit({"bank": frame, "insurer": frame}, y)`; ``predict`` takes tables given alike.
+    """
+
+    _task = "regression"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on owners' tables and the values of the first one's rows. Raises ValueError, one line."""
+        owners = self._owners(X, fitted=False)
+        return self._fit(owners, check_array(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y"))
+
+    def predict(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[np.float64]:
+        """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""
+        return self._predicted(X, missing_parties)[:, 0].astype(np.float64)
+
+
+def _labels(y: Any) -> NDArray[Any]:
+    """Return labels [N]. Raises ValueError where there are none, or more than one for a row."""
+    if y is None:
+        raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
+    return column_or_1d(y.to_numpy() if hasattr(y, "to_numpy") else y, warn=True)
+
+
+def _packed(folder: Path, run: Path) -> bytes:
+    """Return the owners' tables and the files of the run with which it predicts, as a ZIP file."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        for path in sorted(folder.glob("*.parquet")):
+            file.write(path, path.name)
+        for path in sorted([*run.glob("*.yaml"), *run.glob("*.json*"), *(run / "checkpoints").rglob("*.*")]):
+            if path.is_file():
+                file.write(path, Path("run", path.relative_to(run)))
+    return packed.getvalue()

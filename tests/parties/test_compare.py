@@ -1,0 +1,94 @@
+"""lvfl compare: gains with intervals on the same test samples, and importance of columns against brute force."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from parties.compare import _difference, column_importance, compare
+from parties.local import build_in_process
+from parties.predict import predict
+from vfl.config import ExperimentConfig, parse_config
+from vfl.data.tables.source import Tables
+from vfl.run_folder import read_summary
+from vfl.runtime import start_runtime
+from vfl.tasks import Classification
+
+ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> ExperimentConfig:
+    """Two owners, each with an informative column and one of noise; the label needs both."""
+    folder = tmp_path_factory.mktemp("tables")
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(ROWS, 4))
+    label = np.where(x[:, 0] + 2 * x[:, 2] + draw.normal(size=ROWS) / 4 > 0, "yes", "no")
+    columns = {"bank": ("income", "noise", x[:, :2]), "insurer": ("claims", "dust", x[:, 2:])}
+    tables = {}
+    for owner, (first, second, values) in columns.items():
+        own = owner == "bank"
+        with (folder / f"{owner}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["key", first, second, *(["late"] if own else [])])
+            for row, pair in enumerate(values):
+                writer.writerow([f"k{row:04}", *pair, *([label[row]] if own else [])])
+        tables[owner] = {"file": str(folder / f"{owner}.csv"), "key": "key"} | ({"label": "late"} if own else {})
+    return parse_config(
+        {
+            "name": "mine",
+            "threads": 1,
+            "data": {"dataset": {"kind": "tables"}, "tables": tables},
+            "models": {"feature": {"embedding_size": 4, "width": 0.1}, "head": {"hidden": [8]}},
+            "training": {"rounds": 6, "batch_size": 32, "optimizer": {"kind": "adam", "learning_rate": 0.01}},
+        }
+    )
+
+
+def test_what_the_other_owner_adds_is_told_with_its_interval_and_cost(config: ExperimentConfig, tmp_path: Path):
+    found = compare(config, tmp_path, Console(quiet=True))
+    assert found.gain.low > 0.1
+    assert found.gain.low < found.gain.value < found.gain.high
+    assert found.gain.value == pytest.approx(found.reached["lvfl"] - found.reached["alone"])
+    assert found.headline().startswith("insurer adds 0.")
+    assert found.reached.keys() == {"alone", "lvfl", "perceptron", "boosting"}
+    assert found.columns["bank"]["income"] > 5 * abs(found.columns["bank"]["noise"])
+    assert found.columns["insurer"]["claims"] > 5 * abs(found.columns["insurer"]["dust"])
+    saved = read_summary(tmp_path / "lvfl")
+    assert saved["comparison"]["text"] == found.headline()
+    alone = read_summary(tmp_path / "alone")
+    assert [*alone["parties"]] == ["bank"]
+
+
+def test_importance_is_that_of_the_joint_model_with_its_inputs_permuted(config: ExperimentConfig):
+    built = build_in_process(config, start_runtime(config))
+    built.server.train_round(0)
+    found = column_importance(built, Tables(config.data, config.seed))
+    joint, labels = built.server.joint, built.split.labels.test.values
+    auc = joint.trainer.task.metrics
+    whole = auc(predict(joint), labels)["auc"]
+    models = [party.evaluated.finished_copy() for party in built.parties]
+    stream = np.random.default_rng(0)
+    for place, owner in enumerate(("bank", "insurer")):
+        for column, name in enumerate(found[owner]):
+            lost = []
+            for _ in range(40):
+                rows = [party.test.features.clone() for party in built.parties]
+                rows[place][:, column] = rows[place][torch.from_numpy(stream.permutation(len(labels))), column]
+                with torch.no_grad():
+                    embeddings = torch.cat([model(own) for model, own in zip(models, rows, strict=True)], 1)
+                    lost.append(whole - auc(joint.trainer.head(embeddings).softmax(1), labels)["auc"])
+            assert abs(found[owner][name] - np.mean(lost)) < 4 * np.std(lost) + 1e-6
+
+
+def test_an_interval_covers_no_difference_between_equals():
+    torch.manual_seed(0)
+    labels = torch.randint(2, (200,))
+    first, second = ((labels + torch.randn(2, 200) * 2).sigmoid()).unbind(0)
+    sides = [torch.stack([1 - each, each], 1) for each in (first, second)]
+    found = _difference(Classification(2, metric="auc"), *sides, labels)
+    assert found.low < 0 < found.high
+    assert found.low < found.value < found.high

@@ -1,0 +1,224 @@
+"""Tensors, datasets, models, heads and optimizers of a Python program, and scikit-learn's estimators."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
+from torch import nn
+
+import vfl
+from vfl.config import dump_config
+
+N = 240
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(N, 6)).astype(np.float32)
+Y = (X[:, 0] + X[:, 3] > 0).astype(np.int64)
+QUICK: dict[str, object] = {"training.batch_size": 32, "training.rounds": 3, "threads": 1}
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.hidden, self.embedding = nn.Linear(3, 16), nn.Linear(16, width)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.embedding(torch.relu(self.hidden(rows)))
+
+
+class OneByOne:
+    """A map-style dataset that counts its reads."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.read += 1
+        return torch.from_numpy(X[index, 3:])
+
+
+def parties(left: Any = None, right: Any = None) -> list[vfl.Party]:
+    torch.manual_seed(0)
+    return [
+        vfl.Party("left", X[:, :3] if left is None else left, Net()),
+        vfl.Party("right", X[:, 3:] if right is None else right, Net()),
+    ]
+
+
+def adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, 0.01)
+
+
+def test_arrays_mapped_files_tensors_and_datasets_train_the_same_bits(tmp_path: Path):
+    np.save(tmp_path / "left.npy", X[:, :3])
+    mapped = np.load(tmp_path / "left.npy", mmap_mode="r")
+    given = [(X[:, :3], X[:, 3:]), (mapped, torch.from_numpy(X[:, 3:])), (X[:, :3].astype(np.float64), OneByOne())]
+    runs = [vfl.fit(parties(*each), Y, settings=QUICK) for each in given]
+    assert len({run.summary["model_digest"] for run in runs}) == 1
+
+
+def test_what_is_trained_comes_back_pruned_and_predicts_as_it_was_tested():
+    head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    given = parties()
+    before = given[0].model.hidden.weight.clone()
+    test = np.arange(180, N)
+    run = vfl.fit(given, Y, head=head, optimizer=adam, test=test, settings=QUICK | {"lightweighting.alpha": 0.4})
+    assert torch.equal(given[0].model.hidden.weight, before)
+    assert run.feature_model("left").hidden.out_features < 16
+    predicted = run.predict({"left": X[test, :3], "right": X[test, 3:]}).argmax(axis=1)
+    assert np.mean(predicted == Y[test]) == pytest.approx(run.summary["test_accuracy"])
+    assert isinstance(run.head, nn.Sequential)
+    assert list(run.metrics_frame()["loss/train"]) == [row["loss/train"] for row in run.metrics]
+
+
+def test_a_resumed_run_of_objects_has_the_bits_of_an_uninterrupted_one(tmp_path: Path):
+    whole = vfl.fit(parties(), Y, optimizer=adam, settings=QUICK)
+    vfl.fit(parties(), Y, optimizer=adam, settings=QUICK | {"training.rounds": 2}, run_dir=tmp_path / "run")
+    resumed = vfl.fit(parties(), Y, optimizer=adam, settings=QUICK, run_dir=tmp_path / "run", resume=True)
+    assert resumed.summary["model_digest"] == whole.summary["model_digest"]
+    with pytest.raises(ValueError, match=r"call vfl\.fit"):
+        vfl.Run(tmp_path / "run").predict()
+
+
+def frames(rows: slice | np.ndarray) -> dict[str, pd.DataFrame]:
+    left = pd.DataFrame(X[rows, :3], columns=["a", "b", "c"])
+    colours = np.where(X[rows, 4] > 0, "red", "blue")
+    return {"left": left, "right": pd.DataFrame({"d": X[rows, 3].astype(np.float64), "colour": colours})}
+
+
+@pytest.fixture(scope="module")
+def fitted() -> vfl.VerticalClassifier:
+    model = vfl.VerticalClassifier(alpha=0.4, beta=0.5, rounds=3, random_state=1, settings={"threads": 1})
+    return model.fit(frames(slice(0, 180)), np.array(["no", "yes"])[Y[:180]])
+
+
+def test_a_classifier_of_frames_learns_and_tells_what_it_cost(fitted: vfl.VerticalClassifier):
+    new = frames(slice(180, N))
+    assert roc_auc_score(Y[180:], fitted.predict_proba(new)[:, 1]) > 0.9
+    assert set(fitted.predict(new)) == {"no", "yes"}
+    assert list(fitted.costs_.index) == ["left", "right"]
+    assert fitted.costs_["macs"].sum() == fitted.run_.summary["train_macs"]
+    assert fitted.contributions_.keys() == {"left", "right"}
+    order = DRAW.permutation(N - 180)
+    shuffled = {name: table.iloc[order] for name, table in new.items()}
+    np.testing.assert_allclose(fitted.predict_proba(shuffled), fitted.predict_proba(new)[order], atol=1e-6)
+    alone = fitted.predict_proba({"left": new["left"]}, missing_parties="mean")
+    assert roc_auc_score(Y[180:], alone[:, 1]) > 0.6
+
+
+def test_a_pickled_classifier_predicts_the_same_and_a_clone_is_not_fitted(fitted: vfl.VerticalClassifier):
+    new = frames(slice(180, N))
+    moved = copy.deepcopy(fitted)  # by its pickled state
+    assert np.array_equal(moved.predict_proba(new), fitted.predict_proba(new))
+    assert not hasattr(clone(fitted), "run_")
+
+
+def test_the_same_experiment_by_yaml_has_the_same_digest(fitted: vfl.VerticalClassifier, tmp_path: Path):
+    (tmp_path / "same.yaml").write_text(dump_config(fitted.run_.config))
+    assert (
+        vfl.train(tmp_path / "same.yaml", run_dir=tmp_path / "run").summary["model_digest"]
+        == (fitted.run_.summary["model_digest"])
+    )
+
+
+def test_rows_may_belong_together_by_a_key():
+    keys = [f"c{number}" for number in range(N)]
+    tables = {name: table.assign(customer=keys) for name, table in frames(slice(0, N)).items()}
+    tables["right"] = tables["right"].iloc[::-1]
+    model = vfl.VerticalRegressor(key="customer", rounds=2, random_state=0, settings={"threads": 1})
+    model.fit(tables, X[:, 0] + X[:, 3])
+    assert model.score(tables, X[:, 0] + X[:, 3]) > 0.3
+
+
+F = frames(slice(0, 60))
+WRONG_FITS: dict[str, tuple[dict[str, Any], object, object, str]] = {
+    "no tables": ({}, {}, Y[:60], "X: expected tables"),
+    "a number": ({}, {"left": 3}, Y[:60], "left"),
+    "owner's name": ({}, {1: F["left"]}, Y[:60], "names are text"),
+    "no name for a party": ({}, {"a b": F["left"]}, Y[:60], "a b"),
+    "other rows": ({}, {**F, "right": F["right"][:3]}, Y[:60], "60 of left, 3 of right"),
+    "other labels": ({}, F, Y[:59], "59 values"),
+    "no labels": ({}, F, None, "y: is missing"),
+    "one class": ({}, F, np.zeros(60, int), "one class only"),
+    "amounts": ({}, F, np.linspace(0, 1, 60), "continuous"),
+    "no such key": ({"key": "customer"}, F, Y[:60], "customer"),
+    "key of an array": ({"key": "customer"}, {"left": X[:60, :3]}, Y[:60], "customer"),
+    "key without values": ({"key": "k"}, {"l": {"k": [None, "b"], "x": [1.0, 2.0]}}, [0, 1], "no value"),
+    "doubled key": ({"key": "k"}, {"l": {"k": ["a"] * 60, "x": X[:60, 0]}}, Y[:60], "repeat a key"),
+    "three dimensions": ({}, {"left": np.zeros((60, 2, 2))}, Y[:60], "expected an array"),
+    "text in an array": ({}, {"left": np.array([["a"]] * 60)}, Y[:60], "holds no numbers"),
+    "infinite": ({}, {"left": np.full((60, 2), np.inf)}, Y[:60], "infinite"),
+    "no value": ({}, {"left": np.full((60, 2), np.nan)}, Y[:60], "no value"),
+    "alpha": ({"alpha": 1.5}, F, Y[:60], "lightweighting.alpha"),
+    "beta": ({"beta": "much"}, F, Y[:60], "lightweighting.beta"),
+    "alpha of nobody": ({"alpha": {"lft": 0.4}}, F, Y[:60], "lft"),
+    "fraction": ({"validation_fraction": 1.0}, F, Y[:60], "validation_fraction"),
+    "too large a fraction": ({"validation_fraction": 0.99}, F, Y[:60], "validation_fraction"),
+    "setting": ({"settings": {"training.round": 3}}, F, Y[:60], "training.round"),
+    "two dimensions of labels": ({}, F, np.zeros((60, 2), int), "1d array"),
+}
+
+
+@pytest.mark.parametrize("wrong", [pytest.param(each, id=name) for name, each in WRONG_FITS.items()])
+@pytest.mark.filterwarnings("ignore")
+def test_a_wrong_fit_is_one_line_without_yaml(wrong: tuple[dict[str, Any], Any, Any, str]):
+    parameters, tables, labels, told = wrong
+    with pytest.raises(ValueError, match=told) as raised:
+        vfl.VerticalClassifier(random_state=0, **parameters).fit(tables, labels)
+    assert "\n" not in str(raised.value)
+    assert "yaml" not in str(raised.value).lower()
+
+
+WRONG_OBJECTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no party": ({"parties": []}, "one or more"),
+    "a name twice": ({"parties": [parties()[0]] * 2}, "a name of its own"),
+    "no module": ({"parties": [vfl.Party("left", X, "net")]}, "no torch.nn.Module"),  # pyright: ignore[reportArgumentType]
+    "no data": ({"parties": [vfl.Party("left", 3, Net())]}, "no tensor"),
+    "no sample": ({"parties": [vfl.Party("left", X[:0, :3], Net())]}, "holds no sample"),
+    "no feature": ({"parties": [vfl.Party("left", X[:, 0], Net())]}, "expected"),
+    "text": ({"parties": [vfl.Party("left", np.array([["a"]]), Net())]}, "no numbers"),
+    "other rows": ({"parties": parties(X[:9, :3])}, "differ in number"),
+    "other columns": ({"parties": parties(X[:, :2])}, "Net: forward"),
+    "labels of two dimensions": ({"y": X}, "expected labels"),
+    "one class": ({"y": np.zeros(N, int)}, "one class only"),
+    "amounts that are none": ({"y": np.full(N, np.nan)}, "NaN"),
+    "head": ({"head": nn.Linear(5, 2)}, "head"),
+    "head of other outputs": ({"head": nn.Linear(8, 3)}, "head"),
+    "head that is none": ({"head": "mlp"}, "head"),
+    "optimizer": ({"optimizer": lambda parameters: 3}, "torch.optim.Optimizer"),
+    "share": ({"test": 1.5}, "no share"),
+    "rows": ({"test": [N]}, "row numbers"),
+    "all rows": ({"test": np.arange(N)}, "leave some"),
+    "labels with parties": ({"settings": {"training.labels": "shared"}}, "training.labels"),
+    "setting": ({"settings": {"trainin.rounds": 3}}, "trainin"),
+}
+
+
+@pytest.mark.parametrize("wrong", [pytest.param(each, id=name) for name, each in WRONG_OBJECTS.items()])
+def test_wrong_objects_are_one_line_without_yaml(wrong: tuple[dict[str, Any], str]):
+    given, told = wrong
+    with pytest.raises(ValueError, match=told) as raised:
+        vfl.fit(**{"parties": parties(), "y": Y, "settings": QUICK} | given)
+    assert "\n" not in str(raised.value)
+    assert "yaml" not in str(raised.value).lower()
+
+
+def test_wrong_predictions_are_one_line(fitted: vfl.VerticalClassifier):
+    new = frames(slice(180, N))
+    for given, told in (
+        ({"left": new["left"]}, "right absent"),
+        (new | {"middle": new["left"]}, "middle"),
+        (new | {"right": new["right"].drop(columns="d")}, "no column 'd'"),
+        ({name: table[:0] for name, table in new.items()}, "holds no row"),
+    ):
+        with pytest.raises(ValueError, match=told) as raised:
+            fitted.predict(given)
+        assert "\n" not in str(raised.value)

@@ -1,0 +1,95 @@
+"""A Python program's tensors, arrays and datasets, read by row and never copied as a whole."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vfl.errors import ConfigError, one_line
+
+DIGESTED = 256
+"""Rows, evenly spaced, by which a run that goes on knows such data again."""
+
+
+class Dataset(Protocol):
+    """A map-style dataset, as ``torch.utils.data`` has it: item i is a tensor or array of one sample's features."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class Rows:
+    """Some rows of a user's data in the place of a tensor [N, ...]: rows are read when a batch asks for them.
+
+    It has of a tensor what `Samples` and a party use. Floating-point numbers become float32. Raises ValueError where
+    the data have no rows of one shape.
+    """
+
+    def __init__(self, name: str, read: Callable[[Tensor], Tensor], rows: Tensor) -> None:
+        self.name = name
+        self.read = read
+        self.rows = rows
+        first = self[torch.arange(min(1, len(rows)))]
+        self.dtype, self.shape = first.dtype, torch.Size([len(rows), *first.shape[1:]])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        try:
+            read = self.read(self.rows[rows])
+        except Exception as error:  # a user's dataset may fail in any way
+            raise ConfigError(f"{self.name}: cannot be read ({type(error).__name__}: {one_line(error)})") from error
+        return read.float() if read.is_floating_point() else read
+
+    def dim(self) -> int:
+        """Return the number of dimensions, rows included."""
+        return len(self.shape)
+
+    def is_floating_point(self) -> bool:
+        """Return False: not all rows are looked at before the training, which ends where one is not finite."""
+        return False
+
+    def sampled(self) -> Tensor:
+        """Return some rows that stand for all."""
+        return self[torch.linspace(0, len(self) - 1, min(len(self), DIGESTED)).long()]
+
+    def take(self, rows: Tensor) -> "Rows":
+        """Return some of the rows, not read."""
+        return Rows(self.name, self.read, self.rows[rows])
+
+
+def rows_of(name: str, data: object) -> Rows:
+    """Return a user's data as rows. Raises ValueError, one line, for what has none."""
+    if isinstance(data, np.ndarray):
+        if data.dtype.kind not in "fiub":
+            raise ConfigError(f"{name}: an array of {data.dtype} holds no numbers")
+        array = cast(np.ndarray[Any, Any], data)
+
+        def read(rows: Tensor) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array[rows.numpy()]))  # pyright: ignore[reportUnknownMemberType]  # unannotated
+
+    elif isinstance(data, Tensor):
+        tensor = data.detach()
+
+        def read(rows: Tensor) -> Tensor:
+            return tensor[rows]
+
+    elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+        dataset = cast(Dataset, data)
+
+        def read(rows: Tensor) -> Tensor:
+            items = [torch.as_tensor(dataset[row]) for row in rows.tolist()]
+            return torch.stack(items) if items else torch.stack([torch.as_tensor(dataset[0])])[:0]
+
+    else:
+        raise ConfigError(f"{name}: {type(data).__name__} is no tensor, array or dataset with a length")
+    found = Rows(name, read, torch.arange(len(cast(Dataset, data))))
+    if len(found) == 0:
+        raise ConfigError(f"{name}: holds no sample")
+    if found.dim() < 2:
+        raise ConfigError(f"{name}: a sample needs features: expected [N, ...], got {list(found.shape)}")
+    return found

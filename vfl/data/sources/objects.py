@@ -1,0 +1,37 @@
+"""A source whose data a Python program gives as objects (`vfl.fit`)."""
+
+from collections.abc import Sequence
+
+from vfl.data.config import DataConfig
+from vfl.data.samples import Samples
+from vfl.data.source import Source, Split
+from vfl.errors import ConfigError
+
+
+class Objects(Source):
+    """Options: `owners`, the parties' names. The data themselves are a Python program's: ``given`` has them split."""
+
+    given: Split | None = None
+
+    def __init__(self, data: DataConfig, seed: int) -> None:
+        super().__init__(data, seed)
+        self._owners: Sequence[str] = data.dataset.options.get("owners", ())
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The owners. Raises ValueError where there are none."""
+        if not self._owners:
+            raise ConfigError("data.dataset.kind: objects are given in Python, by vfl.fit")
+        return tuple(self._owners)
+
+    def split(self) -> Split:
+        """Return what was given. Raises ValueError in a program that gave nothing."""
+        if self.given is None:
+            raise ConfigError(
+                "data.dataset.kind: this run's data and models are objects of a Python program; "
+                "call vfl.fit with the same ones and resume=True"
+            )
+        return self.given
+
+    def check(self, samples: Samples) -> None:
+        """Samples are looked at when a batch reads them."""
