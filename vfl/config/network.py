@@ -40,6 +40,9 @@ class ConsentConfig(Section):
     """Least sparsification of the embeddings that it sends."""
     evaluation_rows: Positive | None = None
     """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
+    keys: Positive = 10_000_000
+    """Most keys in a list of others, and most samples, of a match (``lvfl align``; the server's value holds for all
+    lists): about MEMORY."""
     accepted: str | None = None
     """Fingerprint of terms that the owner has accepted, as the party shows it."""
 
