@@ -27,13 +27,14 @@ from tiny_matches import (
     write,
 )
 
+from parties.matching import owner, server
 from vfl.config import parse_config
 from vfl.data.tables.arrow import pa
 from vfl.data.tables.columns import read_table
 from vfl.data.tables.join import matched
 from vfl.data.tables.keys import keys_of
 from vfl.errors import PeerMisbehaved
-from vfl.matching.group import GENERATOR, POINT_BYTES, raise_keys
+from vfl.matching.group import GENERATOR, POINT_BYTES, new_scalar, raise_keys
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pack, unpack
 
 WORDS = ["a", "b", "ä", "日本", "x y", "0", "1", "12", "é", "z" * 40]
@@ -138,6 +139,22 @@ def test_no_byte_on_the_way_tells_a_key_even_to_one_who_can_list_all_keys(tmp_pa
         seen.append({points[start : start + POINT_BYTES] for start in range(0, len(points), POINT_BYTES)})
     assert not seen[0] & seen[1]
     assert len(seen[0]) > 3 * 3 * 60 - 60
+
+
+def test_no_file_holds_a_secret(tmp_path, monkeypatch):
+    drawn = []
+
+    def drawing():
+        drawn.append(new_scalar())
+        return drawn[-1]
+
+    for side in (owner, server):
+        monkeypatch.setattr(side, "new_scalar", drawing)
+    run(tables(tmp_path, KEYS))
+    assert len(drawn) == 3 + 3  # a scalar for each owner's list, and the server's for each list's second pass
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) == 6
+    assert not any(secret in content for secret in drawn for content in written)
 
 
 def test_the_order_on_the_way_is_not_that_of_the_table(tmp_path):
@@ -257,11 +274,21 @@ def test_an_owner_refuses_what_the_server_must_not_ask(tmp_path):
         for kind, control, payload, what in (
             (Kind.LIST, {"list": 1, "start": 0, "stop": 4}, None, "list 1 is asked for, b has 1"),
             (Kind.LIST, {"list": 0, "start": -1, "stop": 4}, None, "ListRange: 'start'"),
-            (Kind.LIST, {"list": 0, "start": 0, "stop": 41}, None, "0 to 41 of 40 is asked for, at most 1048576 at once"),
+            (
+                Kind.LIST,
+                {"list": 0, "start": 0, "stop": 41},
+                None,
+                "0 to 41 of 40 is asked for, at most 1048576 at once",
+            ),
             (Kind.LIST, {"list": 0, "start": 9, "stop": 4}, None, "9 to 4 of 40 is asked for"),
             (Kind.RAISE, {"list": 1}, (PartKind.POINTS, bytes(33)), "list 1 is asked for, b has 1"),
             (Kind.RAISE, {}, (PartKind.POINTS, bytes(33)), "point 1 is the identity"),
-            (Kind.RAISE, {}, (PartKind.POINTS, GENERATOR * 2000), "2,001 points came to be multiplied, network.consent"),
+            (
+                Kind.RAISE,
+                {},
+                (PartKind.POINTS, GENERATOR * 2000),
+                "2,001 points came to be multiplied, network.consent",
+            ),
             (Kind.PROVE, {"list": 1}, (PartKind.POINTS, bytes(33)), "list 1 is asked for, b has 1"),
             (Kind.PROVE, {}, (PartKind.POINTS, bytes(33)), "point 1 is the identity"),
             (Kind.MATCHED, part | {"samples": 1001}, (PartKind.PLACES, bytes(4)), "1,001 samples are matched, network"),

@@ -133,11 +133,14 @@ def _weighted_sum(held: Any, weights: npt.NDArray[np.uint8]) -> bytes:
     first = int(_ffi.cast("uintptr_t", held))
     places = np.ascontiguousarray(first + order.astype(np.uintp) * _ffi.sizeof("secp256k1_pubkey"), np.uintp)
     pointers = _ffi.cast("secp256k1_pubkey **", _ffi.from_buffer(places))
-    starts = np.searchsorted(weights[order], np.arange(257))
-    of_weight = {each: _sum(pointers + starts[each], starts[each + 1] - starts[each]) for each in range(1, 256)}
+    drawn, starts = np.unique(weights[order], return_index=True)
+    of_weight: list[tuple[int, Any]] = [
+        (weight, _sum(pointers + start, end - start))
+        for weight, start, end in zip(drawn.tolist(), starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True)
+    ]
     total = None
     for bit in reversed(range(8)):
-        added = [point for each, point in of_weight.items() if point and each >> bit & 1]
+        added = [point for weight, point in of_weight if point and weight >> bit & 1]
         total = _sum([*added, *([total] * 2 if total else [])])
     return _serialized(total) if total else b""
 

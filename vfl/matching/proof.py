@@ -38,14 +38,16 @@ def draw_weights(count: int) -> npt.NDArray[np.uint8]:
 
 def prove(scalar: bytes, points: Buffer) -> bytes:
     """Return a proof that points times a scalar are what they are. Raises MessageError for one not of the group."""
-    nonce = new_scalar()
+    nonce, raised = new_scalar(), raise_points(scalar, points)
     committed = raise_points(nonce, GENERATOR + points)
-    challenge = _challenge(public_key(scalar), points, raise_points(scalar, points), committed)
+    challenge = _challenge(public_key(scalar), points, raised, committed)
     return challenge + subtract_product(nonce, challenge, scalar)
 
 
 def is_proven(proof: Buffer, public: bytes, points: bytes, raised: bytes) -> bool:
     """Return whether a proof shows that ``raised`` are the points times the scalar of a public key."""
+    if len(proof) != 2 * SCALAR_BYTES or len(raised) != len(points):
+        return False
     challenge, response = bytes(proof[:SCALAR_BYTES]), bytes(proof[SCALAR_BYTES:])
     try:
         committed = add_points(raise_points(response, GENERATOR + points), raise_points(challenge, public + raised))
