@@ -11,6 +11,7 @@ from vfl.config import parse_config
 from vfl.data.tables.match import read_match
 from vfl.data.tables.own_keys import own_keys
 from vfl.errors import PeerMisbehaved
+from vfl.vertical.link import done
 from vfl.wire.matching import Brought
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pack, unpack
 
@@ -24,8 +25,6 @@ def honest(request, reply):
 class Wire:
     """A link that keeps all bytes; an answer that cannot be taken is its party's doing, as on a network."""
 
-    absent = False
-
     def __init__(self, owner, change=honest):
         self.owner, self.name, self.change = owner, owner.name, change
         self.bytes = []
@@ -36,7 +35,7 @@ class Wire:
         asked = [reply for request, reply in self.exchanges if request.kind in (Kind.LIST, Kind.RAISE)]
         return b"".join(bytes(reply.only(PartKind.POINTS)) for reply in asked)
 
-    def send(self, request, take):
+    def send(self, request):
         sent = pack(request)
         reply = self.change(request, self.owner.handle(unpack(sent)))
         came = reply if isinstance(reply, bytes) else pack(reply)
@@ -44,10 +43,12 @@ class Wire:
         try:
             answer = unpack(came)
             self.exchanges.append((unpack(sent), answer))
-            taken = take(answer)
+            return done(answer)
         except MessageError as error:
-            raise PeerMisbehaved(self.name, str(error)) from error
-        return lambda: taken
+            self.blame(error)
+
+    def blame(self, error):
+        raise PeerMisbehaved(self.name, str(error)) from error
 
 
 def write(path, rows):

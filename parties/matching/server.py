@@ -9,8 +9,7 @@ end. That each owner has raised every point by the one scalar of its public key 
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -20,7 +19,7 @@ import numpy.typing as npt
 
 from parties.matching.owner import PLACE, read_places
 from vfl.data.tables.keys import Rows
-from vfl.errors import PeerLost, PeerMisbehaved
+from vfl.errors import PeerLost
 from vfl.matching.group import (
     POINT_BYTES,
     check_points,
@@ -32,9 +31,9 @@ from vfl.matching.group import (
 )
 from vfl.matching.join import How, as_column, has_doubled, join_points, order_digest
 from vfl.matching.proof import draw_weights, is_proven
-from vfl.vertical.link import PartyLink
+from vfl.vertical.link import PartyLink, read
 from vfl.wire.matching import MOST_LISTS, Brought, ListRange, Matched, OwnList
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, check_reply
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -91,17 +90,12 @@ class Peer:
     def ask(self, kind: Kind, take: Callable[[Message], T], *parts: Part) -> T:
         """Return what ``take`` makes of the answer. Raises PeerLost where the party is lost, or by it."""
         request = Message(kind, parts=parts)
-
-        def checked(reply: Message) -> T:
-            asking.close()  # its answer is here: it works for another thread while this one checks it
-            check_reply(request, reply)
-            return take(reply)
-
-        with ExitStack() as asking:
-            asking.enter_context(self._lock)
+        with self._lock:
             if self.stopped.is_set():
                 raise PeerLost("the match has ended")
-            return self.link.send(request, checked)()
+            reply = self.link.send(request)
+            wait([reply])  # it works for another thread while this one looks at what came
+        return read(self.link, request, reply, take)
 
 
 Sums = list[tuple[bytes, bytes]]
@@ -150,7 +144,7 @@ class Passing:
     def _pass(self, at: At, points: bytes) -> bytes:
         count = len(points) // POINT_BYTES
 
-        def read(reply: Message) -> bytes:
+        def take(reply: Message) -> bytes:
             raised = bytes(reply.only(PartKind.POINTS))
             weights = draw_weights(count)  # now that the products are known
             after = weighted_sums(raised, weights)  # first: it checks the points
@@ -158,7 +152,7 @@ class Passing:
             return raised
 
         own = OwnList(list=at.place).part()
-        raised = self.peers[at.owner].ask(Kind.RAISE, read, own, Part(PartKind.POINTS, points))
+        raised = self.peers[at.owner].ask(Kind.RAISE, take, own, Part(PartKind.POINTS, points))
         self.progress(count)
         return raised
 
@@ -212,7 +206,7 @@ def match_keys(
             lists = key_lists({name: each.brought for name, each in offers.items()}, leader)
             advance = _counted(progress, lists)
             raised = _at_once(threads, {each: Passing(peers, publics, each, chunk, advance).run for each in lists})
-            rows = _join(peers[leader], brought, lists, raised, how)
+            rows = _join(peers, leader, brought, {each: raised[each] for each in lists}, how)
             part = _described(brought, rows, rows[leader])
             held = [rows[owner] >= 0 for owner in sorted(brought.known_as or {})]
             masks = {name: held if name == leader else [] for name in peers}
@@ -241,7 +235,7 @@ def key_lists(brought: Mapping[str, Brought], leader: str) -> list[KeyList]:
 def _offer(peer: Peer, names: Collection[str], leader: str, most_keys: int) -> Offer:
     name = peer.link.name
 
-    def read(reply: Message) -> Offer:
+    def take(reply: Message) -> Offer:
         brought = Brought.of(reply)
         if (brought.known_as is not None) != (name == leader):
             raise MessageError(f"known_as: must come from {leader}, the owner of the label, and from no other")
@@ -255,21 +249,22 @@ def _offer(peer: Peer, names: Collection[str], leader: str, most_keys: int) -> O
         publics = check_points(reply.only(PartKind.POINTS), len(brought.lists))
         return Offer(brought, tuple(split_points(publics)))
 
-    return peer.ask(Kind.MATCH, read)
+    return peer.ask(Kind.MATCH, take)
 
 
 def _join(
-    leader: Peer, brought: Brought, lists: Sequence[KeyList], raised: Mapping[KeyList, bytes], how: How
+    peers: Mapping[str, Peer], name: str, brought: Brought, raised: Mapping[KeyList, bytes], how: How
 ) -> dict[str, Rows]:
-    """Return each owner's places by sample. Raises PeerMisbehaved for a list with a key twice."""
-    points = {each: as_column(raised[each]) for each in lists}
+    """Return each owner's places by sample; ``name`` has the label. Raises PeerLost for a list with a key twice."""
+    points = {each: as_column(of_list) for each, of_list in raised.items()}
     for each, column in points.items():
         if has_doubled(column):
-            raise PeerMisbehaved(each.holder.owner, "a point comes twice in its list: its keys are not all different")
-    name, known_as = leader.link.name, brought.known_as or {}
+            twice = MessageError("a point comes twice in its list: its keys are not all different")
+            peers[each.holder.owner].link.blame(twice)
+    known_as = brought.known_as or {}
     own = {each.holder.owner: column for each, column in points.items() if each.holder.owner != name}
     theirs = {each.holder.place: column for each, column in points.items() if each.holder.owner == name}
-    places = {place: _places(leader, place, brought.samples or 0, len(column)) for place, column in theirs.items()}
+    places = {place: _places(peers[name], place, brought.samples or 0, len(column)) for place, column in theirs.items()}
     return join_points(
         name,
         {owner: theirs[place] for owner, place in known_as.items()},
@@ -292,13 +287,13 @@ def _places(leader: Peer, place: int, samples: int, size: int) -> Rows:
     for start in range(0, samples, PLACES_CHUNK):
         wanted = ListRange(list=place, start=start, stop=min(start + PLACES_CHUNK, samples))
 
-        def read(reply: Message, wanted: ListRange = wanted) -> Rows:
+        def take(reply: Message, wanted: ListRange = wanted) -> Rows:
             places = read_places(reply.only(PartKind.PLACES))
             if len(places) != wanted.stop - wanted.start or places.min() < 0 or places.max() >= size:
                 raise MessageError(f"{len(places)} places came, one below {size} is due for each sample")
             return places
 
-        parts.append(leader.ask(Kind.PLACES, read, wanted.part()))
+        parts.append(leader.ask(Kind.PLACES, take, wanted.part()))
     return np.concatenate(parts)
 
 

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 BLOCK = re.compile(r"(<!-- (claims|accuracies): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADINGS = ("claim", "verdict", "effect", "seeds", "setting")
-SOURCES = ("fedlga", "dms", "fedmom", "flare", "readme")
+SOURCES = ("lvfl", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "benchmark")
 """Files of claims, in the order of the page."""
 FEWEST = 3
 """Seeds or pairs that a verdict takes."""
@@ -82,6 +82,8 @@ class Claim(Section):
     """The claim that compares with a control."""
     uncontrolled: str = ""
     """In what else the two differ, where no control was run."""
+    lost: bool = False
+    """Whether it was trained, but its rows by seed were not kept."""
     unit: str = "points"
     digits: int = 1
     index: bool = True
@@ -150,7 +152,7 @@ def verdict(evidence: Evidence, effects: Mapping[str, Effect], name: str) -> str
     """Return the verdict on a claim."""
     claim = evidence.claims[name]
     if name not in effects:
-        return "not attempted"
+        return "undecided" if claim.lost else "not attempted"
     if claim.claimed == "nothing":
         return "measured"
     effect = effects[name]
@@ -189,6 +191,7 @@ def index(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[s
 def _row(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str], name: str) -> list[str]:
     claim = evidence.claims[name]
     text = f"{claim.claim} ({claim.figure})" if claim.figure else claim.claim
+    text += "; rows by seed were not kept" if claim.lost else ""
     text += f"; {claim.uncontrolled}, without a control" if claim.uncontrolled else ""
     effect = effects.get(name)
     setting = f"[{claim.setting}](#{claim.setting})" if claim.setting else ""

@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, Literal
 
+from scripts.lab.studies.differences import CONFIDENCE, over_seeds
 from vfl.reports.markdown import table
 from vfl.settings import Section
-from vfl.studies.differences import CONFIDENCE, over_seeds
 
 ACCURACY = "accuracy/test"
 LAST_TENTH = "last tenth"
@@ -27,9 +27,9 @@ class Measure(Section):
 
     rows: str
     """File below docs/results."""
-    kind: Literal["curve", "seconds", "saved", "score", "pairs", "number"] = "curve"
+    kind: Literal["curve", "seconds", "saved", "score", "pairs", "quotient"] = "curve"
     """curve: mean of a metric over rounds; seconds: simulated time until a target; saved: share of a sum of columns;
-    score: column of a sweep; pairs: ratio of paired times; number: one value of a JSON file."""
+    score: column of a sweep; pairs: ratio of paired times; quotient: of two values of a JSON file."""
     studies: tuple[str, ...] = ("",)
     """Pooled: a seed's value is its mean over them."""
     first: str | dict[str, str] = ""
@@ -46,7 +46,9 @@ class Measure(Section):
     seeds: tuple[int, int] | None = None
     """Only those from the first to the last."""
     case: tuple[str, ...] = ()
-    """Parts of group and case of a benchmark, or the path of a number."""
+    """Parts of group and case of a benchmark, or the path of a value."""
+    less_case: tuple[str, ...] = ()
+    """Path of the value by which it is divided."""
     over: str = ""
     """Detail of a benchmark by which its ratios are divided."""
     inverse: bool = False
@@ -87,8 +89,16 @@ class Effect:
 def measured(measure: Measure, folder: Path) -> Effect:
     """Return what the rows below ``folder`` say. Raises ValueError for rows that are missing."""
     path = folder / measure.rows
-    if measure.kind == "number":
-        return Effect(_number(path, measure) * measure.scale, None, None, 0, "", measure.reference, symmetric=False)
+    if measure.kind == "quotient":
+        return Effect(
+            _number(path, measure.case) / _number(path, measure.less_case),
+            None,
+            None,
+            0,
+            "",
+            measure.reference,
+            symmetric=False,
+        )
     if measure.kind == "pairs":
         return _of_pairs(path, measure)
     if measure.kind == "saved":
@@ -189,7 +199,7 @@ def _saved(path: Path, measure: Measure) -> float:
 
 def _of_pairs(path: Path, measure: Measure) -> Effect:
     cases: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["results"]
-    found = [each for each in cases if all(part in f"{each['group']} | {each['case']}" for part in measure.case)]
+    found = [each for each in cases if all(part in f"{each['group']} | {each['case']} " for part in measure.case)]
     if len(found) != 1:
         raise ValueError(f"{measure.rows}: {len(found)} cases have all of {measure.case}")
     ratios = [float(ratio) for ratio in found[0]["ratios"]]
@@ -199,11 +209,19 @@ def _of_pairs(path: Path, measure: Measure) -> Effect:
         ratios = [1 / ratio for ratio in ratios]
     ratios = [measure.scale * ratio for ratio in ratios]
     low, high = median_interval(ratios) or (None, None)
-    return Effect(median(ratios), low, high, len(ratios), f"{len(ratios)} pairs", measure.reference, symmetric=False)
+    return Effect(
+        median(ratios),
+        low,
+        high,
+        len(ratios),
+        f"{len(ratios)} pair{'s' if len(ratios) > 1 else ''}",
+        measure.reference,
+        symmetric=False,
+    )
 
 
-def _number(path: Path, measure: Measure) -> float:
+def _number(path: Path, keys: Sequence[str]) -> float:
     value: Any = json.loads(path.read_text(encoding="utf-8"))
-    for key in measure.case:
+    for key in keys:
         value = value[int(key) if isinstance(value, list) else key]
     return float(value)

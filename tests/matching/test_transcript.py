@@ -55,7 +55,8 @@ class Played:
 
 @pytest.fixture(params=[(2, "inner"), (3, "left"), (4, "inner"), (5, "left")], ids=str)
 def played(request, tmp_path, monkeypatch):
-    return Played(tmp_path, *request.param, monkeypatch)
+    count, join = request.param
+    return Played(tmp_path, count, join, monkeypatch)
 
 
 def times_all(scalars, points):

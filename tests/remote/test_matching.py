@@ -20,7 +20,12 @@ from vfl.data.tables.match import Match, read_match, write_match
 from .conftest import ROOT, Federation, Strike, Zygote, train_in_process
 
 OWNERS = ("bank", "shop", "club")
-FILES = {"X"}
+FILES = {"audit.jsonl", "ca.pem", "certificate.pem", "key.pem", "authority.pem"}
+FILES |= {f"{name}.{kind}" for name in OWNERS for kind in ("csv", "log", "match", "yaml")} | {
+    "server.log",
+    "server.yaml",
+}
+"""What a match leaves, whoever was killed: no part of a result, nothing secret but the keys."""
 TIMING = {"heartbeat_s": 0.3, "silence_s": 30, "wait_s": 60}
 
 
