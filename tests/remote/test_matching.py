@@ -20,7 +20,7 @@ from vfl.data.tables.match import Match, read_match, write_match
 from .conftest import ROOT, Federation, Strike, Zygote, train_in_process
 
 OWNERS = ("bank", "shop", "club")
-FILES = {"audit.jsonl", "ca.pem", "certificate.pem", "key.pem", "authority.pem"}
+FILES = {"audit.jsonl", "ca.pem", "certificate.pem", "key.pem", "ca-key.pem", "issued.txt"}
 FILES |= {f"{name}.{kind}" for name in OWNERS for kind in ("csv", "log", "match", "yaml")} | {
     "server.log",
     "server.yaml",
