@@ -70,3 +70,8 @@ class WireConfig(Section):
             if section.step is not None and self.coding == "packed":
                 raise ValueError(f"{name}.step: needs wire.coding=entropy, its numbers have no fixed number of bits")
         return self
+
+
+def is_coarse(section: WireConfig | GradientConfig) -> bool:
+    """Return whether random rounding errs by more than most values."""
+    return section.bits == 2 or (section.step is not None and section.step >= 2)

@@ -131,13 +131,15 @@ def _histograms(symbols: NDArray[np.int32], count: int) -> NDArray[np.float32]:
     """Return how often each line has each symbol, [lines, symbols]."""
     lines = len(symbols)
     places = symbols + np.arange(lines, dtype=np.int32)[:, None] * count
-    return np.bincount(places.ravel(), minlength=lines * count).reshape(lines, count).astype(np.float32)
+    counted = np.bincount(places.ravel(), minlength=lines * count)
+    return counted.reshape(lines, count).astype(np.float32)
 
 
 def _classified(histograms: NDArray[np.float32], classes: int) -> tuple[_Integers, NDArray[np.float32]]:
     """Return every line's class, and the classes' histograms: like k-means, with code lengths for distances."""
     lines, count = histograms.shape
-    from_middle = np.abs(np.arange(count) - histograms.sum(axis=0).argmax())
+    middle = int(histograms.sum(axis=0).argmax())
+    from_middle = np.array([abs(symbol - middle) for symbol in range(count)], np.float32)
     class_of = np.empty(lines, np.int64)
     class_of[np.argsort((histograms * from_middle).sum(axis=1))] = np.arange(lines) * classes // lines
     for _ in range(REFINEMENTS):
