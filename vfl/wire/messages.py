@@ -35,6 +35,10 @@ class MessageError(ValueError):
     """Bytes that are no message of this protocol, or a message that does not belong here."""
 
 
+class CodecError(MessageError):
+    """A received frame is malformed, or is not of the agreed shape: the only error that its bytes can cause."""
+
+
 class Kind(IntEnum):
     """What a message asks for or answers."""
 
