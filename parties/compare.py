@@ -25,17 +25,17 @@ from parties.local import InProcess, build_in_process
 from parties.predict import predict, take_samples
 from vfl.amounts import amount
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.config import TABLE_KINDS
+from vfl.config.data import TABLE_KINDS
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, Source, Split, open_source, split_samples
 from vfl.data.tables.source import Tables
-from vfl.experiments.mode import Built, Stage
-from vfl.experiments.run import run_experiment
 from vfl.metrics import LOWER_IS_BETTER, title
 from vfl.random import generator
-from vfl.run_folder import read_summary, write_summary
-from vfl.tasks import Classification, Task
+from vfl.runs.experiments.mode import Built, Stage
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run_folder import read_summary, write_summary
+from vfl.vertical.tasks import Classification, Task
 
 JOINED = "joined"
 """The one owner of all columns, of the perceptron on the joined rows."""

@@ -32,15 +32,15 @@ from parties.predict import WhenAbsent, predict_new_rows
 from parties.trained import load_trained
 from vfl.api import Run
 from vfl.cli import ShowConsole
-from vfl.columns import Columns, in_columns
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
 from vfl.config.presets import ROUNDS, table_settings
+from vfl.config.registry import nearest
 from vfl.errors import PeerLost
-from vfl.experiments.mode import Built, Stage
-from vfl.experiments.run import run_experiment
-from vfl.registry import nearest
-from vfl.vertical.subsets import lost_without
+from vfl.runs.columns import Columns, in_columns
+from vfl.runs.experiments.mode import Built, Stage
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.subsets import lost_without
 
 ALONE = "owner"
 """The name of a single owner, whose table is not given by name."""

@@ -28,19 +28,19 @@ from vfl.api import Run
 from vfl.cli import ShowConsole
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
+from vfl.config.registry import nearest
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.rows import Rows, rows_of
 from vfl.data.samples import Samples
 from vfl.data.source import Split
 from vfl.data.sources.objects import Objects
 from vfl.data.tables.join import draw_share
-from vfl.experiments.mode import Built, Stage
-from vfl.experiments.run import run_experiment
-from vfl.loop import Callback
 from vfl.optim import MakeOptimizer
-from vfl.registry import nearest
-from vfl.tasks import Task
+from vfl.runs.experiments.mode import Built, Stage
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.loop import Callback
 from vfl.vertical.feature_models import check_embedding
+from vfl.vertical.tasks import Task
 
 OUTPUT_PROBED = 2
 """Samples on which an embedding's width is seen."""

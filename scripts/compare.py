@@ -28,7 +28,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     from parties.compare import compare
     from vfl.config import load_config
     from vfl.metrics import shown, title
-    from vfl.run_folder import choose_run_dir
+    from vfl.runs.run_folder import choose_run_dir
 
     config = load_config(arguments.config, arguments.overrides)
     folder = arguments.run_dir or choose_run_dir(f"{config.name}-compare", Path("runs"), resume=False)

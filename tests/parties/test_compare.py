@@ -13,9 +13,9 @@ from parties.local import build_in_process
 from parties.predict import predict
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.tables.source import Tables
-from vfl.run_folder import read_summary
+from vfl.runs.run_folder import read_summary
 from vfl.runtime import start_runtime
-from vfl.tasks import Classification
+from vfl.vertical.tasks import Classification
 
 ROWS = 400
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from vfl.data.config import DataConfig
+from vfl.config.data import DataConfig
 from vfl.data.samples import Samples
 from vfl.data.source import Source, Split
 from vfl.errors import ConfigError
