@@ -120,9 +120,9 @@ def compare(config: ExperimentConfig, folder: Path, console: Console) -> Compari
     split, leader = split_samples(source), source.leader
     own = next(part for part in split.parties if part.party == leader)
     lvfl = _train(config, folder / "lvfl", split, source, console)
-    alone = _train(_only(config, leader), folder / "alone", _of_one(own, split), source, console)
+    alone = _train(_only(config, source, leader), folder / "alone", _of_one(own, split), source, console)
     everything = _of_one(_joined(split), split)
-    perceptron = _train(_only(config, JOINED, leader), folder / "perceptron", everything, source, console)
+    perceptron = _train(_only(config, source, JOINED), folder / "perceptron", everything, source, console)
     task, labels_M = lvfl.server.joint.trainer.task, split.labels.test.values
     found = {
         "alone": predict(alone.server.joint),
@@ -192,13 +192,15 @@ def _train(config: ExperimentConfig, folder: Path, split: Split, source: Tables,
     return built[0]
 
 
-def _only(config: ExperimentConfig, party: str, settings_of: str | None = None) -> ExperimentConfig:
-    """Return the experiment with one party alone, which has the settings of a party and no lightweighting."""
-    table = next(each for each in config.data.tables.values() if each.label is not None)
-    feature = config.models.parties.get(settings_of or party, config.models.feature)
+def _only(config: ExperimentConfig, source: Tables, party: str) -> ExperimentConfig:
+    """Return the experiment with one party alone, which has the label owner's settings and no lightweighting."""
+    leader = source.leader
+    feature = config.models.parties.get(leader, config.models.feature)
+    dataset = config.data.dataset.model_copy(update={"kind": "tables"})  # others know their owners without being told
+    data = config.data.model_copy(update={"tables": {party: source.data.tables[leader]}, "dataset": dataset})
     return config.model_copy(
         update={
-            "data": config.data.model_copy(update={"tables": {party: table}}),
+            "data": data,
             "models": config.models.model_copy(update={"feature": feature, "parties": {}}),
             "lightweighting": type(config.lightweighting)(),
             "simulation": type(config.simulation)(),

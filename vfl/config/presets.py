@@ -1,4 +1,4 @@
-"""Settings for tables that need no search: `lvfl compare` of tables and Python's estimators begin with them.
+"""Settings for tables that need no search: Python's estimators begin with them.
 
 Chosen on one set of validation days of the flights and on seeds of scikit-learn's small tables that report nothing
 (docs/results/tables/README.md#encoded-numbers).
