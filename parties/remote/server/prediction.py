@@ -24,7 +24,6 @@ from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
 from parties.trained import Trained, load_run
-from vfl.checkpoint import CheckpointStore
 from vfl.cli import DONE
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
@@ -33,7 +32,8 @@ from vfl.data.samples import ids_digest
 from vfl.data.source import Source, open_source
 from vfl.digest import check_same_data
 from vfl.errors import PeerLost
-from vfl.run_folder import check_run, only_process_in, read_run_id
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
 
 MEANS = "mean_embeddings"
