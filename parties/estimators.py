@@ -13,6 +13,7 @@ Shapes: N rows, C classes.
 import io
 import re
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -168,7 +169,12 @@ class _Vertical(BaseEstimator):
             built.append(build_in_process(config, stage.runtime, stage.progress.on_step))
             return Built(built[0].server)
 
-        run_experiment(config, run_dir, resume=False, console=console, build=build)
+        for line in config.warnings():
+            warnings.warn(line, stacklevel=3)
+        try:
+            run_experiment(config, run_dir, resume=False, console=console, build=build)
+        except ValueError as error:
+            raise ConfigError(_told(error, folder.name)) from None
         self._folder, self._trained = folder, built[0]
         self.owners_, self.run_ = list(owners), Run(run_dir)
         return self
@@ -193,16 +199,13 @@ class _Vertical(BaseEstimator):
             try:
                 prediction = predict_new_rows(self._trained, paths, absent, when)
             except (ValueError, PeerLost) as error:
-                told = str(error).replace(f"{folder}/", "X: ").replace(".parquet", "")
-                raise ConfigError(
-                    re.sub(r"; --when-absent .*$", "; give it, or missing_parties='mean'", told)
-                ) from None
+                raise ConfigError(_told(error, folder)) from None
         found = [key[0] for key in prediction.keys[1:]]
         return prediction.probabilities_NC.numpy()[places(first.keys, found)]
 
     def _owners(self, given: Any, *, fitted: bool) -> dict[str, Owner]:
         """Return the owners of tables by name, or the one of a plain table or array."""
-        if isinstance(given, Mapping) and all(hasattr(each, "__len__") for each in given.values()):
+        if isinstance(given, Mapping):
             return owners_of(given, self.key)
         if hasattr(given, "__arrow_c_stream__") and self.key is not None:
             return owners_of({ALONE: given}, self.key)
@@ -258,6 +261,12 @@ class VerticalRegressor(RegressorMixin, _Vertical):
     def predict(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[np.float64]:
         """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""
         return self._predicted(X, missing_parties)[:, 0].astype(np.float64)
+
+
+def _told(error: Exception, folder: str) -> str:
+    """Return what an error says, without files that nobody named and options of a command."""
+    told = str(error).replace(f"{folder}/", "X: ").replace(".parquet", "")
+    return re.sub(r"; --when-absent .*$", "; give it, or missing_parties='mean'", told)
 
 
 def _labels(y: Any) -> NDArray[Any]:

@@ -8,6 +8,7 @@ Shapes: N rows, F columns.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Signatures of numpy are partly unannotated.
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,9 @@ def owners_of(given: object, key: str | None) -> dict[str, Owner]:
     named = cast(Mapping[object, object], given)
     if any(not isinstance(name, str) for name in named):
         raise ConfigError("X: owners' names are text")
+    for name in named:
+        if not re.fullmatch(r"\w[\w.-]{0,63}", str(name), re.ASCII):  # it names a file as well
+            raise ConfigError(f"X: {name!r} cannot name an owner: use letters, digits and _.-")
     owners = {str(name): owner_of(f"X[{name!r}]", table, key) for name, table in named.items()}
     rows = {name: owner.table.num_rows for name, owner in owners.items()}
     if key is None and len(set(rows.values())) > 1:

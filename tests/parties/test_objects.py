@@ -133,7 +133,7 @@ def test_rows_may_belong_together_by_a_key():
     keys = [f"c{number}" for number in range(N)]
     tables = {name: table.assign(customer=keys) for name, table in frames(slice(0, N)).items()}
     tables["right"] = tables["right"].iloc[::-1]
-    model = vfl.VerticalRegressor(key="customer", rounds=2, random_state=0, settings={"threads": 1})
+    model = vfl.VerticalRegressor(key="customer", rounds=4, random_state=0, settings={"threads": 1})
     model.fit(tables, X[:, 0] + X[:, 3])
     assert model.score(tables, X[:, 0] + X[:, 3]) > 0.3
 
