@@ -24,6 +24,7 @@ from vfl.lightweighting.controllers import Given, build_controller
 from vfl.lightweighting.forecast import Forecast, Work
 from vfl.lightweighting.schedule import Ratios
 from vfl.loop import Metrics, finite
+from vfl.tasks import task_state
 from vfl.vertical.booking import book
 from vfl.vertical.clock import Clock, Worked, cost_since
 from vfl.vertical.decisions import decision_metrics, tell_unmet
@@ -220,6 +221,8 @@ class HeadServer:
                 name: each.model_dump(mode="json") for name, each in self.prices.items() if max(each.macs_per_sample)
             },
             "data_digest": self._data_digest,
+            "task": task_state(self.trainer.task),
+            "placeholders": not self.exchanges.presence.whole,
         }
         saving = {link.name: link.save() for link in self.links}  # all at once
         return {OWNER: own} | {name: saved() for name, saved in saving.items()}
@@ -228,13 +231,10 @@ class HeadServer:
         """Continue from a state."""
         own = state[OWNER]
         check_same_data("the labels", own["data_digest"], self._data_digest)
-        self.trainer.load_state_dict(own["head"])
+        self.load_finished(own)
         self.protocol.load_state_dict(own["protocol"])
         for receiver in self.receivers:
             receiver.load_state_dict(own["feedback"][receiver.sender])
-        self.costs = {name: PartyCosts(**costs) for name, costs in own["costs"].items()}
-        # Checked when they came.
-        self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
         self.ratio_sums = own["ratio_sums"]
         self.tested, self.unmet = own["tested"], own["unmet"]
         self.subsets = own["subsets"] if self.config.evaluation.subsets else {}
@@ -242,6 +242,13 @@ class HeadServer:
         self.prices = {name: Prices.restored(each) for name, each in own["prices"].items()}
         for loading in [link.load(state[link.name]) for link in self.links]:
             loading()
+
+    def load_finished(self, own: State) -> None:
+        """Take over the trained head and what the run cost from the server's own state, whatever the data."""
+        self.trainer.load_state_dict(own["head"])
+        self.costs = {name: PartyCosts(**costs) for name, costs in own["costs"].items()}
+        # Checked when they came.
+        self.reports = {name: Report.model_construct(**report) for name, report in own["reports"].items()}
 
     def close(self) -> None:
         """Release the parties."""
