@@ -23,7 +23,6 @@ from vfl.data.samples import Samples
 from vfl.data.source import Prepared
 from vfl.digest import check_same_data, weights_digest
 from vfl.lightweighting.pruning import psi
-from vfl.lightweighting.schedule import largest, schedule_of
 from vfl.lightweighting.sparsify import omega
 from vfl.lightweighting.unprunable import build_pruner
 from vfl.loop import finite
@@ -31,6 +30,7 @@ from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
 from vfl.random import seeded
 from vfl.runtime import Runtime
+from vfl.schedules import largest, schedule_of
 from vfl.vertical.batch_statistics import batch_norms, embed_still
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import EmbeddingSender, encode_as

@@ -6,7 +6,8 @@ doctor CONFIG finds out which precision and memory layout is the fastest for an 
 Both sides of a comparison run in this process in turn, every pair gives a ratio; shown are medians, the median
 ratio and its spread. Random data, the paper's setting by default. Run it on a machine that does nothing else.
 
-Exit codes: 0 done (whether targets are met or not), 2 bad input (one line on stderr), 130 interrupted.
+Exit codes: 0 done (whether targets are met or not), 2 bad input (one line on stderr), 75 what may succeed later (disk,
+memory), 130 interrupted.
 """
 
 import argparse

@@ -5,7 +5,8 @@ lvfl paper-flare [key=value ...] --out DIR [--data mnist|cifar10] [--seeds 0,1,2
 Figures 3, 4, 5, 7 and 8 (MNIST) or 3, 4, 6 and 7 (CIFAR-10), and with MNIST how far greedy selection and the linear
 program are from the best sets. Settings are those of configs/horizontal/flare_*.yaml, and what the command line
 overrides for all. The same command goes on where it was interrupted; with --plots-only it draws what is finished.
-Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a checkpoint.
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory), 130 interrupted after a
+checkpoint.
 """
 
 import argparse

@@ -4,7 +4,8 @@ lvfl paper-horizontal [key=value ...] --out DIR [--studies heterogeneity,case1,.
 
 Settings are those of configs/horizontal/, and what the command line overrides for all. The same command goes on where
 it was interrupted; with --plots-only it draws what is finished. A run that diverges ends alone: the page names it.
-Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a checkpoint.
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory), 130 interrupted after a
+checkpoint.
 """
 
 import argparse

@@ -5,7 +5,8 @@ lvfl paper-lvfl [CONFIG] [key=value ...] --out DIR [--seeds 0,1,2] [--figures 2,
 
 The dynamic ratios of Fig. 2 are the configuration's lightweighting.alpha and .beta. Each run has its folder below
 DIR/runs; the same command goes on where it was interrupted, and with --plots-only draws what is finished.
-Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted after a checkpoint.
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory), 130 interrupted after a
+checkpoint.
 """
 
 import argparse

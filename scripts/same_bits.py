@@ -4,7 +4,8 @@ python scripts/same_bits.py --expect FILE.
 Trains thirteen short runs by a checkout's scripts/train.py (default: this one) and notes each ``model_digest``, or
 compares it with those noted. Digests hold on one machine and one version of PyTorch: kernels differ between others.
 
-Exit codes: 0 done, 1 a digest differs, 2 bad input (one line on stderr), 130 interrupted.
+Exit codes: 0 done, 1 a digest differs, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory), 130
+interrupted.
 """
 
 import argparse

@@ -3,7 +3,8 @@
 A server and two party processes exchange large messages over mutual TLS while memory, threads and file descriptors
 of each are watched. Shown is what they held in the second quarter of the exchanges and in the last.
 
-Exit codes: 0 done (whether flat or not), 2 bad input (one line on stderr), 130 interrupted.
+Exit codes: 0 done (whether flat or not), 2 bad input (one line on stderr), 75 what may succeed later (disk, memory),
+130 interrupted.
 """
 
 import argparse

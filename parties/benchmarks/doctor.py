@@ -16,8 +16,8 @@ from parties.feature_party import FeatureParty
 from parties.local import build_in_process
 from vfl.cli import numbers_table
 from vfl.config import ExperimentConfig
-from vfl.lightweighting.schedule import largest, schedule_of, value_at
 from vfl.runtime import start_runtime
+from vfl.schedules import largest, schedule_of, value_at
 from vfl.studies.benchmarks.pruning import PartyStep
 
 K = TypeVar("K")

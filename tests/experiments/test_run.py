@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -28,7 +27,7 @@ def test_a_run_has_let_go_of_the_one_before_it(
         models.append(weakref.ref(built.algorithm.links[0].party.model))  # pyright: ignore[reportAttributeAccessIssue]  # a HeadServer with local links
         return built
 
-    monkeypatch.setattr(run, "MODES", SimpleNamespace(load=lambda name: replace(mode, build=build_and_watch)))
+    monkeypatch.setattr(run, "mode_of", lambda config: replace(mode, build=build_and_watch))
     config = configure(training={"rounds": 1})
     gc.disable()  # as good as between runs of few objects
     try:

@@ -4,7 +4,7 @@ import pytest
 
 from vfl.cli import whole_numbers
 from vfl.config import ConfigError, parse_config
-from vfl.lightweighting.schedule import value_at
+from vfl.schedules import value_at
 from vfl.studies.forks import Fork
 from vfl.studies.lvfl.plan import (
     FIGURES,

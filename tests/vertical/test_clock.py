@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from vfl.lightweighting.forecast import Cost, Spent
+from vfl.lightweighting.forecast import Cost
+from vfl.lightweighting.schedule import Spent
 from vfl.vertical.clock import measured
 
 MACHINES = {

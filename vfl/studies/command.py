@@ -12,6 +12,7 @@ import torch
 from vfl.atomic import write_atomically
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, add_executor_options
 from vfl.config import ConfigError
+from vfl.errors import TryLater
 from vfl.experiments.executor import Resources
 from vfl.experiments.sweep_view import names
 from vfl.experiments.where import open_executor
@@ -52,7 +53,8 @@ def run_study(
             console.print(f"{end.signal_name}: the same command goes on; with --plots-only it draws what is finished")
             return INTERRUPTED
         if failed := [folder for folder, each in end.failures.items() if not each.diverged]:
-            raise ConfigError(f"failed: {names(failed)}; see {LOG} in the runs' folders below {arguments.out / 'runs'}")
+            error = TryLater if any(each.may_pass for each in end.failures.values()) else ConfigError
+            raise error(f"failed: {names(failed)}; see {LOG} in the runs' folders below {arguments.out / 'runs'}")
         _note(arguments, [f"diverged: {folder}: {each.error}" for folder, each in end.failures.items()])
     console.print(f"{write_page()} finished runs: {arguments.out / 'README.md'}")
     return DONE

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from vfl.checkpoint import State
 from vfl.costs import PartyCosts
 from vfl.devices import DeviceConfig, SimulationConfig
-from vfl.lightweighting.forecast import Cost, Spent
+from vfl.lightweighting.forecast import Cost
+from vfl.lightweighting.schedule import Spent
 from vfl.loop import Metrics
 from vfl.wire.control import Report
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.forecast import ALPHAS, Curve, Forecast, Work
-from vfl.lightweighting.schedule import PartySchedule, named_parties, schedule_of, values_of
+from vfl.schedules import PartySchedule, named_parties, schedule_of, values_of
 from vfl.vertical.compressors import gradient_compressor
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer

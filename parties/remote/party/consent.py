@@ -10,7 +10,7 @@ from pathlib import Path
 from parties.remote.joining import Terms, fingerprint
 from vfl.atomic import write_atomically
 from vfl.config.network import ConsentConfig
-from vfl.lightweighting.schedule import value_at
+from vfl.schedules import value_at
 from vfl.wire.control import RoundStart, SampleRange
 from vfl.wire.envelope import Envelope, kind_of
 from vfl.wire.messages import Kind, MessageError, unpack

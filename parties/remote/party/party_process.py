@@ -101,7 +101,7 @@ def run_party(
     def begin(welcome: Envelope) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
-        _check_welcome(run_dir, welcome.run)
+        check_welcome(run_dir, welcome.run)
         worker = PartyWorker(welcome.run, restore, store, view.note)
         return partial(_obey, consent, worker, workers, run_dir, welcome.run)
 
@@ -188,7 +188,7 @@ def _wanted(source: Source, path: Path, name: str, train: Samples) -> Samples:
     return load_samples(path, name, train, source.check) if rows is None else rows.parts[source.parties.index(name)]
 
 
-def _check_welcome(run_dir: Path, run: str) -> None:
+def check_welcome(run_dir: Path, run: str) -> None:
     """Raise EnvelopeError for a run that is not the one that the folder belongs to, or none."""
     known = read_run_id(run_dir)
     if not run or known not in ("", run):

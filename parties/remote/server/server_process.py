@@ -22,7 +22,7 @@ from parties.remote.training_terms import expected_of, labels_digest
 from parties.remote.transport.security import last_word, load_identity
 from parties.widths import ShowWidths
 from vfl.checkpoint import CheckpointStore
-from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
+from vfl.cli import DONE, INTERRUPTED, failure_code
 from vfl.config import ExperimentConfig
 from vfl.data.files import LabelData, Labels
 from vfl.data.source import open_source
@@ -142,7 +142,7 @@ class ServerProcess:
                 self._let_leave(hub, outcome)
         except Exception as error:
             reason = f"the server ended: {last_word(error)}"
-            code = LOST if isinstance(error, PeerLost) else BAD_INPUT
+            code = failure_code(error)
             raise
         finally:
             hub.dismiss(self.names, exit_code=code, reason=reason)

@@ -10,10 +10,10 @@ from typing import Any
 from vfl.amounts import amount
 from vfl.config import ExperimentConfig
 from vfl.costs import savings
-from vfl.lightweighting.schedule import PartySchedule
 from vfl.reports.markdown import section, table
 from vfl.results import ACCURACY
 from vfl.run_folder import Row
+from vfl.schedules import PartySchedule
 from vfl.studies.lvfl.findings import findings
 from vfl.studies.lvfl.plan import Plan, pruning_round
 from vfl.studies.lvfl.plots import draw_figures

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
-from vfl.lightweighting.schedule import PartySchedule, Schedule, named_parties, schedule_of, value_at
+from vfl.schedules import PartySchedule, Schedule, named_parties, schedule_of, value_at
 from vfl.studies.forks import Fork
 from vfl.studies.runs import StudyRun
 
@@ -78,7 +78,7 @@ def make_plan(
         for seed in seeds
         for method, own in ratios.items()
     )
-    forks = {run.folder: _longest_fork(run, runs[:position]) for position, run in enumerate(runs)}
+    forks = {run.folder: longest_fork(run, runs[:position]) for position, run in enumerate(runs)}
     return Plan(base, tuple(seeds), curves, runs, {folder: fork for folder, fork in forks.items() if fork})
 
 
@@ -177,7 +177,7 @@ def _values(base: ExperimentConfig, alpha: PartySchedule, beta: PartySchedule) -
     )
 
 
-def _longest_fork(run: StudyRun, earlier: Sequence[StudyRun]) -> Fork | None:
+def longest_fork(run: StudyRun, earlier: Sequence[StudyRun]) -> Fork | None:
     """Return the fork that saves most rounds; of equal ones the first, which is no fork of the others."""
     best: Fork | None = None
     for other in earlier:  # only those: a run that is trained later has no checkpoint yet when this one begins
