@@ -235,7 +235,7 @@ def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) ->
         if not named or owner in tables:
             raise ConfigError(f"--table: {text!r}: write OWNER=FILE, once for each of {', '.join(names)}")
         if owner not in names:
-            raise ConfigError(f"--table: no owner is called {owner!r}{nearest(owner, names)}")
+            raise ConfigError(f"--table: unknown party {owner!r}{nearest(owner, names)}")
         tables[owner] = Path(path)
     return tables
 

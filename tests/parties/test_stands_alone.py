@@ -177,7 +177,7 @@ def test_a_table_without_an_owner_is_taken_where_it_can_be_only_one_owners_or_al
         assert owned_tables(run, [str(folder / f"{owner}.csv")]) == {owner: folder / f"{owner}.csv"}
     whole = joined(folder)
     assert owned_tables(run, [str(whole)]) == dict.fromkeys(APART, whole)
-    with pytest.raises(ConfigError, match="no owner is called 'bnk'; did you mean 'bank'"):
+    with pytest.raises(ConfigError, match="unknown party 'bnk'; did you mean 'bank'"):
         owned_tables(run, ["bnk=x.csv"])
     (folder / "neither.csv").write_text("key,job,claims\na,b,1\n")
     with pytest.raises(TableError, match=r"lacks columns of every owner \(bank's age; insurer's car, years\)"):
