@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vfl.config import ExperimentConfig
 from vfl.data.files import Labels
+from vfl.errors import Diverged
 from vfl.loop import Metrics
 from vfl.tasks import measure
 from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
@@ -23,6 +24,9 @@ from vfl.wire.control import EvaluatedModel, SampleRange
 from vfl.wire.messages import Kind, Message, PartKind
 
 T = TypeVar("T")
+
+MOST_TESTED = 1e6
+"""Largest entry of a test embedding: from far larger ones the loss would overflow, and nobody would know by whom."""
 
 
 class Ask(Protocol):
@@ -114,4 +118,6 @@ class JointModel:
         if link.absent or not share.count:
             return self.missing(len(share.present_B), receiver.width)
         embedding_nD = decode_finite(frame, (share.count, receiver.width), self.config.wire.values, receiver.what)
+        if embedding_nD.abs().max() > MOST_TESTED:
+            raise Diverged(f"{receiver.what} at the test has values beyond {MOST_TESTED:g}")
         return share.spread(embedding_nD, self.trainer.missing)

@@ -8,16 +8,21 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from parties.remote.tls.certificates import Peer
 from vfl.atomic import naming
+from vfl.cli import DONE, INTERRUPTED, failure_code
+from vfl.errors import one_line
 
 LINES_A_MINUTE = 120
 """Of one peer; a run of honest ones stays far below."""
 NAME = "audit.jsonl"
+ENDED = "ended"
+"""The event of this process's own end, with ``code``, its exit code."""
 
 
 class Quota:
@@ -74,11 +79,33 @@ class Audit:
         addition = self._quotas.take(peer)
         if self.path is None or addition is None:
             return
-        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
-        entry |= {"peer": peer.name, "serial": peer.serial, "detail": detail + addition}
+        self._write({"event": event, "peer": peer.name, "serial": peer.serial, "detail": detail + addition})
+
+    @contextmanager
+    def noting_end(self) -> Generator[Callable[[int, str], None]]:
+        """Note how this process ends: by an error, or as it says by calling what it is given with code and reason."""
+        said = (DONE, "")
+
+        def say(code: int, reason: str) -> None:
+            nonlocal said
+            said = code, reason
+
+        try:
+            yield say
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            said = (INTERRUPTED, "interrupted") if interrupted else (failure_code(error), one_line(error))
+            raise
+        finally:
+            with suppress(OSError):  # a full disk's own reason must be seen
+                self._write({"event": ENDED, "peer": "", "serial": "", "detail": said[1], "code": said[0]})
+
+    def _write(self, entry: Mapping[str, object]) -> None:
+        assert self.path is not None
+        timed = {"time": datetime.now(UTC).isoformat(timespec="milliseconds")} | dict(entry)
         with naming(self.path):
             file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(file, (json.dumps(entry) + "\n").encode())
+                os.write(file, (json.dumps(timed) + "\n").encode())
             finally:
                 os.close(file)

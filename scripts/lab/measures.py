@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, Literal
 
+from scripts.lab.studies.differences import CONFIDENCE, over_seeds
 from vfl.reports.markdown import table
 from vfl.settings import Section
-from vfl.studies.differences import CONFIDENCE, over_seeds
 
 ACCURACY = "accuracy/test"
 LAST_TENTH = "last tenth"

@@ -11,18 +11,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from scripts.lab.studies.command import run_study, study_parser
+from scripts.lab.studies.forks import Fork
+from scripts.lab.studies.lvfl.findings import AFTER, BEFORE
+from scripts.lab.studies.lvfl.plan import longest_fork
+from scripts.lab.studies.page import cells
+from scripts.lab.studies.runs import StudyRun, load_results, results_table
+from scripts.lab.studies.study import Study
 from vfl.atomic import write_csv
 from vfl.cli import ShowConsole, command, to_stderr, whole_numbers
 from vfl.config import ConfigError
 from vfl.config.files import read_yaml
 from vfl.results import ACCURACY
-from vfl.studies.command import run_study, study_parser
-from vfl.studies.forks import Fork
-from vfl.studies.lvfl.findings import AFTER, BEFORE
-from vfl.studies.lvfl.plan import longest_fork
-from vfl.studies.page import cells
-from vfl.studies.runs import StudyRun, load_results, results_table
-from vfl.studies.study import Study
 
 COLUMNS = cells(ACCURACY, BEFORE, AFTER, "loss/train", "loss/test", "savings/compute", "savings/communication")
 

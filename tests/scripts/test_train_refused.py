@@ -36,7 +36,6 @@ def nothing_written(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("nothing_written")
-@pytest.mark.parametrize("named", [True, False], ids=["--run-dir", "default folder"])
 def test_too_little_memory_is_one_line_and_may_pass(train: Train, tmp_path: Path):
     ended = train("models.feature.embedding_size=1000000000000", "--run-dir", tmp_path / "run")
     assert ended.code == 75
@@ -45,6 +44,8 @@ def test_too_little_memory_is_one_line_and_may_pass(train: Train, tmp_path: Path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("nothing_written")
+@pytest.mark.parametrize("named", [True, False], ids=["--run-dir", "default folder"])
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -12,6 +12,7 @@ from rich.console import Console
 from parties.build import TrainingLabels, build_party, feature_config, training_labels
 from parties.feature_party import FeatureParty
 from parties.remote.audit import NAME as AUDIT
+from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, Terms, check_party
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.party.consent import Consent, agree
@@ -106,9 +107,11 @@ def run_party(
         return partial(_obey, consent, worker, workers, run_dir, welcome.run)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
-    with leading(workers), only_process_in(run_dir), dialer, closing(view):
+    with leading(workers), only_process_in(run_dir), Audit(run_dir).noting_end() as say_end, dialer, closing(view):
         update_config(run_dir, config)
-        return Participation(dialer, run_dir, begin, console).follow_orders()
+        goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
+        say_end(goodbye.exit_code, goodbye.reason)
+        return goodbye
 
 
 def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Path | None, workers: Workers) -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 from parties.build import TrainingLabels, build_head_server, training_labels
 from parties.mode import VERTICAL
 from parties.remote.audit import NAME as AUDIT
+from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, check_mode
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.server.connection import PartyConnection
@@ -273,7 +274,7 @@ def run_server(
     runtime = start_runtime(config)
     labels = server_labels(config, open_source(config).held_labels())
     open_run(run_dir, config)
-    with only_process_in(run_dir):
+    with only_process_in(run_dir), Audit(run_dir).noting_end() as say_end:
         update_config(run_dir, config)
         run = read_run_id(run_dir)
         if not run:
@@ -293,7 +294,9 @@ def run_server(
         ) as hub:
             console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
             console.print(how_to_watch(run_dir))
-            return process.serve(hub, console)
+            outcome = process.serve(hub, console)
+        say_end(DONE if outcome.finished else INTERRUPTED, "")
+        return outcome
 
 
 def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:
