@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from parties.build import TrainingLabels, build_head_server, build_party
+from parties.build import TrainingLabels, build_head_server, build_party, build_roster
 from parties.feature_party import FeatureParty
 from parties.head_server import OWNER as SERVER
 from parties.local import InProcess, build_in_process, links_to
@@ -95,7 +95,8 @@ def load_finished(run_dir: Path) -> InProcess:
     values_N = torch.zeros(rows, dtype=torch.int64 if task.names else torch.float32)
     train, labels = TrainingLabels(values_N, task, present_NK), Labels(ids, values_N)
     parties = [build_party(name, prepared, None, config, runtime) for name, (prepared, _) in held.items()]
-    server = build_head_server(links_to(parties, config), train, labels, config, runtime)
+    roster = build_roster(links_to(parties, config), train, config)
+    server = build_head_server(roster, train, labels, config, runtime)
     server.load_finished(own)
     for party in parties:
         party.load_finished(states[party.name])

@@ -19,6 +19,7 @@ from scripts.lab.measures import Effect, Measure, measured, summary_of_methods
 from vfl.atomic import write_atomically
 from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
 from vfl.config.files import read_yaml
+from vfl.errors import ConfigError
 from vfl.reports.markdown import table
 from vfl.settings import Section
 
@@ -36,7 +37,7 @@ INTRODUCTION = """# What is known
 
 Every headline claim of the five papers, and every measured number of this project's README, with what the committed
 rows say of it. Written by `python -m scripts.lab.evidence` from those rows and `scripts/lab/claims/`, where endpoint,
-direction and margin of each claim stand; `tests/studies/test_evidence.py` fails where README, this page and the rows
+direction and margin of each claim stand; `tests/lab/test_evidence.py` fails where README, this page and the rows
 disagree.
 
 An effect is the mean over seeds of the difference between two runs of the same seed, first less second, with Student's
@@ -51,6 +52,9 @@ several settings are pooled, each seed gives one value, its mean over them. Verd
 - **undecided**: neither; also wherever there are fewer than three seeds.
 - **not attempted**: no rows.
 - **measured**: a number of our own that claims nothing.
+
+Endpoints and margins of `lvfl-prunings` were declared before its runs. Those of older rows were written down here after
+them: the endpoints are the windows that their pages always had, the margins are half a point or one.
 
 The intervals are of single comparisons. This page has {count}, of which about {false} would exclude 0 by chance if all
 effects were 0.
@@ -162,7 +166,7 @@ def verdict(evidence: Evidence, effects: Mapping[str, Effect], name: str) -> str
     low, high, margin = effect.low - center, effect.high - center, claim.margin
     if claim.claimed == "none":
         if margin is None:
-            raise ValueError(f"{name}: a claim of no loss needs a margin")
+            raise ConfigError(f"{name}: a claim of no loss needs a margin")
         return "reproduced" if low >= -margin else "not reproduced" if high < -margin else "undecided"
     if claim.claimed == "lower":
         low, high = -high, -low
@@ -206,7 +210,7 @@ def _block(found: re.Match[str], evidence: Evidence, effects: Mapping[str, Effec
     else:
         named = [name for name, claim in evidence.claims.items() if claim.table == found[3]]
         if not named:
-            raise ValueError(f"claims: none has the table {found[3]!r}")
+            raise ConfigError(f"claims: none has the table {found[3]!r}")
         rows = [_row(evidence, effects, verdicts, name)[:4] for name in named]
         lines = table(HEADINGS[:4], rows)
     return found[1] + "\n" + "\n".join(lines) + "\n\n" + found[4]

@@ -15,6 +15,7 @@ from statistics import mean, median, stdev
 from typing import Any, Literal
 
 from scripts.lab.studies.differences import CONFIDENCE, over_seeds
+from vfl.errors import ConfigError
 from vfl.reports.markdown import table
 from vfl.settings import Section
 
@@ -29,7 +30,7 @@ class Measure(Section):
     """File below docs/results."""
     kind: Literal["curve", "seconds", "saved", "score", "pairs", "quotient"] = "curve"
     """curve: mean of a metric over rounds; seconds: simulated time until a target; saved: share of a sum of columns;
-    score: column of a sweep; pairs: ratio of paired times; quotient: of two values of a JSON file."""
+    score: column of a sweep; pairs: ratio of paired times; quotient: of two values of a JSON file, or one."""
     studies: tuple[str, ...] = ("",)
     """Pooled: a seed's value is its mean over them."""
     first: str | dict[str, str] = ""
@@ -87,11 +88,12 @@ class Effect:
 
 
 def measured(measure: Measure, folder: Path) -> Effect:
-    """Return what the rows below ``folder`` say. Raises ValueError for rows that are missing."""
+    """Return what the rows below ``folder`` say. Raises ConfigError for rows that are missing."""
     path = folder / measure.rows
     if measure.kind == "quotient":
+        by = _number(path, measure.less_case) if measure.less_case else 1.0
         return Effect(
-            _number(path, measure.case) / _number(path, measure.less_case),
+            _number(path, measure.case) / by,
             None,
             None,
             0,
@@ -109,7 +111,7 @@ def measured(measure: Measure, folder: Path) -> Effect:
         seeds = [seed for seed in seeds if measure.seeds[0] <= seed <= measure.seeds[1]]
     found = over_seeds([mean(values[seed] for values in by_seed) for seed in seeds])
     if found is None:
-        raise ValueError(f"{measure.rows}: no seed has both {measure.first} and {measure.second}")
+        raise ConfigError(f"{measure.rows}: no seed has both {measure.first} and {measure.second}")
     if found.seeds == 1:
         return Effect(found.mean, None, None, 1, "1", measure.reference)
     ends = found.mean - found.half_width, found.mean + found.half_width
@@ -143,9 +145,9 @@ def summary_of_methods(path: Path, studies: Sequence[str]) -> list[str]:
 
 @cache
 def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
-    """Read a CSV file. Raises ValueError where there is none."""
+    """Read a CSV file. Raises ConfigError where there is none."""
     if not path.exists():
-        raise ValueError(f"{path} does not exist")
+        raise ConfigError(f"{path} does not exist")
     with path.open(encoding="utf-8", newline="") as file:
         return tuple(csv.DictReader(file))
 
@@ -175,7 +177,7 @@ def _value(rows: Sequence[Mapping[str, str]], measure: Measure) -> float:
     if measure.kind == "seconds":
         late = [row for row in rows if float(row[ACCURACY] or 0) >= measure.target]
         if not late:
-            raise ValueError(f"{measure.rows}: a run never reaches {measure.target}")
+            raise ConfigError(f"{measure.rows}: a run never reaches {measure.target}")
         return float(late[0][measure.metric])
     if measure.rounds == LAST_TENTH:
         known = [row for row in rows if row[measure.metric]]
@@ -184,7 +186,7 @@ def _value(rows: Sequence[Mapping[str, str]], measure: Measure) -> float:
         start, stop = measure.rounds
         chosen = [row for row in rows if start <= int(row["round"]) <= stop and row[measure.metric]]
         if not chosen or (measure.less is None and len(chosen) != stop - start + 1):
-            raise ValueError(f"{measure.rows}: {measure.first} has not all rounds from {start} to {stop}")
+            raise ConfigError(f"{measure.rows}: {measure.first} has not all rounds from {start} to {stop}")
     return mean(float(row[measure.metric]) - (float(row[measure.less]) if measure.less else 0.0) for row in chosen)
 
 
@@ -201,7 +203,7 @@ def _of_pairs(path: Path, measure: Measure) -> Effect:
     cases: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["results"]
     found = [each for each in cases if all(part in f"{each['group']} | {each['case']} " for part in measure.case)]
     if len(found) != 1:
-        raise ValueError(f"{measure.rows}: {len(found)} cases have all of {measure.case}")
+        raise ConfigError(f"{measure.rows}: {len(found)} cases have all of {measure.case}")
     ratios = [float(ratio) for ratio in found[0]["ratios"]]
     if measure.over:
         ratios = [ratio / found[0]["details"][measure.over] for ratio in ratios]

@@ -227,7 +227,7 @@ def test_without_an_audit_log_nobody_joins_but_is_lost_all_the_same(authority: A
             assert welcomed(dialer), "by the second dial"
             assert not any("audit" in line for line in heard), "the server's files are its own business"
             connection = hub.wait_for(("party_1",), LIMIT_S)["party_1"]
-            answer = connection.order(Envelope(save={}))
+            answer = connection.order(Envelope(save={}), lambda parcel: parcel)
         with pytest.raises(PeerLost, match="party_1 is lost: "):
             answer.result(LIMIT_S)
         assert noted == ["joined", "joined", "lost"]

@@ -24,7 +24,7 @@ def test_a_run_has_let_go_of_the_one_before_it(
     def build_and_watch(config: ExperimentConfig, stage: Stage) -> Built:
         alive_at_start.append(sum(model() is not None for model in models))
         built = mode.build(config, stage)
-        models.append(weakref.ref(built.algorithm.links[0].party.model))  # pyright: ignore[reportAttributeAccessIssue]  # a HeadServer with local links
+        models.append(weakref.ref(built.algorithm.roster.parties[0].link.party.model))  # pyright: ignore[reportAttributeAccessIssue]  # a HeadServer with local links
         return built
 
     monkeypatch.setattr(run, "mode_of", lambda config: replace(mode, build=build_and_watch))

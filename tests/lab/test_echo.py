@@ -3,6 +3,8 @@
 import os
 import time
 
+from shorthand import links_of
+
 from scripts.lab.benchmarks.bare_echo import bare_echoing
 from scripts.lab.benchmarks.light import make_config
 from scripts.lab.benchmarks.paired import Options
@@ -21,6 +23,6 @@ def test_no_party_goes_on_after_a_timed_exchange():
     with Federation(make_config(Options(pairs=1))) as federation:
         federation.next_round()
         federation.exchange()
-        counted_s = [link.under_way_s for link in federation.server.links]
+        counted_s = [link.under_way_s for link in links_of(federation.server)]
         time.sleep(0.3)
-        assert [link.under_way_s for link in federation.server.links] == counted_s
+        assert [link.under_way_s for link in links_of(federation.server)] == counted_s

@@ -20,6 +20,7 @@ from scripts.lab.evidence import (
     written,
 )
 from scripts.lab.measures import Effect, Measure, measured, median_interval
+from vfl.errors import ConfigError
 
 EVIDENCE = read_evidence()
 EFFECTS = effects_of(EVIDENCE)
@@ -49,9 +50,10 @@ def test_every_table_and_setting_has_its_claims_and_its_page():
     assert [name for name, claim in EVIDENCE.claims.items() if claim.measure and not claim.setting] == []
 
 
-def test_results_are_small():
+def test_results_are_small_and_have_no_code():
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 4_000_000
+    assert [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".py", ".sh")] == []
 
 
 def judged(effect: Effect | None, control: Effect | None = None, **claim: object) -> str:
@@ -87,7 +89,7 @@ def test_no_loss_is_shown_by_an_interval_above_the_margin():
     assert judged(interval(-0.4, 0.4), margin=0.5, claimed="none") == "reproduced"
     assert judged(interval(-0.6, 0.4), margin=0.5, claimed="none") == "undecided"
     assert judged(interval(-2, -0.6), margin=0.5, claimed="none") == "not reproduced"
-    with pytest.raises(ValueError, match="margin"):
+    with pytest.raises(ConfigError, match="margin"):
         judged(interval(-2, -0.6), claimed="none")
 
 
@@ -119,7 +121,7 @@ def test_a_curve_is_compared_by_seed_over_its_rounds(tmp_path: Path):
     assert measured(Measure.model_validate(base | {"rounds": [0, 7]}), tmp_path).value == pytest.approx(0)
     seconds = {"kind": "seconds", "metric": "simulated_time_s/total", "target": 0.3, "scale": 1}
     assert measured(Measure.model_validate(base | seconds), tmp_path).value == pytest.approx(-6)
-    with pytest.raises(ValueError, match="has not all rounds"):
+    with pytest.raises(ConfigError, match="has not all rounds"):
         measured(Measure.model_validate(base | {"rounds": [8, 10]}), tmp_path)
 
 
@@ -141,7 +143,7 @@ def test_paired_times_are_a_ratio_over_another(tmp_path: Path):
     base = {"rows": "times.json", "kind": "pairs", "scale": 1, "case": ["alpha 0.6"]}
     effect = measured(Measure.model_validate(base | {"over": "mac_ratio"}), tmp_path)
     assert (effect.value, effect.low, effect.high) == pytest.approx((2, 2, 4))
-    with pytest.raises(ValueError, match="0 cases"):
+    with pytest.raises(ConfigError, match="0 cases"):
         measured(Measure.model_validate(base | {"case": ["alpha 0.7"]}), tmp_path)
 
 

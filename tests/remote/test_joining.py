@@ -307,7 +307,7 @@ def test_what_was_wrong_is_told_in_the_middle_of_a_message_too(listening: Listen
         await call.write(listening.hello().SerializeToString())
         await call.read()
         connection = listening.hub.joined()["party_1"]
-        connection.order(Envelope(request=b""), [bytes(1 << 20)])
+        connection.order(Envelope(request=b""), lambda parcel: parcel, [bytes(1 << 20)])
         await call.write(b"\xff" * 40)
         await asyncio.sleep(0.3)  # more is on its way than the network holds
         assembler = Assembler(1)

@@ -7,20 +7,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.build import TrainingLabels, build_head_server, training_labels
+from parties.build import TrainingLabels, build_head_server, build_roster, training_labels
 from parties.mode import VERTICAL
 from parties.remote.audit import NAME as AUDIT
 from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, check_mode
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.server.connection import PartyConnection
+from parties.remote.server.droppable import ABSENT, DroppableParty
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.sessions import Offences
-from parties.remote.server.stand_in import ABSENT, DroppableLink, StandIn
 from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of, labels_digest
 from parties.remote.transport.security import last_word, load_identity
+from parties.roster import Roster
 from parties.widths import ShowWidths
 from vfl.checkpoint import CheckpointStore
 from vfl.cli import DONE, INTERRUPTED, failure_code
@@ -46,7 +47,6 @@ from vfl.run_folder import (
 from vfl.runtime import Runtime, start_runtime
 from vfl.tensorboard import how_to_watch
 from vfl.vertical.decisions import recorded_decisions
-from vfl.vertical.link import PartyLink
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class ServerProcess:
         self.breaks = Breaks()
         self.session = 0
         self.offences = Offences(network.max_offences)
-        self.stand_ins = {name: StandIn(name) for name in self.names if network.on_party_loss == "drop"}
+        self.drops = network.on_party_loss == "drop"
         self.away = self._away_at_checkpoint()
         """Parties that were dropped and are not back."""
 
@@ -155,7 +155,7 @@ class ServerProcess:
         stage = VERTICAL.stage(self.config, self.runtime, self.run_dir, console)
         # Built anew, as every party is by the session's first order: nothing of a broken session remains.
         server = build_head_server(
-            self._links(hub, connections, console),
+            self._roster(hub, connections, console),
             self.labels.train,
             self.labels.test,
             self.config,
@@ -168,7 +168,7 @@ class ServerProcess:
 
     def _away_at_checkpoint(self) -> set[str]:
         """Return whom an earlier server had dropped: this one does not wait for them either."""
-        loaded = CheckpointStore(self.run_dir / "checkpoints").load_latest() if self.stand_ins else None
+        loaded = CheckpointStore(self.run_dir / "checkpoints").load_latest() if self.drops else None
         return {name for name in self.names if loaded is not None and loaded[1][name].get(ABSENT)}
 
     def _gather(self, hub: Hub) -> dict[str, PartyConnection]:
@@ -193,7 +193,7 @@ class ServerProcess:
         Raises PeerMisbehaved for a party that has none of them, as one without its folder.
         """
         store = CheckpointStore(self.run_dir / "checkpoints", keep=self.config.checkpoint.keep)
-        if self.stand_ins:  # a party that was away has no part of the rounds without it
+        if self.drops:  # a party that was away has no part of the rounds without it
             return store
         usable = set(store.rounds())
         for name, connection in connections.items():
@@ -206,12 +206,12 @@ class ServerProcess:
         store.usable = usable
         return store
 
-    def _links(self, hub: Hub, connections: dict[str, PartyConnection], console: Console) -> list[PartyLink]:
-        remote = {name: RemoteLink(connection, self.session) for name, connection in connections.items()}
-        if not self.stand_ins:
-            return [remote[name] for name in self.names]
+    def _roster(self, hub: Hub, connections: dict[str, PartyConnection], console: Console) -> Roster:
+        links = {name: RemoteLink(connection, self.session) for name, connection in connections.items()}
+        if not self.drops:
+            return build_roster(links, self.labels.train, self.config)
 
-        def drop(lost: PeerLost, name: str) -> None:
+        def drop(name: str, lost: PeerLost) -> None:
             self.away.add(name)
             if last := self.offences.note(lost):
                 hub.barred[name] = last
@@ -222,10 +222,7 @@ class ServerProcess:
             until = f"to the end: {last}" if last else "until it is back"
             console.print(f"{lost}; dropped: trained without {until}")
 
-        return [
-            DroppableLink(remote.get(name), stand_in, partial(drop, name=name))
-            for name, stand_in in self.stand_ins.items()
-        ]
+        return build_roster(links, self.labels.train, self.config, partial(DroppableParty, on_loss=drop))
 
     def joined(self, name: str) -> None:
         """Take note, in the hub's thread, that a party is here."""
@@ -243,7 +240,7 @@ class ServerProcess:
         names, self.breaks.leaving = tuple(self.breaks.leaving), set()
         if not names:
             return  # one is back
-        if self.stand_ins:
+        if self.drops:
             self.away |= set(names)
         hub.dismiss(names, exit_code=INTERRUPTED, reason=f"left after {outcome.summary['rounds']} rounds")
         if self.config.network.on_party_loss == "abort":

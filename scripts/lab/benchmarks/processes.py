@@ -133,7 +133,7 @@ def _ahead(options: Options) -> Result:
                 exchange_s = _exchange_s(federation)
                 if pair >= 0:
                     raw[name].append(exchange_s)
-        costs = waiting.server.costs[config.parties[0]]
+        costs = waiting.server.ledger.costs[config.parties[0]]
     frames = costs.uplink_bytes["embedding"] + costs.downlink_bytes["embedding"]
     link_s = 8 * frames / (EXCHANGES * (options.pairs + WARM_UP)) / SLOW.rate_bits_per_s + TRIPS * SLOW.delay_s
     loopback_s = median(raw["on loopback"])
@@ -167,7 +167,7 @@ def _narrow(options: Options, pairs: int) -> Options:
 
 
 def _bytes(federation: Federation) -> float:
-    costs = federation.server.costs.values()
+    costs = federation.server.ledger.costs.values()
     return float(sum(each.training_bytes("uplink") + each.training_bytes("downlink") for each in costs))
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from models.features import Features
-from parties.build import TrainingLabels, build_head, build_head_server, build_party, model_spec
+from parties.build import TrainingLabels, build_head, build_head_server, build_party, build_roster, model_spec
 from parties.head_server import HeadServer
 from parties.local import ConcurrentLink, links_to
 from scripts.lab.benchmarks.memory import Memory, compare_memory, peak_bytes
@@ -113,15 +113,16 @@ class Lightweight(Stepped):
             for name, part in zip(config.parties, drawn.parts, strict=True)
         ]
         test = Labels(drawn.parts[0].train.ids, labels.labels_N)
-        self.server = build_head_server(links_to(self.parties, config), labels, test, config, runtime)
+        roster = build_roster(links_to(self.parties, config), labels, config)
+        self.server = build_head_server(roster, labels, test, config, runtime)
 
     def whole_exchange(self) -> None:
         """Run the next exchange to its end at the parties, beside a subject with another number of threads."""
         torch.set_num_threads(self.config.threads_of_each or 1)
         self.exchange()
-        for link in self.server.links:
-            if isinstance(link, ConcurrentLink):
-                link.thread.submit(int).result()
+        for party in self.server.roster:
+            if isinstance(party.link, ConcurrentLink):
+                party.link.thread.submit(int).result()
 
     def embeddings(self) -> tuple[list[Tensor], Tensor]:
         """Return the parties' present embeddings of a batch, and its rows."""
@@ -142,8 +143,8 @@ class Lightweight(Stepped):
             for party, embedding_BD in zip(self.parties, embeddings, strict=True)
         ]
         for _ in self.parties:
-            for receiver, frame in zip(self.server.receivers, frames, strict=True):
-                receiver.receive(frame, rows_B)
+            for party, frame in zip(self.server.roster, frames, strict=True):
+                party.receiver.receive(frame, rows_B)
 
 
 def benchmark_vertical(options: Options) -> list[Result]:

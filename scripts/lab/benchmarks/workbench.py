@@ -9,14 +9,13 @@ import tempfile
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
 import torch
 from rich.console import Console
 
-from parties.build import build_head_server
+from parties.build import build_head_server, build_roster
 from parties.remote.joining import DataDigests, Expected
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import Over
@@ -98,9 +97,10 @@ class Federation(Stepped):
             for name in names:
                 self._start_party(workplace, name, undo)
             connections = hub.wait_for(names, JOIN_S)
-            links = [RemoteLink(connection, 1) for connection in connections.values()]
+            links = {name: RemoteLink(connection, 1) for name, connection in connections.items()}
+            roster = build_roster(links, labels.train, self.config)
             runtime = start_runtime(self.config)
-            self.server = build_head_server(links, labels.train, labels.test, self.config, runtime)
+            self.server = build_head_server(roster, labels.train, labels.test, self.config, runtime)
             self._at_end = undo.pop_all()
         return self
 
@@ -111,8 +111,9 @@ class Federation(Stepped):
     def exchange(self) -> None:
         """Run the next exchange, and wait for the parties: they would go on beside what is timed after it."""
         super().exchange()
-        replies = [reply() for reply in self.server.exchanges.under_way.popleft()]
-        self.server.exchanges.under_way.append([partial(_as_it_came, reply) for reply in replies])
+        for asked in self.server.exchanges.under_way[0]:
+            if asked.reply is not None:
+                asked.reply.result()
 
     def _start_party(self, workplace: Workplace, name: str, undo: ExitStack) -> None:
         path = workplace.folder / f"{name}.yaml"
@@ -138,10 +139,6 @@ def random_split(config: ExperimentConfig) -> Split:
     return Split(tuple(parties), LabelData(tuple(map(str, range(CLASSES))), train, test))
 
 
-def _as_it_came(reply: T) -> T:
-    return reply
-
-
 @contextmanager
 def echoing(config: ExperimentConfig) -> Generator[Callable[[bytes], Buffer]]:
     """Start one process that sends back what it gets; yield a function that sends and returns what came back."""
@@ -153,7 +150,11 @@ def echoing(config: ExperimentConfig) -> Generator[Callable[[bytes], Buffer]]:
         ):
             connection = hub.wait_for((name,), JOIN_S)[name]
             connection.start_session(1)
-            yield lambda content: connection.order(Envelope(request=b""), [content]).result().content
+
+            def there_and_back(content: bytes) -> Buffer:
+                return connection.order(Envelope(request=b""), lambda parcel: parcel.content, [content]).result()
+
+            yield there_and_back
 
 
 def echo(config: ExperimentConfig, name: str) -> None:

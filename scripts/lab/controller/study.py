@@ -343,7 +343,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     results_of = partial(finished, arguments=arguments, console=console)
     fixed = {each.method: each for each in uniform_pairs()}
     alone = results_of([fixed_run(base, each, first) for each in fixed.values()])
-    forecast = build_in_process(base, start_runtime(base)).server.forecast
+    forecast = build_in_process(base, start_runtime(base)).server.price_list.forecast
     for name in ORACLES:
         pairs = promising(Study(base, (first,), alone), name, forecast)
         fixed |= {each.method: each for each in pairs}
