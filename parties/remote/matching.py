@@ -61,13 +61,16 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
     Raises ValueError for unusable settings, PeerLost where an owner stays away.
     """
     _check(config)
+    leader = next((name for name, table in config.data.tables.items() if table.label is not None), None)
+    if leader is None:
+        raise ConfigError("data.tables: no owner has a label; name its column at one, so that no other can claim to")
     tls = load_identity(SERVER, config.network, insecure=insecure)
     run = secrets.token_hex(8)
     expected = {name: Expected(0, match_agreement(config), DataDigests()) for name in config.parties}
 
     def match(connections: dict[str, PartyConnection], session: int) -> Outcome:
         links = [RemoteLink(connections[name], session) for name in config.parties]
-        return match_keys(links, config.data.join, ShowPace(console))
+        return match_keys(links, leader, config.data.join, config.network.consent.keys, ShowPace(console))
 
     with private_files():
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -96,7 +99,8 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
     owners: list[MatchingOwner] = []
 
     def restore() -> MatchingOwner:
-        owners.append(MatchingOwner(name, keys, config.data.join, path, pool, workers))
+        most, others = config.network.consent.keys, len(config.parties) - 1
+        owners.append(MatchingOwner(name, keys, config.data.join, path, pool, workers, most, others))
         return owners[-1]
 
     def begin(welcome: Envelope) -> Answer:

@@ -24,7 +24,8 @@ VALUES: tuple[ValueType, ...] = ("float32", "float16", "bfloat16")
 MIB = 1 << 20
 
 
-WIRES = (*(WireConfig(values=values) for values in VALUES), *(WireConfig(bits=bits) for bits in (8, 4, 2)))
+CODED = WireConfig(step=1.0, coding="entropy", rounding="dithered")
+WIRES = (*(WireConfig(values=values) for values in VALUES), *(WireConfig(bits=bits) for bits in (8, 4, 2)), CODED)
 
 
 def originals() -> list[tuple[bytes, Compressor]]:

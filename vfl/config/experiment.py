@@ -19,7 +19,7 @@ from vfl.lightweighting.config import LightweightingConfig
 from vfl.registry import nearest
 from vfl.schedules import Schedule, falls, named_parties, schedule_of
 from vfl.settings import AboveZero, AtLeastTwo, Fraction, Positive, Probability, Section, ignored_settings, strict_int
-from vfl.wire.config import GradientConfig, WireConfig
+from vfl.wire.config import GradientConfig, WireConfig, is_coarse
 
 STATISTICS_SAMPLES = 256
 """On the quickstart and from its second round on, 128 to 1024 rows give the same test accuracy within 3 points."""
@@ -304,15 +304,18 @@ class ExperimentConfig(Section):
     def _about_wire(self) -> list[str]:
         lines: list[str] = []
         wire, fed_back = self.wire, self.lightweighting.error_feedback
-        if wire.rounding != "nearest" and 2 in (
-            wire.bits if fed_back else None,
-            wire.gradients.bits if wire.gradients.error_feedback else None,
-        ):
+        sections = [(wire, fed_back), (wire.gradients, wire.gradients.error_feedback)]
+        if wire.rounding != "nearest" and any(is_coarse(each) for each, fed in sections if fed):
             lines.append(
-                f"wire.rounding: {wire.rounding} to 2 bits errs by more than the value; error feedback needs nearest"
+                f"wire.rounding: {wire.rounding} to steps of 2 or to 2 bits errs by more than the value; "
+                "error feedback needs nearest"
             )
-        if wire.bits is not None and wire.compressor not in COMPRESSORS.built_in:
-            lines.append(f"wire.bits: compressor {wire.compressor} is another package's and may ignore it")
+        if wire.compressor not in COMPRESSORS.built_in:
+            lines += [
+                f"wire.{field}: compressor {wire.compressor} is another package's and may ignore it"
+                for field in ("bits", "step")
+                if getattr(wire, field) is not None
+            ]
         if self.training.labels == "shared" and wire.gradients != GradientConfig():
             lines.append("wire.gradients: ignored with training.labels=shared, no gradient travels")
         return lines

@@ -251,7 +251,8 @@ def _flat(values: object, prefix: str, kind: type[Any]) -> dict[str, object]:
     if not isinstance(values, kind):
         return {prefix: values}
     flat: dict[str, object] = {}
-    nested: dict[str, object] = dict(cast(Any, values))  # of a pydantic model its fields, not turned to dicts within
+    # Of a section its fields, not turned to dicts within. dict() would take a field called keys for a mapping's method.
+    nested: dict[str, object] = vars(values) if isinstance(values, Section) else cast(Any, values)
     for key, value in nested.items():
         flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key), kind)
     return flat

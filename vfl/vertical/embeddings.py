@@ -197,10 +197,13 @@ class EmbeddingSender:
         return self.receiver.decode(self.receiver.compressor.compress(embedding_BD, beta), len(embedding_BD))
 
 
-def encode_as(values: ValueType, tensor: Tensor, what: str) -> bytes:
-    """Encode a tensor. Raises ValueError, naming it and the field, where its values do not fit the value type."""
+def encode_as(values: ValueType, tensor: Tensor, what: str, *, coded: bool = False) -> bytes:
+    """Encode a tensor, ``coded`` as `encode` has it.
+
+    Raises ValueError, naming it and the field, where its values do not fit the value type.
+    """
     try:
-        return encode(tensor, values)
+        return encode(tensor, values, coded=coded)
     except ValueError as error:
         raise ValueError(f"wire.values: {what} does not fit {values} ({error}); use wire.values=float32") from None
 

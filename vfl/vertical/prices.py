@@ -86,5 +86,5 @@ def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:
 
 
 def _probe(rows: int, width: int) -> Tensor:
-    """Return an embedding [n, D] as any other: sizes of frames depend on no value, but on how many are zero."""
+    """Return an embedding [n, D] as any other: sizes of packed frames depend on no value, but on how many are zero."""
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(0))

@@ -1,15 +1,17 @@
 """Settings of what travels: ``wire``."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from vfl.agreement import SHARED
 from vfl.components import COMPRESSORS
-from vfl.settings import Fraction, Probability, Section, name_in
+from vfl.settings import Fraction, Number, Probability, Section, name_in
 
 Bits = Literal[8, 4, 2]
+Step = Annotated[Number, Field(ge=0.36, le=8)]
+"""From 0.36 on no value of a block is more than 127 steps: none is above the root of 2048 times their rms."""
 
 
 class GradientConfig(Section):
@@ -19,6 +21,8 @@ class GradientConfig(Section):
     """Share of a gradient's entries, those of smallest magnitude, that is not sent."""
     bits: Bits | None = None
     """Of a value, as wire.bits."""
+    step: Step | None = None
+    """As wire.step."""
     error_feedback: bool = False
     """The server adds what was not sent of a sample's gradient to the sample's next one."""
 
@@ -33,6 +37,12 @@ class WireConfig(Section):
     (docs/extending.md)."""
     bits: Annotated[Bits | None, SHARED] = None
     """Bits of an embedding's value in training: whole numbers times a scale per 2048 entries; null: as wire.values."""
+    step: Annotated[Step | None, SHARED] = None
+    """Instead of bits: whole numbers times a step per 2048 entries, this number times their root mean square. Bytes
+    follow from the entropy, so it needs wire.coding=entropy."""
+    coding: Annotated[Literal["packed", "entropy"], SHARED] = "packed"
+    """How whole numbers of wire.bits or wire.step travel. packed: in as many bits each; entropy: coded by how often
+    each occurs, the same numbers in fewer bytes."""
     rounding: Annotated[Literal["stochastic", "nearest", "dithered"], SHARED] = "stochastic"
     """Rounding of embeddings and gradients to bits. stochastic: exact in the mean (QSGD); nearest: smaller error;
     dithered: both, with noise that the receiver takes off again, where nothing is left out (else as stochastic)."""
@@ -48,5 +58,20 @@ class WireConfig(Section):
             return {}
         unused = ["options"] if self.compressor == "random_top_k" else ["options", "random_share"]
         reasons = dict.fromkeys(unused, f"wire.compressor is {self.compressor}")
-        rounds = self.bits is not None or self.gradients.bits is not None
-        return reasons if rounds else reasons | {"rounding": "neither wire.bits nor wire.gradients.bits is given"}
+        if any(each is not None for each in (self.bits, self.step, self.gradients.bits, self.gradients.step)):
+            return reasons
+        return reasons | dict.fromkeys(("rounding", "coding"), "no bits and no step is given in wire or wire.gradients")
+
+    @model_validator(mode="after")
+    def _one_grid(self) -> Self:
+        for section, name in ((self, "wire"), (self.gradients, "wire.gradients")):
+            if section.step is not None and section.bits is not None:
+                raise ValueError(f"{name}.step: {name}.bits is given as well; leave one of them out")
+            if section.step is not None and self.coding == "packed":
+                raise ValueError(f"{name}.step: needs wire.coding=entropy, its numbers have no fixed number of bits")
+        return self
+
+
+def is_coarse(section: WireConfig | GradientConfig) -> bool:
+    """Return whether random rounding errs by more than most values."""
+    return section.bits == 2 or (section.step is not None and section.step >= 2)
