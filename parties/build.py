@@ -13,14 +13,13 @@ from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from parties.joint_model import JointModel
 from parties.roster import PartyHandle, Roster
-from vfl.components import FEATURE_MODELS
 from vfl.config import ExperimentConfig, FeatureModelConfig
+from vfl.config.components import FEATURE_MODELS
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
-from vfl.tasks import Task, task_of
 from vfl.vertical.compressors import gradient_compressor, loses_nothing
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 from vfl.vertical.feature_models import build_feature_model, check_alone, check_embedding, check_trains
@@ -36,6 +35,7 @@ from vfl.vertical.labels import (
 from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Presence
+from vfl.vertical.tasks import Task, task_of
 from vfl.vertical.team import Single
 
 

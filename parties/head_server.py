@@ -15,15 +15,15 @@ from parties.exchanges import Exchanges
 from parties.joint_model import JointModel
 from parties.price_list import PriceList
 from parties.roster import PartyHandle
-from vfl.checkpoint import State
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.lightweighting.controllers import Given, build_controller
 from vfl.lightweighting.schedule import Ratios
-from vfl.loop import Metrics, finite
-from vfl.tasks import task_state
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import Metrics, finite
 from vfl.vertical.clock import Clock, Worked
 from vfl.vertical.decisions import decision_metrics, tell_unmet
 from vfl.vertical.reports import Reports
+from vfl.vertical.tasks import task_state
 from vfl.wire.control import Description, RoundStart
 from vfl.wire.messages import Kind, Message
 

@@ -19,6 +19,7 @@ from parties.local import InProcess, LocalLink
 from parties.roster import PartyHandle, Roster
 from parties.trained import load_finished, load_run, load_trained
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.registry import nearest
 from vfl.data.files import LabelData, Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
@@ -26,8 +27,7 @@ from vfl.data.source import NewSamples, prepare_samples
 from vfl.data.split import split_data
 from vfl.errors import PeerLost
 from vfl.metrics import shown, title
-from vfl.registry import nearest
-from vfl.tasks import Task
+from vfl.vertical.tasks import Task
 
 WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean"]
 Subset = Literal["test", "validation"]

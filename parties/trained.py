@@ -10,14 +10,14 @@ from parties.feature_party import FeatureParty
 from parties.head_server import OWNER as SERVER
 from parties.local import InProcess, build_in_process, links_to
 from parties.remote.party.worker import SECTION
-from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import Source, Split, open_source, stand_in
-from vfl.run_folder import PROCESSES
+from vfl.runs.checkpoint import CheckpointStore, State
+from vfl.runs.run_folder import PROCESSES
 from vfl.runtime import start_runtime
-from vfl.tasks import restored_task
+from vfl.vertical.tasks import restored_task
 
 DRAWN = 32
 """Rows at least that stand in the place of a run's data."""

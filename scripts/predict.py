@@ -19,8 +19,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.atomic import write_csv
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.runs.atomic import write_csv
 
 if TYPE_CHECKING:
     from parties.predict import Prediction

@@ -29,11 +29,11 @@ from parties.remote.supervisor import Supervisor, make_keys, networked, party_co
 from parties.remote.tls.certificates import SERVER
 from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.tables.config import TableConfig
+from vfl.config.tables import TableConfig
 from vfl.data.tables.match import read_match
 from vfl.data.tables.own_keys import own_keys
-from vfl.orphans import end_with_parent
-from vfl.run_folder import PROCESSES, only_process_in, private_files
+from vfl.runs.orphans import end_with_parent
+from vfl.runs.run_folder import PROCESSES, only_process_in, private_files
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Restore
 
 TELL_S = 5.0
@@ -167,7 +167,7 @@ def _of_owner(config: ExperimentConfig, name: str) -> ExperimentConfig:
 def multiplying(workers: int) -> ProcessPoolExecutor:
     """Return processes that multiply points: they know the group and nothing else, and end with this one."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vfl.matching.group", "vfl.orphans"])
+    context.set_forkserver_preload(["vfl.matching.group", "vfl.runs.orphans"])
     return ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
 
 

@@ -13,12 +13,12 @@ import vfl
 from parties.export import export_run
 from parties.predict import owned_tables, predict_in_process
 from parties.trained import load_finished, load_trained
-from vfl.checkpoint import CheckpointStore
 from vfl.config import ConfigError, parse_config
 from vfl.data.tables.cells import TableError
 from vfl.errors import PeerLost
-from vfl.experiments.run import run_experiment
-from vfl.run_folder import check_run, read_summary
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run_folder import check_run, read_summary
 
 ROWS = 150
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vfl.components import COMPRESSORS
+from vfl.config.components import COMPRESSORS
+from vfl.config.wire import Bits, WireConfig
 from vfl.lightweighting.quantise import (
     BLOCK,
     BetweenLargest,
@@ -20,7 +21,6 @@ from vfl.lightweighting.sparsify import ErrorFeedback, random_top_k, sparsify
 from vfl.vertical.compressors import loses_nothing, magnitude
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 from vfl.wire.codec import CodecError, entropy_bound_bytes
-from vfl.wire.config import Bits, WireConfig
 
 HEADER = 17
 WIDTHS: tuple[Bits, ...] = (8, 4, 2)

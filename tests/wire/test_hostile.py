@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from vfl.config.wire import WireConfig
 from vfl.lightweighting.sparsify import sparsify
 from vfl.vertical.compressors import magnitude
 from vfl.vertical.embeddings import Compressor, EmbeddingReceiver
 from vfl.wire.codec import CodecError, ValueType, decode, encode
-from vfl.wire.config import WireConfig
 from vfl.wire.control import SampleRange
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, check_run
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pieces, unpack

@@ -10,10 +10,10 @@ import yaml
 from pydantic import ValidationError
 
 from vfl.config.experiment import ExperimentConfig
+from vfl.config.registry import did_you_mean, nearest
+from vfl.config.settings import Section, section_of, section_of_values
+from vfl.config.shipped import find_config
 from vfl.errors import ConfigError, one_line
-from vfl.registry import did_you_mean, nearest
-from vfl.settings import Section, section_of, section_of_values
-from vfl.shipped import find_config
 
 S = TypeVar("S", bound=Section)
 

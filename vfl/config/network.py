@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from vfl.settings import Fraction, Number, Positive, Section, strict_int
+from vfl.config.settings import Fraction, Number, Positive, Section, strict_int
 
 
 def _with_port(address: str) -> str:

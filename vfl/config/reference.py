@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import cast, get_args
 
 from vfl.config.experiment import ExperimentConfig, MetricName
-from vfl.settings import Section, section_of, section_of_values
+from vfl.config.settings import Section, section_of, section_of_values
 
 HEAD = """# Configuration
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.components import COMPRESSORS
+from vfl.config.components import COMPRESSORS
+from vfl.config.wire import Bits, WireConfig
 from vfl.lightweighting.quantise import (
     BetweenLargest,
     OfSpread,
@@ -23,7 +24,6 @@ from vfl.lightweighting.sparsify import random_top_k, sparsify
 from vfl.random import stream_of
 from vfl.vertical.embeddings import check_finite, encode_as
 from vfl.wire.codec import CodecError, ValueType, decode
-from vfl.wire.config import Bits, WireConfig
 from vfl.wire.messages import Buffer
 
 WHOLE: dict[Bits, ValueType] = {8: "int8", 4: "int4", 2: "int2"}

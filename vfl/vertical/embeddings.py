@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.checkpoint import State
-from vfl.components import COMPRESSORS
+from vfl.config.components import COMPRESSORS
+from vfl.config.wire import WireConfig
 from vfl.errors import Diverged, with_type
 from vfl.lightweighting.sparsify import ErrorFeedback
+from vfl.runs.checkpoint import State
 from vfl.vertical.presence import Share
 from vfl.wire.codec import BLOCK, CodecError, ValueType, decode, dense_frame_size, encode
-from vfl.wire.config import WireConfig
 from vfl.wire.messages import Buffer, MessageError, Part, PartKind
 
 

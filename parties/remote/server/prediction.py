@@ -24,14 +24,14 @@ from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
 from parties.trained import Trained, load_run
-from vfl.checkpoint import CheckpointStore
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros, load_sample_labels
 from vfl.data.samples import ids_digest
 from vfl.data.source import Source, open_source
 from vfl.errors import PeerLost
-from vfl.run_folder import check_run, only_process_in, read_run_id
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
 
 MEANS = "mean_embeddings"

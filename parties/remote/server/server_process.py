@@ -23,17 +23,17 @@ from parties.remote.training_terms import expected_of, labels_digest
 from parties.remote.transport.security import last_word, load_identity
 from parties.roster import Roster
 from parties.widths import ShowWidths
-from vfl.checkpoint import CheckpointStore
 from vfl.cli import DONE, INTERRUPTED, failure_code
 from vfl.config import ExperimentConfig
 from vfl.data.files import LabelData, Labels
 from vfl.data.source import open_source
 from vfl.errors import PeerLost, PeerMisbehaved
-from vfl.experiments.mode import Built
-from vfl.experiments.run import Outcome, train
-from vfl.loop import Callback, TrainingLoop
 from vfl.metrics import headline
-from vfl.run_folder import (
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.experiments.mode import Built
+from vfl.runs.experiments.run import Outcome, train
+from vfl.runs.loop import Callback, TrainingLoop
+from vfl.runs.run_folder import (
     RUN_ID,
     check_run,
     forget_attempt,
@@ -44,8 +44,8 @@ from vfl.run_folder import (
     update_config,
     write_run_id,
 )
+from vfl.runs.tensorboard import how_to_watch
 from vfl.runtime import Runtime, start_runtime
-from vfl.tensorboard import how_to_watch
 from vfl.vertical.decisions import recorded_decisions
 
 
