@@ -17,6 +17,7 @@ from vfl.config import ExperimentConfig, FeatureModelConfig
 from vfl.config.components import FEATURE_MODELS
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
+from vfl.digest import weights_digest
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
@@ -53,6 +54,12 @@ class TrainingLabels:
         """Return who takes part in which batch."""
         return Presence(self.present_NK, len(config.parties), config.training.party_dropout, config.seed)
 
+    def digest(self, test: Labels) -> str:
+        """Return what stands for these labels and those of the test samples, and for which rows parties lack."""
+        gaps = {"train_present": self.present_NK, "test_present": test.present}
+        there = {name: present for name, present in gaps.items() if present is not None}
+        return weights_digest({"train": self.labels_N, "test": test.values, **there})
+
 
 def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLabels:
     """Return the training labels with what is predicted. Raises ValueError where both do not go together."""
@@ -68,11 +75,18 @@ def build_head_server(
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
 ) -> HeadServer:
     """Build the server of the parties of a roster."""
-    presence = train.presence(config)
-    trainer = build_head(config, train.task, runtime, presence)
+    joint = build_joint_model(roster, train, test, config, runtime)
     protocol = build_server_protocol(config, len(train.labels_N))
-    exchanges = Exchanges(roster, trainer, protocol, train.labels_N, presence, config)
-    return HeadServer(exchanges, JointModel(roster, trainer, config, test), on_exchange)
+    exchanges = Exchanges(roster, joint.trainer, protocol, train.labels_N, train.presence(config), config)
+    return HeadServer(exchanges, joint, train.digest(test), on_exchange)
+
+
+def build_joint_model(
+    roster: Roster, train: TrainingLabels, samples: Labels, config: ExperimentConfig, runtime: Runtime
+) -> JointModel:
+    """Build the parties of a roster and the head as one model, asked about some samples."""
+    trainer = build_head(config, train.task, runtime, train.presence(config))
+    return JointModel(roster, trainer, config, samples)
 
 
 def build_roster(

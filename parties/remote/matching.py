@@ -21,13 +21,13 @@ from parties.remote.joining import DataDigests, Expected, check_party
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.orders import Worker
 from parties.remote.party.participation import Answer, Participation
-from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.server.sessions import in_sessions
+from parties.remote.server.sessions import Connections, Offences, Work, in_sessions
 from parties.remote.supervisor import Supervisor, make_keys, networked, party_command, write_configs
 from parties.remote.tls.certificates import SERVER
 from parties.remote.transport.security import load_identity
+from vfl.cli import DONE
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.tables import TableConfig
 from vfl.data.tables.match import read_match
@@ -68,7 +68,7 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
     run = secrets.token_hex(8)
     expected = {name: Expected(0, match_agreement(config), DataDigests()) for name in config.parties}
 
-    def match(connections: dict[str, PartyConnection], session: int) -> Outcome:
+    def match(connections: Connections, session: int) -> Outcome:
         links = [RemoteLink(connections[name], session) for name in config.parties]
         return match_keys(links, leader, config.data.join, config.network.consent.keys, ShowPace(console))
 
@@ -78,7 +78,8 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: match {run}, listening on {config.network.listen}")
         gather = partial(hub.wait_for, config.parties, config.network.wait_s)
-        return in_sessions(hub, config.parties, config.network, console, gather, match, described)
+        work = Work(config.parties, gather, match, lambda outcome: (described(outcome), DONE))
+        return in_sessions(hub, work, Offences(config.network.max_offences), config.network, console)
 
 
 def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: bool, console: Console) -> Goodbye:

@@ -64,7 +64,7 @@ class DataConfig(Section):
     of the test samples: for patience, sweeps and searches, which must not see the test."""
     numbers: Annotated[Literal["standardised", "quantiles"], OWN] = "standardised"
     """With kind tables: how models read numbers. standardised: each as one value; quantiles: by its position among
-    quantiles of the owner's training rows, as a value per bin (docs/data.md), which mlp learns better from."""
+    quantiles of the owner's training rows, as a value per bin (docs/data.md)."""
     file: Annotated[Path | None, OWN] = None
     """For separate processes: this process's file from ``lvfl split-data``, a party's features or the server's labels.
     Training in one process loads the data set instead."""
