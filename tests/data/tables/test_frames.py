@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from vfl.data.tables.cells import TableError
-from vfl.data.tables.columns import Categories, Numbers, read_table
+from vfl.data.tables.columns import Categories, ColumnKind, Numbers, read_table
 from vfl.data.tables.frames import frame_table, write_frame
 
 COLUMNS = {"key": ["a", "b", "c"], "x": [1.5, None, -3.0], "colour": ["red", None, "blue"]}
@@ -40,12 +40,13 @@ def test_every_kind_of_frame_is_read_as_the_file_of_the_same_cells(tmp_path: Pat
     csv = tmp_path / "table.csv"
     csv.write_text("key,x,colour\na,1.5,red\nb,,\nc,-3.0,blue\n")
     write_frame(tmp_path / "frame.parquet", "bank", made(pa.table(COLUMNS)))
-    kinds = {"x": "number", "colour": "category"}
+    kinds: dict[str, ColumnKind] = {"x": "number", "colour": "category"}
     file, frame = (read_table(path, kinds, [("key",)]) for path in (csv, tmp_path / "frame.parquet"))
-    numbers, categories = frame.columns["x"], frame.columns["colour"]
+    numbers, categories, wanted = frame.columns["x"], frame.columns["colour"], file.columns["x"]
     assert isinstance(numbers, Numbers)
+    assert isinstance(wanted, Numbers)
     assert isinstance(categories, Categories)
-    np.testing.assert_array_equal(numbers.values, file.columns["x"].values)
+    np.testing.assert_array_equal(numbers.values, wanted.values)
     assert [categories.names[code] if code >= 0 else None for code in categories.codes] == COLUMNS["colour"]
     assert frame.keys[("key",)].equals(file.keys[("key",)])
 
