@@ -96,6 +96,7 @@ def train(
         checkpoints=store,
         checkpoint_every=config.checkpoint.every,
         evaluate_every=config.evaluation.every,
+        evaluated=config.data.evaluated,
     )
     signals: list[str] = []
 
