@@ -264,7 +264,7 @@ def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[n
 def _value(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> float:
     """Return the metric; of AUC by ranks, as the bootstrap asks for it a thousand times."""
     if task.metric == "auc":
-        ranks_M, is_second_M = cast(Any, rankdata(predictions_MC[:, 1].numpy())), labels_M.numpy() == 1
+        ranks_M, is_second_M = rankdata(predictions_MC[:, 1].numpy()), labels_M.numpy() == 1
         second = int(is_second_M.sum())
         above = float(ranks_M[is_second_M].sum()) - second * (second + 1) / 2
         return above / (second * (len(is_second_M) - second))

@@ -12,8 +12,10 @@ Shapes: N rows, C classes.
 
 import io
 import re
+import shutil
 import tempfile
 import warnings
+import weakref
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -126,18 +128,18 @@ class _Vertical(BaseEstimator):
         state: dict[str, Any] = dict(cast(Any, super()).__getstate__())
         state.pop("_trained", None)
         if "_folder" in state:
-            state["_named"] = self._folder.name
-            state["_folder"] = _packed(Path(self._folder.name), self.run_.folder)
+            state["_named"] = str(self._folder)
+            state["_folder"] = _packed(self._folder, self.run_.folder)
         return state
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         state = dict(state)
         if "_folder" in state:
-            kept = tempfile.TemporaryDirectory(prefix="lvfl-")
+            kept = _kept_folder(self)
             with zipfile.ZipFile(io.BytesIO(state["_folder"])) as file:
-                file.extractall(kept.name)
-            run = Run(Path(kept.name) / "run")
-            named = (run.folder / "config.yaml").read_text(encoding="utf-8").replace(state.pop("_named"), kept.name)
+                file.extractall(kept)
+            run = Run(kept / "run")
+            named = (run.folder / "config.yaml").read_text(encoding="utf-8").replace(state.pop("_named"), str(kept))
             (run.folder / "config.yaml").write_text(named, encoding="utf-8")  # the tables lie here now
             state |= {"_folder": kept, "run_": run}
         cast(Any, super()).__setstate__(state)
@@ -151,9 +153,9 @@ class _Vertical(BaseEstimator):
         whole = isinstance(self.random_state, int | np.integer)
         seed = int(self.random_state) if whole else int(draw.randint(2**31 - 1))
         tested = draw_tested(labels_N, self.validation_fraction, self._task == "classification", draw)
-        folder = tempfile.TemporaryDirectory(prefix="lvfl-")
+        folder = _kept_folder(self)
         again = self.validation_fraction == 0
-        tables, test_file = write_owners(Path(folder.name), owners, labels_N, tested, again=again)
+        tables, test_file = write_owners(folder, owners, labels_N, tested, again=again)
         values = table_settings(rows - (0 if again else len(tested)), self.rounds)
         values["data"] |= {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
         values |= {"name": "python", "seed": seed, "task": self._task}
@@ -162,7 +164,7 @@ class _Vertical(BaseEstimator):
         values["checkpoint"] = {"every": self.rounds}
         config = parse_config(lay_over(values, self.settings or {}))
         console = ShowConsole() if self.verbose else Console(quiet=True)
-        run_dir = Path(folder.name) / "run" if self.run_dir is None else Path(self.run_dir)
+        run_dir = folder / "run" if self.run_dir is None else Path(self.run_dir)
         built: list[InProcess] = []
 
         def build(config: ExperimentConfig, stage: Stage) -> Built:
@@ -174,7 +176,7 @@ class _Vertical(BaseEstimator):
         try:
             run_experiment(config, run_dir, resume=False, console=console, build=build)
         except ValueError as error:
-            raise ConfigError(_told(error, folder.name)) from None
+            raise ConfigError(_told(error, str(folder))) from None
         self._folder, self._trained = folder, built[0]
         self.owners_, self.run_ = list(owners), Run(run_dir)
         return self
@@ -256,11 +258,18 @@ class VerticalRegressor(RegressorMixin, _Vertical):
     def fit(self, X: Any, y: Any) -> Self:
         """Train on owners' tables and the values of the first one's rows. Raises ValueError, one line."""
         owners = self._owners(X, fitted=False)
-        return self._fit(owners, check_array(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y"))
+        return self._fit(owners, cast(Any, check_array)(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y"))
 
     def predict(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[np.float64]:
         """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""
         return self._predicted(X, missing_parties)[:, 0].astype(np.float64)
+
+
+def _kept_folder(owner: object) -> Path:
+    """Return a new private folder that is removed with its owner."""
+    folder = Path(tempfile.mkdtemp(prefix="lvfl-"))
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _told(error: Exception, folder: str) -> str:

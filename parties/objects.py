@@ -10,7 +10,9 @@ Shapes: N samples, B batch, D an embedding's width, P the width of all embedding
 # Signatures of torch and numpy are partly untyped.
 
 import copy
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +120,7 @@ def fit(
         optimizer: makes the optimizer of a model's parameters; by default ``training.optimizer``.
         test: share of the samples that is the test, or their rows.
         settings: of an experiment, by dotted key.
-        run_dir: folder of the run; by default a temporary one.
+        run_dir: folder of the run; by default a temporary one, which goes with the run.
         resume: go on from the last checkpoint in ``run_dir``; give the same objects, untrained.
         callbacks: called after each round.
         verbose: show the training's progress.
@@ -143,10 +145,11 @@ def fit(
         built.append(build_in_process(config, stage.runtime, stage.progress.on_step, source, given))
         return Built(built[0].server)
 
-    folder = Path(run_dir) if run_dir is not None else Path(tempfile.mkdtemp(prefix="lvfl-"))
+    temporary = Path(tempfile.mkdtemp(prefix="lvfl-")) if run_dir is None else None
+    folder = Path(run_dir) if run_dir is not None else cast(Path, temporary) / "run"
     outcome = run_experiment(
         config,
-        folder / "run" if run_dir is None else folder,
+        folder,
         resume=resume,
         console=ShowConsole() if verbose else Console(quiet=True),
         extra_callbacks=callbacks,
@@ -155,8 +158,10 @@ def fit(
     if not outcome.finished:
         raise KeyboardInterrupt(f"interrupted after {outcome.summary['rounds']} rounds; go on with resume=True")
     trainer = built[0].server.trainer
-    trained_folder = folder / "run" if run_dir is None else folder
-    return ObjectsRun(trained_folder, built[0], copy.deepcopy(trainer.head).eval(), trainer.task)
+    run = ObjectsRun(folder, built[0], copy.deepcopy(trainer.head).eval(), trainer.task)
+    if temporary is not None:
+        weakref.finalize(run, shutil.rmtree, temporary, ignore_errors=True)
+    return run
 
 
 def _checked(party: Party) -> Rows:

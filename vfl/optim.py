@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -122,7 +122,7 @@ def build_optimizer(
 ) -> Optimizer | torch.optim.Optimizer:
     """Return the optimizer of all parameters of a module, ``make``'s where it is given. Raises ValueError for none."""
     if make is not None:
-        made: object = make(list(module.parameters()))
+        made = cast(object, make(list(module.parameters())))
         if not isinstance(made, torch.optim.Optimizer):
             raise ValueError(f"optimizer: gives {type(made).__name__}; return a torch.optim.Optimizer")
         return made

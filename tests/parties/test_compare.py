@@ -88,7 +88,7 @@ def test_an_interval_covers_no_difference_between_equals():
     torch.manual_seed(0)
     labels = torch.randint(2, (200,))
     first, second = ((labels + torch.randn(2, 200) * 2).sigmoid()).unbind(0)
-    sides = [torch.stack([1 - each, each], 1) for each in (first, second)]
-    found = _difference(Classification(2, metric="auc"), *sides, labels)
+    one, other = (torch.stack([1 - each, each], 1) for each in (first, second))
+    found = _difference(Classification(2, metric="auc"), one, other, labels)
     assert found.low < 0 < found.high
     assert found.low < found.value < found.high

@@ -68,11 +68,15 @@ def test_arrays_mapped_files_tensors_and_datasets_train_the_same_bits(tmp_path: 
 def test_what_is_trained_comes_back_pruned_and_predicts_as_it_was_tested():
     head = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
     given = parties()
-    before = given[0].model.hidden.weight.clone()
+    net = given[0].model
+    assert isinstance(net, Net)
+    before = net.hidden.weight.clone()
     test = np.arange(180, N)
     run = vfl.fit(given, Y, head=head, optimizer=adam, test=test, settings=QUICK | {"lightweighting.alpha": 0.4})
-    assert torch.equal(given[0].model.hidden.weight, before)
-    assert run.feature_model("left").hidden.out_features < 16
+    assert torch.equal(net.hidden.weight, before)
+    pruned = run.feature_model("left")
+    assert isinstance(pruned, Net)
+    assert pruned.hidden.out_features < 16
     predicted = run.predict({"left": X[test, :3], "right": X[test, 3:]}).argmax(axis=1)
     assert np.mean(predicted == Y[test]) == pytest.approx(run.summary["test_accuracy"])
     assert isinstance(run.head, nn.Sequential)

@@ -5,6 +5,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vfl.errors import ConfigError, one_line
@@ -65,9 +66,9 @@ class Rows:
 def rows_of(name: str, data: object) -> Rows:
     """Return a user's data as rows. Raises ValueError, one line, for what has none."""
     if isinstance(data, np.ndarray):
-        if data.dtype.kind not in "fiub":
-            raise ConfigError(f"{name}: an array of {data.dtype} holds no numbers")
-        array = cast(np.ndarray[Any, Any], data)
+        array = cast(NDArray[Any], data)
+        if array.dtype.kind not in "fiub":
+            raise ConfigError(f"{name}: an array of {array.dtype} holds no numbers")
 
         def read(rows: Tensor) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array[rows.numpy()]))  # pyright: ignore[reportUnknownMemberType]  # unannotated
@@ -82,7 +83,7 @@ def rows_of(name: str, data: object) -> Rows:
         dataset = cast(Dataset, data)
 
         def read(rows: Tensor) -> Tensor:
-            items = [torch.as_tensor(dataset[row]) for row in rows.tolist()]
+            items = [torch.as_tensor(dataset[row]) for row in cast(list[int], rows.tolist())]  # pyright: ignore[reportUnknownMemberType]  # unannotated
             return torch.stack(items) if items else torch.stack([torch.as_tensor(dataset[0])])[:0]
 
     else:
