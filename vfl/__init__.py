@@ -14,7 +14,7 @@ PUBLIC = {
 }
 """The module of each public name."""
 
-__all__ = [*PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]  # they are in __init__.pyi
+__all__ = sorted(PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]  # they are in __init__.pyi
 
 
 def __getattr__(name: str) -> Any:
