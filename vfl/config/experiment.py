@@ -15,6 +15,7 @@ from vfl.config.optimizer import OptimizerConfig
 from vfl.data.config import TABLE_KINDS, DataConfig
 from vfl.data.tables.config import table_owners
 from vfl.devices import SimulationConfig
+from vfl.leakage.config import PrivacyConfig
 from vfl.lightweighting.config import LightweightingConfig
 from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
 from vfl.registry import nearest
@@ -137,6 +138,7 @@ OF_VERTICAL = (
     "simulation",
     "lightweighting",
     "wire",
+    "privacy",
     "network",
     "models.feature",
     "models.parties",
@@ -176,6 +178,7 @@ class ExperimentConfig(Section):
     simulation: Annotated[SimulationConfig, OWN] = SimulationConfig()
     horizontal: Annotated[HorizontalConfig, OWN] = Field(default=HorizontalConfig(), validate_default=True)
     wire: WireConfig = WireConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: Annotated[CheckpointConfig, OWN] = CheckpointConfig()
     network: Annotated[NetworkConfig, OWN] = NetworkConfig()
@@ -315,6 +318,8 @@ class ExperimentConfig(Section):
             lines.append(f"wire.bits: compressor {wire.compressor} is another package's and may ignore it")
         if self.training.labels == "shared" and wire.gradients != GradientConfig():
             lines.append("wire.gradients: ignored with training.labels=shared, no gradient travels")
+        if self.training.labels == "shared" and self.privacy.gradients is not None:
+            lines.append("privacy.gradients: ignored with training.labels=shared, no gradient travels")
         return lines
 
     def _late_rates(self) -> list[str]:
