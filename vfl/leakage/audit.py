@@ -25,9 +25,10 @@ Attack = Literal[
     "gradient inversion",
     "model completion",
     "embedding decoder",
-    "embedding decoder, exact values",
     "embedding clusters",
 ]
+NORM: Attack = "gradient norm"
+DECODER: Attack = "embedding decoder"
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,6 @@ class Finding:
     found: Estimate
     control: Estimate
     """The same where there is nothing to find: permuted labels, or embeddings of other rows."""
-    chance: float | None
-    """What an attacker without anything reaches; None where the control alone says it."""
     rows: int
     """On which it was measured."""
     known: int = 0
@@ -52,7 +51,7 @@ class Finding:
     @property
     def leaks(self) -> bool:
         """Whether the interval lies apart from the control's, on the attacker's side."""
-        if self.attack == "embedding decoder":
+        if self.measure == "error left":
             return self.found.high < self.control.low
         return self.found.low > self.control.high
 
@@ -80,62 +79,74 @@ class Seen:
     hidden: Sequence[int]
     """The head's hidden widths, which are agreed and so known to all."""
 
+    @property
+    def onlooker(self) -> str:
+        """The attacker who has the party's embeddings: the server, and with shared labels every other party."""
+        return f"who sees {self.party}'s embeddings"
 
-def attacks_with_gradients(seen: Seen, seed: int) -> list[Finding]:
-    """Return what a party's gradients tell it of the labels; nothing where it received none."""
-    if seen.gradients_ND is None:
-        return []
+
+def attacks_with_gradients(seen: Seen, seed: int, only: Attack | None = None) -> list[Finding]:
+    """Return what a party's gradients tell it of the labels."""
+    assert seen.gradients_ND is not None, "labels are at the server"
     labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
     stream = np.random.default_rng(seed)
     permuted_N = stream.permutation(labels_N)
-    findings: list[Finding] = []
-    leaks: tuple[tuple[Attack, Callable[..., Estimate]], ...] = (
-        ("gradient norm", norm_leak),
-        ("gradient direction", direction_leak),
+    leaks: tuple[tuple[Attack, Callable[..., Estimate], int], ...] = (
+        (NORM, norm_leak, 0),
+        ("gradient direction", direction_leak, 1),
     )
-    for attack, leak in leaks:
-        found = leak(seen.gradients_ND, labels_N, classes, stream)
-        control = leak(seen.gradients_ND, permuted_N, classes, stream)
-        findings.append(Finding(attack, seen.party, "AUC", found, control, 0.5, rows, int(attack != "gradient norm")))
+    findings = [
+        Finding(
+            attack,
+            seen.party,
+            "AUC",
+            leak(seen.gradients_ND, labels_N, classes, stream),
+            leak(seen.gradients_ND, permuted_N, classes, stream),
+            rows,
+            known,
+        )
+        for attack, leak, known in leaks
+        if only in (None, attack)
+    ]
+    if only is not None:
+        return findings
     prior_C = np.bincount(labels_N, minlength=classes) / rows
     guesses_N = inverted_labels(seen.embeddings_ND, seen.gradients_ND, seen.hidden, prior_C, seed)
-    found = inversion_leak(guesses_N, labels_N, classes, stream)
-    control = inversion_leak(guesses_N, permuted_N, classes, stream)
-    findings.append(Finding("gradient inversion", seen.party, "labels right", found, control, None, rows))
-    return findings
+    right, control = (inversion_leak(guesses_N, each_N, classes, stream) for each_N in (labels_N, permuted_N))
+    return [*findings, Finding("gradient inversion", seen.party, "labels right", right, control, rows)]
 
 
-def attacks_with_embeddings(seen: Seen, seed: int) -> list[Finding]:
-    """Return what a party's own model tells it of the labels, and its embeddings tell others of labels and features."""
+def attacks_on_labels(seen: Seen, seed: int) -> list[Finding]:
+    """Return what a party's own model tells it of the labels, and its embeddings tell others of them."""
     labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
     stream = np.random.default_rng(seed)
     permuted_N = stream.permutation(labels_N)
-    findings: list[Finding] = []
-    for known in KNOWN_LABELS:
-        if 2 * known > rows:
-            break
-        own = seen.embeddings_ND, seen.features
-        found = completion_gain(*own, labels_N, classes, known, seen.fresh, seed)
-        control = completion_gain(*own, permuted_N, classes, known, seen.fresh, seed)
-        findings.append(
-            Finding("model completion", seen.party, "accuracy gained", found, control, 0.0, rows - known, known)
+    findings = list[Finding]()
+    for known in [known for known in KNOWN_LABELS if 2 * known <= rows]:
+        gained, control = (
+            completion_gain(seen.embeddings_ND, seen.features, each_N, classes, known, seen.fresh, seed)
+            for each_N in (labels_N, permuted_N)
         )
-    who = f"who sees {seen.party}'s embeddings"
+        findings.append(
+            Finding("model completion", seen.party, "accuracy gained", gained, control, rows - known, known)
+        )
+    right, control = (
+        cluster_leak(seen.embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N)
+    )
+    return [*findings, Finding("embedding clusters", seen.onlooker, "labels right", right, control, rows)]
+
+
+def attacks_on_features(seen: Seen, seed: int) -> list[Finding]:
+    """Return what a party's embeddings tell others of its features."""
+    rows = len(seen.labels_N)
     known = min(KNOWN_PAIRS, rows // 2)
+    stream = np.random.default_rng(seed)
     flat_NF = np.concatenate([tensor.float().flatten(1).numpy() for tensor in seen.features], axis=1)
-    others_ND = stream.permutation(seen.embeddings_ND)
     decoded, control = (
         decode_embeddings(embeddings_ND, flat_NF, known, table=seen.table, stream=stream, seed=seed)
-        for embeddings_ND in (seen.embeddings_ND, others_ND)
+        for embeddings_ND in (seen.embeddings_ND, stream.permutation(seen.embeddings_ND))
     )
-    left = rows - known
-    findings.append(Finding("embedding decoder", who, "error left", decoded.error, control.error, 1.0, left, known))
-    if decoded.exact is not None and control.exact is not None:
-        findings.append(
-            Finding(
-                "embedding decoder, exact values", who, "values right", decoded.exact, control.exact, None, left, known
-            )
-        )
-    clusters = [cluster_leak(seen.embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N)]
-    findings.append(Finding("embedding clusters", who, "labels right", clusters[0], clusters[1], None, rows))
-    return findings
+    found = [Finding(DECODER, seen.onlooker, "error left", decoded.error, control.error, rows - known, known)]
+    if decoded.exact is None or control.exact is None:
+        return found
+    return [*found, Finding(DECODER, seen.onlooker, "values right", decoded.exact, control.exact, rows - known, known)]
