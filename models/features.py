@@ -32,6 +32,8 @@ class TableFeatures(Features):
 
     category_sizes: tuple[int, ...] = ()
     """Different codes of each column of categories."""
+    number_bins: tuple[int, ...] = ()
+    """Of each number the bins of its position, a value from 0 to so many; empty where numbers are standardised."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class ModelSpec:
     width: float = 1.0
     """Multiplier of the layers' widths."""
     batch_norm: bool = True
+    dropout: float = 0.0
+    """Share of the hidden units of a perceptron that a training pass leaves out."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The model's own settings, which it checks itself."""
 

@@ -1,6 +1,6 @@
 """Which form of a layer is the fastest on the CPU: by its shape, its dtype and what the CPU has.
 
-Choices follow from measurements (docs/results/benchmark/layers.md). Those for float32 do not change: they are part of
+Choices follow from measurements (docs/results/benchmark/README.md). Those for float32 do not change: they are part of
 the bits of training.
 """
 

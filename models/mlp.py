@@ -54,14 +54,14 @@ class PlaceholderMLP(MLP):
 class FeatureMLP(nn.Module):
     """Flattened features of any kind through hidden layers to the embedding: float [B, ...] -> [B, D].
 
-    Hidden widths are `FEATURE_MLP_HIDDEN` times `width`, each Linear, BatchNorm1d if `batch_norm`, ReLU.
+    Hidden widths are `FEATURE_MLP_HIDDEN` times `width`, each Linear, BatchNorm1d if `batch_norm`, ReLU, Dropout.
     Raises ValueError for a size below 1 or a width that is not positive.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         hidden = [scaled_width(features, spec.width) for features in FEATURE_MLP_HIDDEN]
-        self.hidden = hidden_layers(math.prod(spec.features.shape), hidden, spec.batch_norm)
+        self.hidden = hidden_layers(math.prod(spec.features.shape), hidden, spec.batch_norm, spec.dropout)
         self.embedding = nn.Linear(hidden[-1], spec.embedding_size)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -69,13 +69,14 @@ class FeatureMLP(nn.Module):
         return self.embedding(self.hidden(features.flatten(1)))
 
 
-def hidden_layers(in_features: int, hidden: Sequence[int], batch_norm: bool) -> nn.Sequential:
-    """Linear, BatchNorm1d if asked for, ReLU, once per hidden width."""
+def hidden_layers(in_features: int, hidden: Sequence[int], batch_norm: bool, dropout: float = 0.0) -> nn.Sequential:
+    """Linear, BatchNorm1d if asked for, ReLU, Dropout above 0, once per hidden width."""
     if in_features < 1:
         raise ValueError(f"features: every size must be at least 1, got {in_features} values")
     layers: list[nn.Module] = []
     for out_features in hidden:
         norm = [nn.BatchNorm1d(out_features)] if batch_norm else []
-        layers += [nn.Linear(in_features, out_features, bias=not batch_norm), *norm, nn.ReLU()]
+        drop = [nn.Dropout(dropout)] if dropout else []
+        layers += [nn.Linear(in_features, out_features, bias=not batch_norm), *norm, nn.ReLU(), *drop]
         in_features = out_features
     return nn.Sequential(*layers)

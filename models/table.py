@@ -19,12 +19,18 @@ class TableMLP(nn.Module):
 
     The last K columns hold categories as whole numbers: the codes of column k are 0 to ``category_sizes[k]`` - 1. All
     columns' embeddings are rows of one `categories` table; they are inputs of the first hidden layer, and so never
-    pruned. Hidden widths are `FEATURE_MLP_HIDDEN` times `width`, each Linear, BatchNorm1d if `batch_norm`, ReLU.
-    Raises ValueError for features of another kind.
+    pruned. Hidden widths are `FEATURE_MLP_HIDDEN` times `width`, each Linear, BatchNorm1d if `batch_norm`, ReLU and
+    Dropout.
+
+    A number with T bins is its position p among the quantiles of the training rows, 0 to T; the hidden layers read T
+    values of it, clamp(p - t, 0, 1) for t = 0 .. T - 1: the piecewise linear encoding of Gorishniy et al., NeurIPS
+    2022, equation 1. Raises ValueError for features of another kind.
     """
 
     first_code: Tensor
     """int64 [K], row of each column's code 0."""
+    bins: tuple[Tensor, Tensor] | None
+    """Of each encoded value its number, int64, and where its bin starts, float32; None for standardised numbers."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -39,17 +45,33 @@ class TableMLP(nn.Module):
         # Without columns of categories none: an empty constant, or a view of a larger one, cannot be exported.
         self.register_buffer("first_code", starts[:-1].clone() if category_sizes else None, persistent=False)
         self.categories = nn.Embedding(int(starts[-1]), CATEGORY_SIZE) if category_sizes else None
+        bins = torch.tensor(features.number_bins, dtype=torch.int64)
+        if bins.numel() not in (0, numbers):
+            raise ValueError(f"number_bins: expected one for each of {numbers} numbers, got {bins.numel()}")
+        starts = [torch.arange(count, dtype=torch.float32) for count in features.number_bins]
+        # In a tuple and no buffers: pruning traces a copy whose parameters and buffers hold other values.
+        self.bins = (torch.arange(numbers).repeat_interleave(bins), torch.cat(starts)) if starts else None
+        inputs = sum(features.number_bins) if starts else numbers
         hidden = [scaled_width(base, spec.width) for base in FEATURE_MLP_HIDDEN]
-        self.hidden = hidden_layers(numbers + CATEGORY_SIZE * len(category_sizes), hidden, spec.batch_norm)
+        width = inputs + CATEGORY_SIZE * len(category_sizes)
+        self.hidden = hidden_layers(width, hidden, spec.batch_norm, spec.dropout)
         self.embedding = nn.Linear(hidden[-1], spec.embedding_size)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Embeddings [B, D] of prepared rows [B, W + K]."""
+        numbers = self._encoded(rows[:, : self.numbers])
         if self.categories is None:
-            return self.embedding(self.hidden(rows))
+            return self.embedding(self.hidden(numbers))
         codes = rows[:, self.numbers :].long() + self.first_code  # float32 holds codes exactly up to 2^24
-        inputs = torch.cat([rows[:, : self.numbers], self.categories(codes).flatten(1)], dim=1)
+        inputs = torch.cat([numbers, self.categories(codes).flatten(1)], dim=1)
         return self.embedding(self.hidden(inputs))
+
+    def _encoded(self, numbers: Tensor) -> Tensor:
+        """Return what the hidden layers read of numbers [B, W]."""
+        if self.bins is None:
+            return numbers
+        number, start = (each.to(numbers.device) for each in self.bins)
+        return (numbers[:, number] - start).clamp(0, 1)
 
 
 def mlp(spec: ModelSpec) -> nn.Module:

@@ -1,6 +1,6 @@
 """Building the two sides of an experiment: the same objects in one process and in many."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -8,8 +8,11 @@ from torch import Tensor
 
 from models.features import Features, ModelSpec
 from models.mlp import MLP, PlaceholderMLP
+from parties.exchanges import Exchanges
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
+from parties.joint_model import JointModel
+from parties.roster import PartyHandle, Roster
 from vfl.components import FEATURE_MODELS
 from vfl.config import ExperimentConfig, FeatureModelConfig
 from vfl.data.files import Labels, SharedLabels
@@ -30,6 +33,7 @@ from vfl.vertical.labels import (
     ServerProtocol,
     ShareEmbeddings,
 )
+from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Presence
 from vfl.vertical.team import Single
@@ -56,26 +60,31 @@ def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLab
 
 
 def build_head_server(
-    links: Sequence[PartyLink],
+    roster: Roster,
     train: TrainingLabels,
     test: Labels,
     config: ExperimentConfig,
     runtime: Runtime,
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
 ) -> HeadServer:
-    """Build the server of parties that ``links`` lead to, in the order in which their embeddings are concatenated."""
+    """Build the server of the parties of a roster."""
     presence = train.presence(config)
-    return HeadServer(
-        links,
-        [build_receiver(link.name, len(train.labels_N), config) for link in links],
-        build_head(config, train.task, runtime, presence),
-        build_server_protocol(config, len(train.labels_N)),
-        train.labels_N,
-        test,
-        config,
-        on_exchange,
-        presence=presence,
-    )
+    trainer = build_head(config, train.task, runtime, presence)
+    protocol = build_server_protocol(config, len(train.labels_N))
+    exchanges = Exchanges(roster, trainer, protocol, train.labels_N, presence, config)
+    return HeadServer(exchanges, JointModel(roster, trainer, config, test), on_exchange)
+
+
+def build_roster(
+    links: Mapping[str, PartyLink],
+    train: TrainingLabels,
+    config: ExperimentConfig,
+    handle: Callable[[EmbeddingReceiver, PartyLink | None, Ledger], PartyHandle] = PartyHandle,
+) -> Roster:
+    """Build the roster of all parties, to which ``links`` lead by name; those without one are away."""
+    ledger, samples = Ledger(config.parties), len(train.labels_N)
+    parties = [handle(build_receiver(name, samples, config), links.get(name), ledger) for name in config.parties]
+    return Roster(parties, ledger)
 
 
 def build_party(
@@ -153,7 +162,9 @@ def build_party_protocol(
 
 def model_spec(settings: FeatureModelConfig, features: Features) -> ModelSpec:
     """Return what a feature model of these settings is built from."""
-    return ModelSpec(features, settings.embedding_size, settings.width, settings.batch_norm, settings.options)
+    return ModelSpec(
+        features, settings.embedding_size, settings.width, settings.batch_norm, settings.dropout, settings.options
+    )
 
 
 def feature_config(config: ExperimentConfig, party: str) -> FeatureModelConfig:

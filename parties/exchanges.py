@@ -4,39 +4,37 @@ Shapes: B batch, N training samples, D width of one embedding.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from parties.joint_model import JointModel
-from vfl.costs import Direction
+from parties.roster import Asked, Roster
+from vfl.config import ExperimentConfig
 from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.booking import dense_frames
-from vfl.vertical.labels import Batch, ServerProtocol
-from vfl.vertical.link import PartyLink
+from vfl.vertical.head import HeadTrainer
+from vfl.vertical.labels import Batch, Received, ServerProtocol
 from vfl.vertical.orders import Order, orders_of
 from vfl.vertical.presence import Presence, Share
-from vfl.wire.control import Report
-from vfl.wire.messages import Buffer, Kind, Message, MessageError, Part, PartKind
+from vfl.vertical.reports import RoundWork
+from vfl.wire.messages import Message, Part, PartKind
 
 
 @dataclass(eq=False)
 class Exchanges:
-    """Training of a joint model: lines 3 to 18 of Algorithm 1, one exchange at a time."""
+    """Training of a split model: lines 3 to 18 of Algorithm 1, one exchange at a time."""
 
-    joint: JointModel
+    roster: Roster
+    trainer: HeadTrainer
+    """The head model."""
     protocol: ServerProtocol
     """The server's side of the label protocol."""
     labels_N: Tensor
     """Labels of the training samples."""
     presence: Presence
     """Who takes part in which batch."""
-    take_report: Callable[[PartyLink, Message], Report]
-    """Reads and checks a party's report."""
+    config: ExperimentConfig
     round_index: int = field(default=-1, init=False)
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
     """Of each exchange of the present round, [B]."""
@@ -44,11 +42,10 @@ class Exchanges:
     """The parties' parts in each exchange of the present round."""
     losses: list[Tensor] = field(default_factory=list[Tensor], init=False)
     """Of the present round, at the start of each exchange."""
-    under_way: deque[list[Callable[[], Any]]] = field(default_factory=deque[list[Callable[[], Any]]], init=False)
-    """What waits for the parties' replies, by order, the oldest first."""
+    under_way: deque[list[Asked]] = field(default_factory=deque[list[Asked]], init=False)
+    """What all parties were ordered, the oldest order first."""
 
     def __post_init__(self) -> None:
-        self.trainer, self.config = self.joint.trainer, self.joint.config
         self.labels_N = self.labels_N.to(self.trainer.runtime.device)
         self.steps = steps_in_round(self.config.training, len(self.labels_N))
         """Exchanges of a round."""
@@ -80,66 +77,60 @@ class Exchanges:
         # Staleness s: s + 1 orders are under way from here on, of which one is answered and one sent in each exchange.
         if exchange == 0:
             for order in self.orders[:after]:
-                self._order(order, [()] * len(self.joint.links))
-        rows_B, device = self.rows[exchange], self.trainer.runtime.device
-        frames, sent = zip(*self._replies(), strict=True)
-        embeddings = [embedding_BD.to(device) for embedding_BD in sent]
-        batch = Batch(rows_B, self.labels_N[rows_B.to(device)], frames, embeddings, self.shares[exchange])
+                self._order(order, [()] * len(self.roster.names))
+        rows_B = self.rows[exchange]
+        batch = Batch(rows_B, self.labels_N[rows_B.to(self.trainer.runtime.device)], self._receive(exchange))
         updates, losses = self.protocol.begin(self.trainer, batch)
         self._order(self.orders[exchange + after], updates)
         # Returning gradients took the first step already; with shared labels all are left, while the parties do theirs.
         steps_left = self.config.training.local_iterations - len(losses)
-        self.losses.append([*losses, *self.trainer.steps(embeddings, batch.labels_B, steps_left)][0])
+        self.losses.append([*losses, *self.trainer.steps(batch.embeddings, batch.labels_B, steps_left)][0])
 
-    def end_round(self) -> list[Report]:
-        """Return the parties' reports: nothing is under way then."""
+    def end_round(self) -> list[Asked]:
+        """Return what asks the parties for their reports: nothing else is under way then."""
         for _ in range(self.config.training.staleness):
-            self._replies()  # to what brought an update alone
-        return self._replies()
+            for asked in self.under_way.popleft():  # to what brought an update alone
+                asked.wait()
+        return self.under_way.popleft()
 
-    def dense_frames(self, party: str, direction: Direction, message: Message) -> Iterator[int]:
-        """Return the sizes of a training message's frames if they were dense; what comes down is of an update."""
-        down = direction == "downlink"
-        order = self.orders[-1 if message.kind is Kind.END_ROUND else message.exchange]
-        exchange = order.brings if down else order.exchange
-        assert exchange is not None, "frames come down with an update"
-        forwarded = down and self.config.training.labels == "shared"
-        samples_K = [share.count for share in self.shares[exchange]]
-        yield from dense_frames(self.joint.receivers, samples_K, party, forwarded=forwarded)
+    def work(self) -> dict[str, RoundWork]:
+        """Return what each party has to compute in the round."""
+        samples_K = zip(*([share.count for share in shares] for shares in self.shares), strict=True)
+        training = self.config.training
+        return {
+            name: RoundWork(sum(samples), sum(samples[: training.staleness + 1]), training.local_iterations)
+            for name, samples in zip(self.roster.names, samples_K, strict=True)
+        }
 
     def _order(self, order: Order, updates: Sequence[tuple[Part, ...]]) -> None:
         """Send an order to all parties, to each with its parts of the update that it brings."""
         self.under_way.append(
             [
-                self.joint.ask(link, Message(order.kind, self.round_index, order.exchange, parts), take)
-                for link, parts, take in zip(self.joint.links, updates, self._takes(order), strict=True)
+                party.ask(Message(order.kind, self.round_index, order.exchange, parts))
+                for party, parts in zip(self.roster, updates, strict=True)
             ]
         )
 
-    def _takes(self, order: Order) -> Sequence[Callable[[Message], Any]]:
-        """Return what is made of each party's reply to an order."""
-        if order.kind is Kind.UPDATE:
-            return [take_nothing] * len(self.joint.links)
-        if order.kind is Kind.END_ROUND:
-            return [partial(self.take_report, link) for link in self.joint.links]
-        return [partial(self._receive, order.exchange, place) for place in range(len(self.joint.links))]
-
-    def _replies(self) -> list[Any]:
-        """Return what is taken of the replies to the oldest order."""
+    def _receive(self, exchange: int) -> list[Received]:
+        """Return what the parties have sent of an exchange's batch, the oldest order."""
+        replies = zip(self.under_way.popleft(), self.shares[exchange], strict=True)
         # One at a time: decoded while the other parties still compute.
-        return [reply() for reply in self.under_way.popleft()]
+        received = [self._receive_one(asked, self.rows[exchange], share) for asked, share in replies]
+        self.shares[exchange] = [each.share for each in received]
+        return received
 
-    def _receive(self, exchange: int, place: int, reply: Message) -> tuple[Buffer, Tensor]:
-        """Return the frame of an embedding, to be forwarded as it came, and what it holds, as [B, D]."""
-        rows_B, shares = self.rows[exchange], self.shares[exchange]
-        if self.joint.links[place].absent:
-            # Replaced also where gradients are cut by it: nothing goes back to a party that is away.
-            shares[place] = Share.of(torch.zeros_like(shares[place].present_B))
-        frame, share = reply.only(PartKind.EMBEDDING), shares[place]
-        if bool(share.count) != bool(len(frame)):
-            raise MessageError(f"a frame of {len(frame)} bytes came for {share.count} samples")
-        return frame, self.joint.receivers[place].receive_share(frame, rows_B, share, self.trainer.missing)
+    def _receive_one(self, asked: Asked, rows_B: Tensor, share: Share) -> Received:
+        receiver, missing = asked.party.receiver, self.trainer.missing
 
+        def decode(reply: Message) -> Received:
+            frame = reply.part(PartKind.EMBEDDING)
+            embedding_BD = receiver.receive_part(frame, rows_B, share, missing)
+            return Received(frame, embedding_BD.to(self.trainer.runtime.device), share)
 
-def take_nothing(reply: Message) -> None:
-    """Nothing is in the reply."""
+        return asked.read(decode) or self._of_nobody(receiver.width, len(rows_B))
+
+    def _of_nobody(self, width: int, samples: int) -> Received:
+        """Stand for a party that is away: it takes part in no sample, and no gradient goes back to it."""
+        missing_BD = torch.full((samples, width), self.trainer.missing, device=self.trainer.runtime.device)
+        nobody = Share.of(torch.zeros(samples, dtype=torch.bool))
+        return Received(Part(PartKind.EMBEDDING, b""), missing_BD, nobody)

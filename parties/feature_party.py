@@ -3,19 +3,12 @@
 Shapes: B batch, D embedding width, n the samples of a batch in which the party takes part.
 """
 
-import copy
-import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, TypeVar
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
@@ -23,69 +16,26 @@ from vfl.data.samples import Samples
 from vfl.data.source import Prepared
 from vfl.digest import check_same_data, weights_digest
 from vfl.lightweighting.pruning import psi
-from vfl.lightweighting.schedule import largest, schedule_of
-from vfl.lightweighting.sparsify import omega
 from vfl.lightweighting.unprunable import build_pruner
 from vfl.loop import finite
 from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
-from vfl.random import seeded
 from vfl.runtime import Runtime
-from vfl.vertical.batch_statistics import batch_norms, embed_still
+from vfl.schedules import largest, schedule_of
+from vfl.vertical.batch_statistics import embed_still
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import EmbeddingSender, encode_as
 from vfl.vertical.evaluated import EvaluatedModels
+from vfl.vertical.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
 from vfl.vertical.labels import PartyProtocol
-from vfl.vertical.orders import Order, orders_of
+from vfl.vertical.meter import RoundMeter
+from vfl.vertical.prices import price
 from vfl.vertical.team import Single
-from vfl.wire.control import AskedRatios, Description, Prices, Report, RoundStart, SampleRange, fixed_seconds
+from vfl.wire.control import AskedRatios, Description, Report, RoundStart, SampleRange, fixed_seconds
 from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
-
-R = TypeVar("R")
 
 PROBE_SAMPLES = 256
 """Size of the fixed batch on which Psi is measured."""
-BACKWARD_FORWARDS = 2
-"""A backward pass costs two forwards: the gradients of the inputs and of the weights."""
-OWN: Mapping[str, Tensor] = {}
-"""In the place of copied weights: the model's own."""
-
-
-class ForwardPass(NamedTuple):
-    """Embeddings with their autograd graph."""
-
-    embedding_nD: Tensor
-    """Fresh and unsparsified."""
-    weights: Mapping[str, Tensor]
-    """Copies of the model's parameters to which the graph belongs, by name; or OWN."""
-
-
-@dataclass
-class PendingExchange:
-    """What stays between sending an embedding and the update that answers it, with a later order."""
-
-    exchange: int
-    inputs: tuple[Tensor, ...]
-    forward: ForwardPass | None
-    """The first local iteration's; None: it is of the model before it was pruned."""
-    sent_nD: Tensor
-    """As the others received it."""
-
-
-@dataclass
-class RoundCounts:
-    """What a party counts during one round."""
-
-    passes: int = 0
-    """Forward passes of training batches: each draws from a stream of its own."""
-    draws: bool = False
-    """Whether the model draws random numbers (Dropout), as its first pass shows."""
-    train_macs: int = 0
-    unpruned_train_macs: int = 0
-    train_time_s: float = 0.0
-    omega: float = 0.0
-    """Sum over the round's exchanges."""
-    psi: float = 0.0
 
 
 class FeatureParty:
@@ -110,11 +60,12 @@ class FeatureParty:
         self.preparation = data.preparation
         self.train = data.train
         self.test = data.test
+        self.data = data
         self.protocol = protocol
         self.sender = sender
         self.config = config
         self.runtime = runtime
-        self.team = team or Single()
+        self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team or Single())
         self.optimizer = build_optimizer(self.model, config.training.optimizer)
         self.example = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
@@ -126,69 +77,42 @@ class FeatureParty:
         self.round_index: int = -1
         self.batches: list[Tensor] = []
         """Of the present round's exchanges, the rows in which the party takes part."""
-        self.due = deque[Order]()
-        """Of the present round, the orders to come."""
         self.pending = deque[PendingExchange]()
         """The exchanges whose updates are to come, at most one more than parties are ahead."""
-        self.counts = RoundCounts()
+        self.meter = RoundMeter(runtime)
+        """Watches what is computed in the present round."""
 
-    def handle(self, request: Message) -> Message:
-        """Answer a message. Raises MessageError for one that does not belong here."""
-        parts = self._answer(request)
-        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
+    def handle(self, request: Message, samples: Samples | None = None) -> Message:
+        """Answer a message, which must be due (``vfl/vertical/orders.py``).
 
-    def _answer(self, message: Message) -> tuple[Part, ...]:
-        match message.kind:
+        ``samples``: prepared ones that are evaluated in place of the test samples. Raises ValueError for a message that
+        cannot be carried out.
+        """
+        parts: tuple[Part, ...] = ()
+        match request.kind:
             case Kind.START_ROUND:
-                self.start_round(message)
-                return ()
+                self.start_round(request)
             case Kind.EMBED | Kind.UPDATE:
-                return self._timed(self.exchange, message)
+                with self.meter.training():
+                    parts = self.exchange(request)
             case Kind.END_ROUND:
-                return (self.end_round(message).part(),)
+                parts = (self.end_round(request).part(),)
             case Kind.EVALUATE:
-                wanted = SampleRange.of(message)
-                return (Part(PartKind.EMBEDDING, self.evaluate(wanted)),)
+                looked_at = self.test if samples is None else samples
+                parts = (Part(PartKind.EMBEDDING, self.evaluate(SampleRange.of(request), looked_at)),)
             case Kind.MEAN:
-                return (Part(PartKind.EMBEDDING, self.mean_embedding()),)
+                mean_1D = self.evaluated.mean_embedding()
+                parts = (Part(PartKind.EMBEDDING, self._encoded(mean_1D, "mean embedding")),)
             case Kind.DESCRIBE:
-                return (self.describe().part(),)
+                parts = (self.describe().part(),)
             case Kind.PRICES:
-                asked = AskedRatios.of(message)
-                return (self.prices(asked.alphas).part(),)
+                parts = (price(self.model, self.pruner, self.example, AskedRatios.of(request).alphas).part(),)
             case _:
-                raise MessageError(f"{self.name} cannot answer {message.kind.name}")
-
-    @cached_property
-    def _data_digest(self) -> str:
-        further = {
-            f"{split}_{number}": tensor
-            for split, samples in (("train", self.train), ("test", self.test))
-            for number, tensor in enumerate((*samples.more, samples.present), start=1)
-            if tensor is not None
-        }
-        return weights_digest({"train": self.train.features, "test": self.test.features, **further})
-
-    def _timed(self, step: Callable[[Message], R], message: Message) -> R:
-        self.runtime.synchronize()
-        started_s = time.perf_counter()
-        result = step(message)
-        self.runtime.synchronize()
-        self.counts.train_time_s += time.perf_counter() - started_s
-        return result
-
-    def _untimed(self, step: Callable[[], R]) -> R:
-        """Do something within a timed step that does not count as training: the next rounds will not have it."""
-        started_s = time.perf_counter()
-        result = step()
-        self.runtime.synchronize()
-        self.counts.train_time_s -= time.perf_counter() - started_s
-        return result
+                raise MessageError(f"{self.name} cannot answer {request.kind.name}")
+        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 
     def start_round(self, message: Message) -> None:
         """Take the round's ratios (and head), and derive the order of its batches."""
-        if message.round_index != self.round_index + 1:
-            raise MessageError(f"round {message.round_index} came, {self.name} has done {self.round_index + 1}")
         assigned = RoundStart.of(message)
         self.round_index = message.round_index
         self.alpha, self.beta = assigned.alpha, assigned.beta
@@ -201,28 +125,27 @@ class FeatureParty:
         # one.
         if any(len(self.train.held_rows(rows_n)) < len(rows_n) for rows_n in self.batches):
             raise MessageError(f"{self.name} has no row for samples that the server wants; match the tables again")
-        self.due = deque(orders_of(self.steps, self.config.training.staleness))
         self.pending.clear()
-        self.counts = RoundCounts()
-        self.model.train()
+        self.meter = RoundMeter(self.runtime)
+        self.passes.start_round(message.round_index)
 
     def exchange(self, message: Message) -> tuple[Part, ...]:
         """Take the update that an order brings, if any; return the embeddings that it asks for, if any."""
-        order = self._next_order(message)
-        if order.brings is not None:
+        asks = message.kind is Kind.EMBED
+        if not asks or message.exchange > self.config.training.staleness:  # the round's first orders bring none
             self.update(message)
-        elif message.parts:
-            raise MessageError(f"an update came to {self.name} before the round's first embedding")
-        return (Part(PartKind.EMBEDDING, self.embed(order.exchange)),) if order.kind is Kind.EMBED else ()
+        return (Part(PartKind.EMBEDDING, self.embed(message.exchange)),) if asks else ()
 
     def embed(self, exchange: int) -> bytes:
         """Return the frame of the sparsified embeddings of a batch, empty for no rows (Algorithm 1, lines 5-6)."""
         rows_n = self.batches[exchange]
         inputs = self.batch(self.train, rows_n)
-        forward = self._forward(inputs, self._kept_weights())
+        # With staleness other updates change the model before the batch's own.
+        weights = self.passes.copied_weights() if self.config.training.staleness else OWN
+        forward = self._forward(inputs, weights)
         dense_nD = forward.embedding_nD.detach().cpu()
         frame, sent_nD = self.sender.send(dense_nD, rows_n, self.beta) if len(rows_n) else (b"", dense_nD)
-        self.counts.omega += omega(dense_nD, sent_nD)
+        self.meter.sent(dense_nD, sent_nD)
         self.pending.append(PendingExchange(exchange, inputs, forward, sent_nD))
         return frame
 
@@ -234,8 +157,10 @@ class FeatureParty:
         self.evaluated.forget()
         # Not at the round's start: the first embedding is the unpruned model's, as in Algorithm 1. The graphs of all
         # embeddings under way end at tensors that pruning has replaced.
-        if pending.exchange == 0 and self._untimed(self.prune):
-            for each in self.pending:
+        if pending.exchange == 0:
+            with self.meter.not_training():
+                pruned = self.prune()
+            for each in self.pending if pruned else ():
                 each.forward = None
         self.pending.popleft()
         samples, iterations = len(pending.sent_nD), self.config.training.local_iterations
@@ -250,10 +175,10 @@ class FeatureParty:
             # With staleness the graph ends at copies; their gradient moves the present weights (docs/protocol.md).
             for name, weight in weights.items():
                 self.model.get_parameter(name).grad = weight.grad
-            self.team.add_gradients(self.model, samples)
+            self.passes.team.add_gradients(self.model, samples)
             self.optimizer.step()
-            self.counts.train_macs += BACKWARD_FORWARDS * self.macs * samples
-        self.counts.unpruned_train_macs += (1 + BACKWARD_FORWARDS) * iterations * self.unpruned_macs * samples
+            self.meter.backward(self.macs, samples)
+        self.meter.updated(self.unpruned_macs, samples, iterations)
         self.protocol.finish(iterations)
 
     def prune(self) -> bool:
@@ -264,7 +189,7 @@ class FeatureParty:
         pruned = self.pruner.prune_to(self.alpha, self.optimizer)
         if pruned:
             self.macs = count_macs(self.model, *self.example)
-            self.counts.psi = psi(before_BD, self._probe())
+            self.meter.psi = psi(before_BD, self._probe())
         elif self.pruner.widths() == self.pruner.original_widths:
             warnings.warn(
                 f"{self.name}: alpha {self.alpha:g} removes no filter: the layers are too narrow for it, "
@@ -274,47 +199,34 @@ class FeatureParty:
         return pruned
 
     def end_round(self, message: Message) -> Report:
-        """Take the last update; return what the round cost and the errors that lightweighting made.
-
-        Raises MessageError where that is not due.
-        """
-        self._next_order(message)
-        self._timed(self.update, message)
+        """Take the last update; return what the round cost and the errors that lightweighting made."""
+        with self.meter.training():
+            self.update(message)
         return Report(
             alpha=self.pruner.alpha_max,
             beta=self.beta,
             macs_per_sample=self.macs,
             parameters=count_parameters(self.model),
-            train_macs=self.counts.train_macs,
-            unpruned_train_macs=self.counts.unpruned_train_macs,
-            train_time_s=fixed_seconds(self.counts.train_time_s),
-            omega=finite(self.counts.omega / self.steps, f"omega/{self.name}"),
-            psi=finite(self.counts.psi, f"psi/{self.name}"),
+            train_macs=self.meter.train_macs,
+            unpruned_train_macs=self.meter.unpruned_train_macs,
+            train_time_s=fixed_seconds(self.meter.train_time_s),
+            omega=finite(self.meter.omega / self.steps, f"omega/{self.name}"),
+            psi=finite(self.meter.psi, f"psi/{self.name}"),
             head_drift=self.protocol.drift(),
         )
 
-    def evaluate(self, wanted: SampleRange) -> bytes:
-        """Return the frame of the embeddings of a range of test samples by one of the party's models."""
-        if not wanted.start < wanted.stop <= len(self.test):
+    def evaluate(self, wanted: SampleRange, samples: Samples) -> bytes:
+        """Return the frame of the embeddings of a range of samples by one of the party's models."""
+        if not wanted.start < wanted.stop <= len(samples):
             raise MessageError(f"{self.name} has no test samples {wanted.start} to {wanted.stop}")
-        rows_n = self.test.held_rows(torch.arange(wanted.start, wanted.stop))
+        rows_n = samples.held_rows(torch.arange(wanted.start, wanted.stop))
         if len(rows_n) == 0:
             return b""
-        inputs = self.batch(self.test, rows_n)
+        inputs = self.batch(samples, rows_n)
         embedding_BD = self.evaluated.embed(wanted.model, inputs, self.alpha).cpu()
         if self.config.evaluation.sparsified:
             embedding_BD = self.sender.as_received(embedding_BD, self.beta)
-        return encode_as(self.config.wire.values, embedding_BD, f"{self.name}'s embedding")
-
-    def mean_embedding(self) -> bytes:
-        """Return the frame of the mean [1, D] of the finished model's embeddings of the training samples."""
-        rows_N = self.train.held_rows()
-        total_D = torch.zeros(self.sender.receiver.width, dtype=torch.float64)
-        for rows_B in torch.split(rows_N, self.config.evaluation.batch_size):
-            embedding_BD = self.evaluated.embed("finished", self.batch(self.train, rows_B), 0.0)
-            total_D += embedding_BD.double().sum(dim=0).cpu()
-        mean_1D = (total_D / len(rows_N)).float().unsqueeze(0)
-        return encode_as(self.config.wire.values, mean_1D, f"{self.name}'s mean embedding")
+        return self._encoded(embedding_BD, "embedding")
 
     def describe(self) -> Description:
         """Return digests of the weights and the finished model, the prunable layers' widths, and evaluation's cost."""
@@ -325,20 +237,6 @@ class FeatureParty:
             widths=self.pruner.widths(),
             original_widths=self.pruner.original_widths,
         )
-
-    def prices(self, alphas: Sequence[float]) -> Prices:
-        """Return what the model would cost at each of some ascending ratios, by pruning a copy of it."""
-        # One copy for all ratios: they ascend, and pruned filters never return. In one call, so that the pruner's model
-        # is the copy.
-        model, pruner = copy.deepcopy((self.model, self.pruner))
-        macs: list[int] = []
-        parameters: list[int] = []
-        for alpha in alphas:
-            if pruner.original_widths:
-                pruner.prune_to(alpha)
-            macs.append(count_macs(model, *self.example))
-            parameters.append(count_parameters(model))
-        return Prices(macs_per_sample=tuple(macs), parameters=tuple(parameters))
 
     def batch(self, samples: Samples, rows_B: Tensor) -> tuple[Tensor, ...]:
         """Return what the model is called with for some rows."""
@@ -354,7 +252,7 @@ class FeatureParty:
             "feedback": self.sender.receiver.state_dict(),
             "protocol": self.protocol.state_dict(),
             "evaluated": self.evaluated.state_dict(),
-            "data_digest": self._data_digest,
+            "data_digest": self.data.digest,
             "preparation": self.preparation.state_dict(),
             "round": self.round_index,
             "beta": self.beta,
@@ -362,7 +260,7 @@ class FeatureParty:
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
-        check_same_data(f"{self.name}'s features", state["data_digest"], self._data_digest)
+        check_same_data(f"{self.name}'s features", state["data_digest"], self.data.digest)
         self.preparation.load_state_dict(state["preparation"])
         self.round_index = int(state["round"])
         self.beta = float(state["beta"])
@@ -375,55 +273,12 @@ class FeatureParty:
         self.evaluated.load_state_dict(state["evaluated"])
         self.macs = count_macs(self.model, *self.example)
 
-    def _next_order(self, message: Message) -> Order:
-        """Return the round's next order. Raises MessageError for another one."""
-        due = self.due[0] if self.due else Order(Kind.START_ROUND, 0, None)
-        if (message.kind, message.round_index, message.exchange) != (due.kind, self.round_index, due.exchange):
-            at = "{} of round {}, exchange {}".format
-            raise MessageError(
-                f"{self.name} is not at {at(message.kind.name, message.round_index, message.exchange)}, but at "
-                f"{at(due.kind.name, self.round_index, due.exchange)}"
-            )
-        return self.due.popleft()
-
-    def _kept_weights(self) -> Mapping[str, Tensor]:
-        """Return the weights to embed with: copies, where other updates change the model before the batch's own."""
-        if self.config.training.staleness == 0:
-            return OWN
-        weights = self.model.named_parameters()
-        return {name: weight.detach().clone().requires_grad_(weight.requires_grad) for name, weight in weights}
-
     def _forward(self, inputs: tuple[Tensor, ...], weights: Mapping[str, Tensor]) -> ForwardPass:
-        """Embed a batch of which any number of rows is left, 0 and 1 as well, with the model's weights or copies."""
-        samples = len(inputs[0])
-        if samples == 0:
-            return ForwardPass(torch.empty(0, self.sender.receiver.width), OWN)
-        self.counts.train_macs += self.macs * samples
-        # A row alone has no variance: it is normalised with the running statistics, which it does not move.
-        frozen = batch_norms(self.model).values() if samples == 1 else ()
-        for norm in frozen:
-            norm.eval()
-        # Nor may other batches move them before its backward pass.
-        statistics = {name: buffer.clone() for name, buffer in self.model.named_buffers()} if frozen else {}
-        kept = {**weights, **statistics}
+        self.meter.forward(self.macs, len(inputs[0]))
+        return self.passes.embed(inputs, weights)
 
-        def call(*batch: Tensor) -> Tensor:
-            return functional_call(self.model, kept, batch)
-
-        # Where nothing is replaced without it: it looks through the whole model, as long as a small one's pass.
-        with self._stream() as drew:
-            embedding_nD = self.team.embed(self.model, call if kept else self.model, inputs, self.runtime)
-            self.counts.draws |= drew()
-        self.counts.passes += 1
-        for norm in frozen:
-            norm.train()
-        return ForwardPass(embedding_nD, weights)
-
-    def _stream(self) -> AbstractContextManager[Callable[[], bool]]:
-        """Seed what the next pass draws; a model that draws nothing does not keep others from their own passes."""
-        if self.counts.passes and not self.counts.draws:
-            return nullcontext(lambda: False)
-        return seeded(self.config.seed, "forward", self.round_index, f"{self.name} {self.counts.passes}")
+    def _encoded(self, tensor: Tensor, what: str) -> bytes:
+        return encode_as(self.config.wire.values, tensor, f"{self.name}'s {what}")
 
     def _probe(self) -> Tensor:
         rows_B = self.train.held_rows()[:PROBE_SAMPLES]

@@ -3,34 +3,27 @@
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from parties.roster import PartyHandle, Roster
 from vfl.config import ExperimentConfig
 from vfl.data.files import Labels
+from vfl.errors import Diverged
 from vfl.loop import Metrics
 from vfl.tasks import measure
-from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
+from vfl.vertical.embeddings import decode_finite
 from vfl.vertical.head import HeadTrainer
-from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Share
 from vfl.wire.control import EvaluatedModel, SampleRange
 from vfl.wire.messages import Kind, Message, PartKind
 
-T = TypeVar("T")
-
-
-class Ask(Protocol):
-    """Sends a party a message and books it."""
-
-    def __call__(self, link: PartyLink, request: Message, take: Callable[[Message], T], /) -> Callable[[], T]:
-        """Return a function that waits for the reply and returns ``take`` of it."""
-        ...
+MOST_TESTED = 1e6
+"""Largest entry of a test embedding: from far larger ones the loss would overflow, and nobody would know by whom."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,26 +31,22 @@ class JointModel:
     """A split model and the samples it is asked about: the test samples, or what parties hold in their place.
 
     Args:
-        links: ways to the parties, in the order in which their embeddings are concatenated.
-        receivers: decode each party's embeddings, in the same order.
+        roster: the parties.
         trainer: the head model.
         config: the experiment.
         samples: their labels [M], and which parties have a row for them.
-        ask: how parties are asked.
     """
 
-    links: Sequence[PartyLink]
-    receivers: Sequence[EmbeddingReceiver]
+    roster: Roster
     trainer: HeadTrainer
     config: ExperimentConfig
     samples: Labels
-    ask: Ask
 
     def measure(self, model: EvaluatedModel, sets: Sequence[tuple[str, ...]]) -> list[Metrics]:
         """Return metrics and mean loss of all samples for each set of parties, as if the others were away."""
         outputs: list[list[Tensor]] = [[] for _ in sets]
         for start, stop in self.batches():
-            there = self.embeddings(start, stop, self.links, model)
+            there = self.embeddings(start, stop, model=model)
             away = {party: self.missing(*embedding_BD.shape) for party, embedding_BD in there.items()}
             for names, batches in zip(sets, outputs, strict=True):
                 batches.append(self.outputs(away | {party: there[party] for party in names}))
@@ -71,47 +60,59 @@ class JointModel:
             yield start, min(start + size, samples)
 
     def embeddings(
-        self, start: int, stop: int, links: Sequence[PartyLink], model: EvaluatedModel = "finished"
+        self, start: int, stop: int, away: Collection[str] = (), model: EvaluatedModel = "finished"
     ) -> dict[str, Tensor]:
         """Ask parties for their embeddings [B, D] of the samples ``start`` to ``stop``; return all by name.
 
-        Those of other parties, and of samples that a party has no row for, are missing.
+        Those of parties in ``away`` and of others that are, and of samples that a party has no row for, are missing.
         """
-        message = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop, model=model).part(),))
+        request = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop, model=model).part(),))
+        asked = [party.ask(request) for party in self.roster if party.name not in away]
         shares = self.shares(start, stop)
-        replies = {link.name: self.ask(link, message, partial(self._decode, link, shares[link.name])) for link in links}
-        embeddings = {receiver.sender: self.missing(stop - start, receiver.width) for receiver in self.receivers}
-        return embeddings | {name: reply() for name, reply in replies.items()}
+        came = {
+            each.party.name: each.read(partial(self._decode, each.party, shares[each.party.name])) for each in asked
+        }
+        embeddings: dict[str, Tensor] = {}
+        for party in self.roster:
+            embedding_BD = came.get(party.name)
+            gap = embedding_BD is None
+            embeddings[party.name] = self.missing(stop - start, party.receiver.width) if gap else embedding_BD
+        return embeddings
 
     def shares(self, start: int, stop: int) -> dict[str, Share]:
         """Return by party in which of the samples ``start`` to ``stop`` it takes part: those it has a row for."""
         present_MK = self.samples.present
         if present_MK is None:
-            return {link.name: Share.of_all(stop - start) for link in self.links}
-        by_party = zip(self.links, present_MK[start:stop].unbind(1), strict=True)
-        return {link.name: Share.of(present_B) for link, present_B in by_party}
+            return {name: Share.of_all(stop - start) for name in self.roster.names}
+        by_party = zip(self.roster.names, present_MK[start:stop].unbind(1), strict=True)
+        return {name: Share.of(present_B) for name, present_B in by_party}
 
     def missing(self, samples: int, width: int) -> Tensor:
         """Return [B, D] in the place of embeddings that are missing."""
         return torch.full((samples, width), self.trainer.missing)
 
-    def mean_embeddings(self, links: Sequence[PartyLink]) -> dict[str, Tensor]:
-        """Ask parties for the mean [D] of their embeddings of all training samples; return them by name."""
+    def mean_embeddings(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Ask parties for the mean [D] of their embeddings of all training samples; return them by name.
+
+        Of parties that are away there is none.
+        """
         one = Share.of_all(1)
-        replies = {link.name: self.ask(link, Message(Kind.MEAN), partial(self._decode, link, one)) for link in links}
-        return {name: reply()[0] for name, reply in replies.items()}
+        asked = [party.ask(Message(Kind.MEAN)) for party in self.roster if party.name in names]
+        came = {each.party.name: each.read(partial(self._decode, each.party, one)) for each in asked}
+        return {name: mean_1D[0] for name, mean_1D in came.items() if mean_1D is not None}
 
     def outputs(self, embeddings: Mapping[str, Tensor]) -> Tensor:
         """Return the head's outputs [B, C] of all parties' embeddings [B, D]."""
-        representation_BP = torch.cat([embeddings[link.name] for link in self.links], dim=1)
+        representation_BP = torch.cat([embeddings[name] for name in self.roster.names], dim=1)
         with torch.inference_mode():
             return self.trainer.runtime.forward(self.trainer.head, representation_BP.to(self.trainer.runtime.device))
 
-    def _decode(self, link: PartyLink, share: Share, reply: Message) -> Tensor:
+    def _decode(self, party: PartyHandle, share: Share, reply: Message) -> Tensor:
         """Return embeddings [B, D] that were not compressed, with what is missing."""
-        receiver = next(receiver for receiver in self.receivers if receiver.sender == link.name)
-        frame = reply.only(PartKind.EMBEDDING)
-        if link.absent or not share.count:
+        receiver, frame = party.receiver, reply.only(PartKind.EMBEDDING)
+        if not share.count:
             return self.missing(len(share.present_B), receiver.width)
         embedding_nD = decode_finite(frame, (share.count, receiver.width), self.config.wire.values, receiver.what)
+        if embedding_nD.abs().max() > MOST_TESTED:
+            raise Diverged(f"{receiver.what} at the test has values beyond {MOST_TESTED:g}")
         return share.spread(embedding_nD, self.trainer.missing)

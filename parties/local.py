@@ -1,49 +1,53 @@
 """All parties in one process: the link, and the building of an experiment."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Semaphore
-from typing import TypeVar
+from typing import NoReturn
 
 import torch
 
-from parties.build import build_head_server, build_party, training_labels
+from parties.build import build_head_server, build_party, build_roster, training_labels
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
+from vfl.data.samples import Samples
 from vfl.data.source import Source, Split, open_source, prepare_party, split_samples
 from vfl.runtime import Runtime
-from vfl.vertical.link import PartyLink
+from vfl.vertical.link import PartyLink, done
 from vfl.wire.messages import Message
-
-T = TypeVar("T")
 
 
 class LocalLink(PartyLink):
     """A party in the same process: handed the messages, in which tensors are frames as over a network, at once."""
 
-    def __init__(self, party: FeatureParty) -> None:
+    def __init__(self, party: FeatureParty, samples: Samples | None = None) -> None:
         self.party = party
         self.name = party.name
+        self.samples = samples
+        """To be predicted, as the party's model reads them; None: its test samples."""
 
-    def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
+    def send(self, request: Message) -> "Future[Message]":
         """Let the party answer; an error of the party is raised here."""
-        reply = self.party.handle(request)
-        return lambda: take(reply)
+        return done(self.party.handle(request, self.samples))
 
-    def save(self) -> Callable[[], State]:
+    def blame(self, error: Exception) -> NoReturn:
+        """Raise the error: both sides are this process."""
+        raise error
+
+    def save(self) -> "Future[State]":
         """Return the party's whole state."""
-        return self.party.state_dict
+        return done(self.party.state_dict())
 
-    def load(self, state: State) -> Callable[[], None]:
+    def load(self, state: State) -> "Future[None]":
         """Restore the party's whole state. Raises ValueError where the party kept its state for itself."""
         if "model" not in state:
             raise ValueError(
                 f"--resume: {self.name} was a process of its own and kept its state; resume with processes again"
             )
-        return lambda: self.party.load_state_dict(state)
+        return done(self.party.load_state_dict(state))
 
 
 class ConcurrentLink(LocalLink):
@@ -54,10 +58,9 @@ class ConcurrentLink(LocalLink):
         self.places = places
         self.thread = ThreadPoolExecutor(1, thread_name_prefix=party.name)
 
-    def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
+    def send(self, request: Message) -> "Future[Message]":
         """Have the party answer; an error of the party is raised when it is waited for."""
-        reply = self.thread.submit(self._answer, request)
-        return lambda: take(reply.result())
+        return self.thread.submit(self._answer, request)
 
     def close(self) -> None:
         """End the thread, after the answer at which it is."""
@@ -92,15 +95,16 @@ def build_in_process(
     labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime) for name, data in prepared.items()]
-    server = build_head_server(links_to(parties, config), labels, split.labels.test, config, runtime, on_exchange)
+    roster = build_roster(links_to(parties, config), labels, config)
+    server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange)
     return InProcess(server, parties, source, split)
 
 
-def links_to(parties: list[FeatureParty], config: ExperimentConfig) -> list[LocalLink]:
-    """Return the ways to parties of this process, whose number of threads becomes that of each party at once."""
+def links_to(parties: list[FeatureParty], config: ExperimentConfig) -> dict[str, LocalLink]:
+    """Return the ways to this process's parties by name; its number of threads becomes that of each party at once."""
     if config.parties_at_once == 1:
-        return [LocalLink(party) for party in parties]
+        return {party.name: LocalLink(party) for party in parties}
     # Threads that are started later take over this number.
     torch.set_num_threads(config.threads_of_each or 1)
     places = Semaphore(config.parties_at_once)
-    return [ConcurrentLink(party, places) for party in parties]
+    return {party.name: ConcurrentLink(party, places) for party in parties}

@@ -27,7 +27,7 @@ def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator
 
     Seconds are those of ``simulation``; of a party without a speed there, of this machine, measured with the first one.
     """
-    forecast = server.forecast
+    forecast = server.price_list.forecast
     rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     measured = cache(measured_macs_per_s)
     for party in parties:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from parties.joint_model import JointModel
-from parties.local import InProcess
+from parties.local import InProcess, LocalLink
+from parties.roster import PartyHandle, Roster
 from parties.trained import load_trained
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
@@ -92,10 +93,9 @@ def predict(joint: JointModel, away: Collection[str] = (), instead: Mapping[str,
     Parties in ``away`` are not asked. In the place of missing embeddings are the parties' placeholders, or what
     ``instead`` has for a party, [D].
     """
-    asked = [link for link in joint.links if link.name not in away]
     predictions: list[Tensor] = []
     for start, stop in joint.batches():
-        embeddings = joint.embeddings(start, stop, asked)
+        embeddings = joint.embeddings(start, stop, away)
         shares = joint.shares(start, stop)
         for name, value_D in (instead or {}).items():
             here_B = shares[name].present_B & (name not in away)
@@ -107,15 +107,15 @@ def predict(joint: JointModel, away: Collection[str] = (), instead: Mapping[str,
 def embeddings_instead(joint: JointModel, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
     """Return what ``predict`` puts in the place of missing embeddings, [D] by party; nothing for placeholders."""
     shares = joint.shares(0, len(joint.samples.values))
-    lacking = [link for link in joint.links if link.name in away or not shares[link.name].whole]
+    lacking = [name for name, share in shares.items() if name in away or not share.whole]
     if when_absent == "mean":
         return joint.mean_embeddings(lacking)
-    return zero_embeddings(joint, [link.name for link in lacking]) if when_absent == "zeros" else {}
+    return zero_embeddings(joint, lacking) if when_absent == "zeros" else {}
 
 
 def zero_embeddings(joint: JointModel, names: Collection[str]) -> dict[str, Tensor]:
     """Return zeros [D] for some parties."""
-    return {receiver.sender: torch.zeros(receiver.width) for receiver in joint.receivers if receiver.sender in names}
+    return {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in names}
 
 
 def scores_of(
@@ -215,12 +215,22 @@ def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] 
 
     They are prepared as its training samples were. Returns the joint model, asked about these samples.
     """
-    for party, part in zip(trained.parties, samples.parts, strict=True):
-        if party.name not in away:
-            party.test = prepare_samples(party.preparation, part)
+    roster = trained.server.roster
+    parts = {party.name: part for party, part in zip(trained.parties, samples.parts, strict=True)}
+    links = {
+        party.name: LocalLink(
+            party, None if party.name in away else prepare_samples(party.preparation, parts[party.name])
+        )
+        for party in trained.parties
+    }
+    asked = [PartyHandle(party.receiver, links[party.name], roster.ledger) for party in roster]
     whole, present_NK = samples.whole, None
     if samples.present:
         nowhere_N = torch.zeros(len(whole), dtype=torch.bool)
         present_NK = torch.stack([samples.present.get(party.name, nowhere_N) for party in trained.parties], dim=1)
     labels_N = labels_or_zeros(whole.labels, len(whole))
-    return replace(trained.server.joint, samples=Labels(whole.ids, labels_N, present_NK, samples.keys))
+    return replace(
+        trained.server.joint,
+        roster=Roster(asked, roster.ledger),
+        samples=Labels(whole.ids, labels_N, present_NK, samples.keys),
+    )

@@ -29,11 +29,11 @@ class ShowWidths(Callback):
 
     def on_start(self, loop: TrainingLoop) -> None:
         """Take the ratios of a resumed run as drawn."""
-        self.alphas = {name: report.alpha for name, report in self.server.reports.items()}
+        self.alphas = {name: report.alpha for name, report in self.server.reports.last.items()}
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Draw the parties where one was pruned in this round."""
-        tags = {link.name: f"alpha/{link.name}" for link in self.server.links}
+        tags = {name: f"alpha/{name}" for name in self.server.roster.names}
         alphas = {name: metrics[tag] for name, tag in tags.items() if tag in metrics}  # none of who never reported
         pruned = any(alpha > self.alphas.get(name, 0.0) for name, alpha in alphas.items())
         self.alphas = alphas

@@ -22,14 +22,11 @@ COMMANDS = {
     "export": "write a trained model as torch.export and ONNX files",
     "server": "serve a training to party processes",
     "party": "take part in a training",
+    "status": "show how a run stands, from either side's folder",
     "split-data": "write what each process of an experiment holds",
     "certs": "make and look at certificates",
     "doctor": "find out why a party cannot join",
-    "benchmark": "measure this software against bare PyTorch",
-    "soak": "watch memory, threads and files over many exchanges",
-    "paper-lvfl": "reproduce the figures of the LVFL paper",
-    "paper-horizontal": "compare the horizontal algorithms in their papers' settings",
-    "paper-flare": "reproduce FLARE's figures",
+    "benchmark": "find the fastest settings for an experiment on this machine",
 }
 """What each command does; it is the module of its name."""
 

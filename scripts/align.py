@@ -5,7 +5,8 @@ Neither the owners nor the server see each other's keys (docs/protocol.md says w
 file named by data.tables.NAME.match, which training reads; data.join says which samples stay. After a crash, start the
 same command again: an unfinished match begins again, a finished one stays.
 
-Exit codes: 0 done, 2 bad input or refused (one line on stderr), 3 somebody stayed away, 130 interrupted.
+Exit codes: 0 done, 2 bad input or refused (one line on stderr), 3 somebody stayed away, 75 what may succeed later
+(disk, memory, port), 130 interrupted.
 """
 
 import argparse

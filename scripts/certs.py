@@ -11,7 +11,11 @@ and hands every owner its folder over a safe way. Or a party makes its key itsel
   authority:  lvfl certs show request.pem                 the fingerprint: is it the one that the party sees?
   authority:  lvfl certs sign keys request.pem party_1    keys/party_1/{certificate,ca}.pem, to be sent back
 
-Exit codes: 0 done, 2 bad input (one line on stderr).
+Who has lost a key, or is to leave:
+
+  authority:  lvfl certs revoke keys party_1              its serial numbers, in keys/deny.txt (network.tls.deny)
+
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """
 
 import argparse
@@ -20,7 +24,7 @@ from pathlib import Path
 
 from parties.remote.tls import folders
 from parties.remote.tls.certificates import SERVER, Owner
-from parties.remote.tls.files import CA, CA_KEY, CERTIFICATE, KEY, REQUEST
+from parties.remote.tls.files import CA, CA_KEY, CERTIFICATE, DENY, KEY, REQUEST
 from vfl.cli import DONE, OneLineParser, ShowConsole, command
 
 AUTHORITY_DAYS = 3650
@@ -31,7 +35,7 @@ WHO = f"'{SERVER}', or a party's name as the experiment has it"
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = OneLineParser(__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{ca,issue,request,sign,show}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{ca,issue,request,sign,show,revoke}")
 
     def add(name: str, help_text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=help_text, description=help_text)
@@ -65,6 +69,13 @@ def parse_arguments() -> argparse.Namespace:
 
     show = add("show", "check and describe PEM files and folders")
     show.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a PEM file, or a folder as made here")
+
+    revoke = add("revoke", "put all certificates of an owner on a deny list")
+    revoke.add_argument(
+        "keys", type=Path, nargs="?", default=Path("keys"), metavar="KEYS", help="folder of the authority (%(default)s)"
+    )
+    revoke.add_argument("name", metavar="NAME", help=WHO)
+    revoke.add_argument("--deny", type=Path, metavar="FILE", help=f"the list that network.tls.deny names (KEYS/{DENY})")
     return parser.parse_args()
 
 
@@ -96,10 +107,25 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
             )
             _show(folder / CERTIFICATE, console)
             console.print(f"next: send {CERTIFICATE} and {CA} of {folder} back; they go beside the owner's {KEY}")
+        case "revoke":
+            _revoke(arguments.keys, arguments.name, arguments.deny or arguments.keys / DENY, console)
         case _:
             for path in arguments.paths:
                 _show(path, console)
     return DONE
+
+
+def _revoke(keys: Path, name: str, deny: Path, console: ShowConsole) -> None:
+    serials, added = folders.revoke(keys, name, deny)
+    for serial in serials:
+        console.print(f"{serial} of {name}: {'added to' if serial in added else 'is already on'} {deny}")
+    where = "every party, since all of them dial it" if name == SERVER else "the server"
+    console.print(
+        f"next: network.tls.deny must name this list, or a copy of it, at {where}. A running process whose "
+        f"configuration names it reads it at its next heartbeat, hangs up on {name} and refuses it from then on; any "
+        "other needs the setting and a restart (lvfl server --resume)"
+    )
+    console.print(f"to let {name} in again, with another key: lvfl certs issue or sign, with --overwrite")
 
 
 def _show(path: Path, console: ShowConsole) -> None:

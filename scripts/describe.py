@@ -2,7 +2,7 @@
 
 Shows type, missing share, different values and range of every column, warns of constant columns, keys and dates, and
 writes what an owner edits and names under data.tables (default: FILE's name with .yaml; it never leaves the owner).
-Exit codes: 0 done, 2 bad input (one line on stderr).
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """
 
 import argparse

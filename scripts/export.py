@@ -3,7 +3,7 @@
 Writes every party's pruned feature model and the head as torch.export (.pt2) and ONNX files, checks both against
 PyTorch, and adds a card (card.json, card.md: what goes in and comes out, and code that uses them). RUN may also be a
 party's own folder (of lvfl party): then its model alone. Needs: pip install 'lvfl[export]'.
-Exit codes: 0 done, 2 bad input (one line on stderr).
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """
 
 import argparse

@@ -5,7 +5,8 @@ checkpoints in its own folder. Started again after a crash with the same command
 The same command answers lvfl predict --serve with the trained model. Under torchrun its processes share every batch.
 
 Exit codes: 0 done, 2 bad input or refused by the server (one line on stderr), 3 the server or another party is lost,
-130 interrupted after a checkpoint. What ends the server ends its parties, with the same code.
+75 what may succeed later (disk, memory, port), 130 interrupted after a checkpoint. What ends the server ends its
+parties, with the same code.
 """
 
 import argparse

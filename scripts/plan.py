@@ -3,7 +3,7 @@
 Multiply-accumulates per sample, parameters, bytes and seconds of an exchange, by ratio (alpha for the left half, beta
 of all parties for the right one), and the costs of the whole run with the configuration's own ratios. Seconds are those
 of simulation.device and simulation.parties; without a speed there this machine's, as measured now.
-Exit codes: 0 done, 2 bad input (one line on stderr).
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """
 
 import argparse

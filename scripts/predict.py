@@ -10,7 +10,8 @@ predicts:
 FILE is an .npz with images uint8 [N, C, H, W] of the training images' shape and, where known, labels and ids. With
 --serve it has only ids and labels, and the parties have the features (vfl/data/prediction_files.py).
 
-Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party is absent without replacement, 130 interrupted.
+Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party is absent without replacement, 75 what may succeed
+later (disk, memory, port), 130 interrupted.
 """
 
 import argparse

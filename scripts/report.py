@@ -1,7 +1,7 @@
 """Report on a run or a sweep, or compare several of any kinds: lvfl report RUN_OR_SWEEP ... [--out DIR|FILE.html].
 
 Writes DIR/report.html (one file that opens offline), report.md and the figures as PNG; or FILE.html alone.
-Exit codes: 0 done, 2 bad input (one line on stderr).
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """
 
 import argparse

@@ -4,7 +4,8 @@ python scripts/same_bits.py --expect FILE.
 Trains thirteen short runs by a checkout's scripts/train.py (default: this one) and notes each ``model_digest``, or
 compares it with those noted. Digests hold on one machine and one version of PyTorch: kernels differ between others.
 
-Exit codes: 0 done, 1 a digest differs, 2 bad input (one line on stderr), 130 interrupted.
+Exit codes: 0 done, 1 a digest differs, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory), 130
+interrupted.
 """
 
 import argparse
@@ -22,7 +23,8 @@ from rich.console import Console
 from vfl.atomic import write_atomically
 from vfl.cli import DONE, OneLineParser, command
 from vfl.config import ConfigError
-from vfl.studies.benchmarks.report import describe_machine
+
+sys.path.insert(1, str(Path(__file__).parents[1]))  # for scripts.lab: a script's own folder is there
 
 DIFFERENT = 1
 VERTICAL = """configs/quickstart.yaml threads=1 data.train_samples=96 data.test_samples=40 training.batch_size=32
@@ -87,6 +89,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         verdict = "" if not expected else "same" if digests[name] == expected.get(name) else "DIFFERENT"
         console.print(f"{name:24} {digests[name][:16]}  {verdict}")
     if arguments.write:
+        from scripts.lab.benchmarks.report import describe_machine
+
         content: dict[str, Any] = {"machine": describe_machine(), "digests": digests}
         write_atomically(arguments.write, json.dumps(content, indent=1) + "\n")
     return DIFFERENT if expected and digests != expected else DONE

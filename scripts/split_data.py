@@ -7,7 +7,7 @@
 Ids and order of the samples are drawn by a secret, so that they reveal nothing about the labels: a random one that is
 not stored, or that of --secret FILE. Give every owner its own file, and the secret to none.
 
-Exit codes: 0 done, 2 bad input (one line on stderr).
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory).
 """
 
 import argparse

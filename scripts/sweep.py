@@ -2,14 +2,15 @@
 
 The same command goes on where it was interrupted or killed. DIR/sweep.csv has a line per run; TensorBoard's page
 "HParams" of DIR compares them; lvfl report DIR draws them.
-Exit codes: 0 done, 2 bad input or a run that failed (one line on stderr), 130 interrupted after checkpoints.
+Exit codes: 0 done, 2 bad input or a run that failed (one line on stderr), 75 what may succeed later (disk, memory),
+130 interrupted after checkpoints.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, add_executor_options, command
+from vfl.cli import BAD_INPUT, DONE, TRY_LATER, OneLineParser, ShowConsole, add_executor_options, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -52,7 +53,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     console.print(f"{len(state.summaries)} of {len(state.runs)} runs finished: {folder / 'sweep.csv'}")
     if state.failures:
         print(f"error: failed: {names(list(state.failures))}; see {folder / 'sweep.csv'}", file=sys.stderr)
-        return BAD_INPUT
+        return TRY_LATER if state.may_pass else BAD_INPUT
     return DONE
 
 

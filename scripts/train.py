@@ -4,7 +4,8 @@ A run's folder in the place of CONFIG goes on with it: lvfl train --resume RUN [
 
 Horizontal experiments can share their clients: torchrun --nproc-per-node 2 -m lvfl train CONFIG ...
 
-Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party process stayed away, 130 interrupted after a checkpoint.
+Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party process stayed away, 75 what may succeed later (disk,
+memory, port), 130 interrupted after a checkpoint.
 """
 
 import argparse
@@ -36,13 +37,13 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Build the experiment, train it and show what it saved."""
     from vfl.config import load_config
-    from vfl.experiments.mode import MODES
+    from vfl.experiments.mode import mode_of
     from vfl.experiments.run import run_experiment, show_outcome
     from vfl.run_folder import find_run_dir
     from vfl.workers import join_workers
 
     config = load_config(arguments.config, arguments.overrides)
-    workers = join_workers(config, MODES.load(config.mode).check_workers)
+    workers = join_workers(config, mode_of(config).check_workers)
     run_dir = find_run_dir(config, arguments.config, arguments.run_dir, resume=arguments.resume)
     run_dir = Path(workers.from_first(str(run_dir)))  # the others may find it begun
     if arguments.resume and not (run_dir / "config.yaml").exists():

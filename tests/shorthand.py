@@ -1,7 +1,6 @@
 """What many tests make or look at: samples of one of our origins, feature models of images, a server's parties."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +71,14 @@ def check_rows(parts: list[Tensor], samples: int, *, all_of_them: bool = False) 
     assert not all_of_them or len(together) == samples
 
 
+def links_of(server: HeadServer) -> list[Any]:
+    return [party.link for party in server.roster]
+
+
 def replace_links(server: HeadServer, links: Sequence[Any]) -> None:
-    server.links = links
-    server.joint = server.exchanges.joint = replace(server.joint, links=links)
+    for party, link in zip(server.roster, links, strict=True):
+        party.link = link
 
 
 def parties_of(server: HeadServer) -> list[FeatureParty]:
-    return [link.party for link in server.links if isinstance(link, LocalLink)]
+    return [link.party for link in links_of(server) if isinstance(link, LocalLink)]

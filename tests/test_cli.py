@@ -10,6 +10,7 @@ import torch
 
 from vfl.cli import exit_code
 from vfl.config import ConfigError
+from vfl.errors import PeerLost
 from vfl.run_folder import only_process_in
 
 PRINTER = """
@@ -49,13 +50,20 @@ def test_a_reader_that_goes_away_does_not_end_the_program(tmp_path: Path):
     assert (tmp_path / "file").read_text() == "done"
 
 
+def caused(error: Exception, by: OSError) -> Exception:
+    error.__context__ = by  # as by "raise ... from None" while another is handled
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
         (ValueError("field: wrong\n  and more"), 2, "error: field: wrong and more\n"),
         (FileExistsError(17, "File exists", "keys/ca.pem"), 2, "error: keys/ca.pem: File exists\n"),
-        (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device\n"),
-        (MemoryError(), 2, "error: not enough memory: lower training.batch_size, or the sizes in data and models\n"),
+        (OSError(28, "No space left on device"), 75, "error: [Errno 28] No space left on device\n"),
+        (caused(ValueError("saved: nothing"), OSError(122, "Disk quota exceeded")), 75, "error: saved: nothing\n"),
+        (caused(PeerLost("party_1 is lost"), OSError(98, "Address already in use")), 3, "error: party_1 is lost\n"),
+        (MemoryError(), 75, "error: not enough memory: lower training.batch_size, or the sizes in data and models\n"),
         (KeyboardInterrupt(), 130, "interrupted; what was saved stays\n"),
     ],
 )
@@ -78,12 +86,12 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, er
         exit_code(fail, warn=print)
 
 
-@pytest.mark.parametrize("entries", [2**50, 2**62])
-def test_memory_that_pytorch_does_not_find_is_one_line(capsys: pytest.CaptureFixture[str], entries: int):
+@pytest.mark.parametrize(("entries", "code"), [(2**50, 75), (2**62, 2)])
+def test_memory_that_pytorch_does_not_find_is_one_line(capsys: pytest.CaptureFixture[str], entries: int, code: int):
     def fail() -> int:
         return len(torch.empty(entries, dtype=torch.float64))
 
-    assert exit_code(fail, warn=print) == 2
+    assert exit_code(fail, warn=print) == code
     assert capsys.readouterr().err.startswith("error: not enough memory: lower training.batch_size")
 
 

@@ -15,6 +15,10 @@ WRONG = {
         "network.silence_s: 19 is less than four heartbeats of 5 s; raise it",
     ),
     "an address without a port": ({"network": {"server": "somewhere"}}, "network.server: "),
+    "an address with a port that cannot be": (
+        {"network": {"listen": "127.0.0.1:70000"}},
+        "network.listen: 127.0.0.1:70000 has a port above 65535",
+    ),
     "no time to wait": ({"network": {"wait_s": 0}}, "network.wait_s: "),
     "another policy": ({"network": {"on_party_loss": "ignore"}}, "network.on_party_loss: "),
     "a typing error": (

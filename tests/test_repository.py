@@ -18,6 +18,9 @@ from vfl.components import ALGORITHMS
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for top in ("models", "vfl", "parties", "scripts") for path in (ROOT / top).rglob("*.py"))
 SCRIPTS = sorted((ROOT / "scripts").glob("[!_]*.py"))
+LABORATORY = ROOT / "scripts" / "lab"
+DOORS = (ROOT / "scripts" / "benchmark.py", ROOT / "scripts" / "same_bits.py")
+"""The commands that use the laboratory where it is: in a checkout."""
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OURS = {"models", "vfl", "parties", "scripts", "tests"}
 FORBIDDEN = {
@@ -54,6 +57,7 @@ def test_imports_go_down_only():
         for path in SOURCES
         for name in imported(path)
         if name.split(".")[0] in FORBIDDEN[path.relative_to(ROOT).parts[0]]
+        and not (name.startswith("scripts.lab") and (path in DOORS or path.is_relative_to(LABORATORY)))
     ]
     assert upward == []
 
@@ -79,6 +83,19 @@ def test_every_module_can_be_imported_first():
     names = {dotted(path) for path in SOURCES}
     order = TopologicalSorter({dotted(path): set(needs(path, names)) for path in SOURCES}).static_order()
     assert set(order) == names  # CycleError, with the modules of a cycle, where there is no order
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Neither inside a function nor for types alone: to understand a module, those that it imports are enough."""
+    names = {dotted(path) for path in SOURCES}
+    graph = {dotted(path): set(imported(path)) & names - {dotted(path)} for path in SOURCES}
+    below = {name: {each for each in found if not has_part_in(each, found)} for name, found in graph.items()}
+    assert set(TopologicalSorter(below).static_order()) == names  # CycleError names the modules of a circle
+
+
+def has_part_in(name: str, found: Set[str]) -> bool:
+    """Return whether a name is only the package of others: ``from vfl.wire import codec`` needs no more than codec."""
+    return any(each.startswith(f"{name}.") for each in found)
 
 
 def test_models_import_torch_and_the_standard_library_only():

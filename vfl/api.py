@@ -15,7 +15,7 @@ from vfl.cli import ShowConsole
 from vfl.config import ExperimentConfig, load_config, parse_config
 from vfl.config.files import lay_over, read_settings
 from vfl.errors import ConfigError
-from vfl.experiments.mode import MODES
+from vfl.experiments.mode import mode_of
 from vfl.experiments.run import run_experiment
 from vfl.lightweighting.schedule import Lightweighted, chosen_ratios
 from vfl.loop import Callback, Metrics, TrainingLoop
@@ -59,7 +59,7 @@ class Run:
 
         Raises ValueError for samples that do not fit, or a run that has no split model.
         """
-        predict = MODES.load(self.config.mode).predict
+        predict = mode_of(self.config).predict
         if predict is None:
             raise ConfigError(f"{self.folder}: mode is {self.config.mode}; only a vertical run predicts")
         if samples is None or isinstance(samples, str | Path):

@@ -4,7 +4,8 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,16 @@ class Fingerprint(NamedTuple):
                 raise ValueError(f"{path}: {size} bytes instead of {self.size}")
             if hashlib.file_digest(file, "sha256").hexdigest() != self.sha256:
                 raise ValueError(f"{path}: content does not match its sha256")
+
+
+@contextmanager
+def naming(path: Path) -> Generator[None]:
+    """Let an OSError name the file: a full disk's, found when an open file is written, names none."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -91,7 +102,7 @@ def write_durably(path: Path, chunks: Iterable[bytes | memoryview], mode: int | 
     """
     size = 0
     sha256 = hashlib.sha256()
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         if mode is not None:
             os.fchmod(file.fileno(), mode)
         for chunk in chunks:

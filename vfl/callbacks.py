@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vfl.atomic import write_atomically
+from vfl.atomic import naming, write_atomically
 from vfl.checkpoint import State
 from vfl.loop import Callback, Metrics, TrainingLoop, Viewer, Watched
 from vfl.metrics import is_better, shown, title
@@ -45,7 +45,7 @@ class JsonLines(Viewer):
     def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Append the round."""
         row = json.dumps({"round": round_index, **metrics}, allow_nan=False) + "\n"
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(row)
         self._written.update(row.encode())
 

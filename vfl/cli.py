@@ -16,17 +16,21 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from vfl.errors import ConfigError, PeerLost, one_line
+from vfl.errors import ConfigError, PeerLost, may_pass, one_line
 from vfl.registry import doubt, suspicion
 from vfl.torchrun import speaks
 
 DONE = 0
 BAD_INPUT = 2
 LOST = 3
+TRY_LATER = 75
+"""EX_TEMPFAIL of sysexits.h: a full disk, too little memory, a port that is taken."""
 INTERRUPTED = 130
 
 WIDEST = 1000
 """Columns of the widest table."""
+_NO_SUCH_MEMORY = "size calculation overflowed"
+"""PyTorch of a tensor of more bytes than can be counted."""
 SPEAKER_S = 10.0
 """Seconds that a worker leaves the one that speaks to come to the same error."""
 
@@ -153,12 +157,9 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     threading.excepthook = _thread_failed
     try:
         return run()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, PeerLost) as error:
         _say(f"error: {one_line(error)}{doubt(error)}")
-        return BAD_INPUT
-    except PeerLost as error:
-        _say(f"error: {one_line(error)}")
-        return LOST
+        return failure_code(error)
     except KeyboardInterrupt:
         if speaks():
             print("interrupted; what was saved stays", file=sys.stderr)
@@ -168,7 +169,15 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
         if told is None:
             raise
         _say(f"error: {told}")
-        return BAD_INPUT
+        return failure_code(error)
+
+
+def failure_code(error: BaseException) -> int:
+    """Return the exit code of a command that ends with an error shown to the user."""
+    if isinstance(error, PeerLost):
+        return LOST
+    never = _NO_SUCH_MEMORY in str(error)
+    return TRY_LATER if may_pass(error) or (_out_of_memory(error) and not never) else BAD_INPUT
 
 
 def _told(error: BaseException) -> str | None:
@@ -180,7 +189,7 @@ def _told(error: BaseException) -> str | None:
 
 def _out_of_memory(error: BaseException) -> bool:
     """Whether Python, PyTorch's CPU allocator or CUDA found no memory; PyTorch has no class of its own for the CPU."""
-    told = ("can't allocate memory", "not enough memory", "out of memory", "size calculation overflowed")
+    told = ("can't allocate memory", "not enough memory", "out of memory", _NO_SUCH_MEMORY)
     return isinstance(error, MemoryError) or any(text in str(error) for text in told)
 
 

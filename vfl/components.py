@@ -1,23 +1,8 @@
 """The registries of components that an experiment chooses by name: a line for each built-in one."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
 from vfl.registry import Registry
 
-if TYPE_CHECKING:  # nothing is imported before it is chosen
-    from torch.nn import Module
-
-    from models.features import ClassifierSpec, ModelSpec
-    from vfl.data.config import DataConfig
-    from vfl.data.source import Source
-    from vfl.horizontal.algorithm import FederatedAlgorithm
-    from vfl.lightweighting.controllers import Given
-    from vfl.lightweighting.schedule import Assign
-    from vfl.vertical.embeddings import Compressor
-    from vfl.wire.config import WireConfig
-
-FEATURE_MODELS: "Registry[Callable[[ModelSpec], Module]]" = Registry(
+FEATURE_MODELS = Registry(
     "lvfl.feature_models",
     "feature model",
     {
@@ -30,7 +15,7 @@ FEATURE_MODELS: "Registry[Callable[[ModelSpec], Module]]" = Registry(
 )
 """`models.feature.kind`: of a freshly initialized model of a sample's tensors, drawn from torch's global generator."""
 
-CLASSIFIERS: "Registry[Callable[[ClassifierSpec], Module]]" = Registry(
+CLASSIFIERS = Registry(
     "lvfl.classifiers",
     "classifier",
     {
@@ -50,7 +35,7 @@ CLASSIFIERS: "Registry[Callable[[ClassifierSpec], Module]]" = Registry(
 )
 """`models.classifier.kind`: of a freshly initialized model, drawn from torch's global generator."""
 
-SOURCES: "Registry[Callable[[DataConfig, int], Source]]" = Registry(
+SOURCES = Registry(
     "lvfl.sources",
     "data source",
     {
@@ -71,17 +56,7 @@ SOURCES: "Registry[Callable[[DataConfig, int], Source]]" = Registry(
 """`data.dataset.kind`"""
 
 
-def _is_algorithm(component: object) -> bool:
-    from vfl.config.horizontal import AlgorithmConfig
-    from vfl.horizontal.algorithm import FederatedAlgorithm
-
-    if not (isinstance(component, type) and issubclass(component, FederatedAlgorithm)):
-        return False
-    settings: Any = getattr(component, "Settings", None)  # pyright: ignore[reportUnknownArgumentType]  # generic class
-    return isinstance(settings, type) and issubclass(settings, AlgorithmConfig)
-
-
-ALGORITHMS: "Registry[type[FederatedAlgorithm[Any]]]" = Registry(
+ALGORITHMS = Registry(
     "lvfl.algorithms",
     "algorithm",
     {
@@ -100,11 +75,10 @@ ALGORITHMS: "Registry[type[FederatedAlgorithm[Any]]]" = Registry(
     },
     "a subclass of vfl.horizontal.algorithm.FederatedAlgorithm with Settings, a subclass of "
     "vfl.config.horizontal.AlgorithmConfig",
-    _is_algorithm,
 )
 """`horizontal.algorithm`"""
 
-COMPRESSORS: "Registry[Callable[[WireConfig], Compressor]]" = Registry(
+COMPRESSORS = Registry(
     "lvfl.compressors",
     "compressor",
     {"magnitude": "vfl.vertical.compressors:magnitude", "random_top_k": "vfl.vertical.compressors:randomised"},
@@ -112,7 +86,7 @@ COMPRESSORS: "Registry[Callable[[WireConfig], Compressor]]" = Registry(
 )
 """`wire.compressor`"""
 
-CONTROLLERS: "Registry[Callable[[Given], Assign]]" = Registry(
+CONTROLLERS = Registry(
     "lvfl.controllers",
     "controller",
     {

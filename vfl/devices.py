@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from vfl.lightweighting.schedule import Schedule, value_at
+from vfl.schedules import Schedule, value_at
 from vfl.settings import NotNegative, RateSchedule, Section
 
 

@@ -1,4 +1,9 @@
-"""Errors shown to the user in one line: bad input, lost peers, diverged training."""
+"""Errors shown to the user in one line: bad input, lost peers, diverged training; and which of them may pass."""
+
+import errno
+
+PASSING = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EADDRINUSE}
+"""Of the system's errors, those of a full disk or memory, too many open files, and a port that is taken."""
 
 
 def one_line(error: BaseException) -> str:
@@ -17,6 +22,17 @@ class ConfigError(ValueError):
 
     def __init__(self, text: str) -> None:
         super().__init__(" ".join(text.splitlines()))  # keys and values of a user's may hold line ends
+
+
+class TryLater(ConfigError):  # noqa: N818 - says what to do
+    """Nothing is wrong with what was given: the same may succeed later."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether the same may succeed later, by the error or what it was raised from (``PASSING``)."""
+    found = isinstance(error, TryLater | MemoryError) or (isinstance(error, OSError) and error.errno in PASSING)
+    before = error.__cause__ or error.__context__
+    return found or (before is not None and may_pass(before))
 
 
 class Diverged(ValueError):  # noqa: N818 - says what happened

@@ -16,11 +16,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 from vfl.errors import ConfigError, Diverged, with_type
-
-T = TypeVar("T")
 
 OURS = ("vfl", "parties", "models")
 """The packages of this program that call components."""
@@ -30,8 +28,12 @@ _loaded: dict[str, str] = {}
 
 
 @dataclass(frozen=True, eq=False)
-class Registry(Generic[T]):
-    """The components of one kind, by name. Our own names cannot be taken by a package."""
+class Registry:
+    """The components of one kind, by name. Our own names cannot be taken by a package.
+
+    It knows no type of a component, so that whatever the components need can itself need registries: who loads or makes
+    one says what it must be.
+    """
 
     group: str
     """Of the entry points by which packages offer theirs."""
@@ -41,9 +43,7 @@ class Registry(Generic[T]):
     """Ours: "module:attribute" by name, in the order in which they are shown."""
     contract: str
     """What one of them must be; ends the line about one that is not."""
-    fits: Callable[[Any], bool] = callable
-    """Whether something keeps the contract, as far as that shows without using it."""
-    added: dict[str, T] = field(default_factory=dict[str, T])
+    added: dict[str, Any] = field(default_factory=dict[str, Any])
     """Those of this process alone; see `add`."""
 
     def names(self) -> tuple[str, ...]:
@@ -59,8 +59,8 @@ class Registry(Generic[T]):
             raise ValueError(f"unknown {self.what} {name!r}{nearest(name, self.names())}")
         return name
 
-    def load(self, name: str) -> T:
-        """Return the component of that name.
+    def load(self, name: str, fits: Callable[[Any], bool] = callable) -> Any:
+        """Return the component of that name; ``fits`` tells whether another's keeps the contract, as far as that shows.
 
         Raises ValueError, one line, for an unknown name, two packages with one name, and a component that cannot be
         imported or does not keep the contract.
@@ -68,7 +68,7 @@ class Registry(Generic[T]):
         if self.check(name) in self.built_in:
             module, _, attribute = self.built_in[name].partition(":")
             return getattr(import_module(module), attribute)
-        return self.added[name] if name in self.added else self._load_offered(name)
+        return self.added[name] if name in self.added else self._load_offered(name, fits)
 
     def make(self, name: str, *arguments: Any, of: type = object) -> Any:
         """Return what the component of that name makes of the arguments, an instance ``of`` a type.
@@ -89,13 +89,13 @@ class Registry(Generic[T]):
             raise ValueError(f"{self.what} {name!r}: gives {made!r}; it must be {self.contract}")
         return made
 
-    def add(self, name: str, component: T) -> None:
+    def add(self, name: str, component: object) -> None:
         """Let this process choose a component of its caller's. Raises ValueError for a name of ours, or a misfit."""
         if name in self.built_in:
             raise ValueError(f"{self.what} {name!r}: the name is taken; choose another")
-        self.added[name] = self._checked(name, "of this process", component)
+        self.added[name] = self._checked(name, "of this process", component, callable)
 
-    def _load_offered(self, name: str) -> T:
+    def _load_offered(self, name: str, fits: Callable[[Any], bool]) -> Any:
         first, *others = _offered(self.group)[name]
         if others:
             rivals = " and ".join(_package(point) for point in (first, *others))
@@ -107,12 +107,12 @@ class Registry(Generic[T]):
             reason = f"cannot import {first.value!r} ({with_type(error)})"
             raise ValueError(f"{self.what} {name!r} {origin}: {reason}") from None
         _loaded[f"{self.what} {name!r} {origin}"] = _package_of(first.module)
-        return self._checked(name, origin, component)
+        return self._checked(name, origin, component, fits)
 
-    def _checked(self, name: str, origin: str, component: object) -> T:
-        if not self.fits(component):
+    def _checked(self, name: str, origin: str, component: object, fits: Callable[[Any], bool]) -> Any:
+        if not fits(component):
             raise ValueError(f"{self.what} {name!r} {origin}: {component!r} does not fit; it must be {self.contract}")
-        return cast(T, component)
+        return component
 
 
 @cache

@@ -7,8 +7,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
-from vfl.lightweighting.schedule import PartySchedule, Schedule, parse_party_schedule, parse_schedule, values_of
 from vfl.registry import Registry
+from vfl.schedules import PartySchedule, Schedule, parse_party_schedule, parse_schedule, values_of
 
 
 def _learning_rate(value: object) -> Schedule:
@@ -45,7 +45,7 @@ RatioSchedule = Annotated[PartySchedule, PlainValidator(parse_party_schedule), A
 RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate), AsItIs]
 
 
-def name_in(registry: Registry[Any]) -> AfterValidator:
+def name_in(registry: Registry) -> AfterValidator:
     """Return the check, for ``Annotated[str, ...]``, that a registry has a component of that name."""
     return AfterValidator(registry.check)
 

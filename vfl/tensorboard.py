@@ -14,6 +14,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from vfl.atomic import naming
 from vfl.loop import Metrics, Viewer, Watched
 from vfl.metrics import title as metric_title
 from vfl.results import CLOCK
@@ -72,14 +73,15 @@ class TensorBoard(Viewer):
 
     def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Write the round; the first one of a session opens the event files and purges what it will write again."""
-        if self.writer is None:
-            self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
-            self.front_page = _opening(self.front_page, loop.metric)
-            self._owners = {} if self.varied else self._open_owners(self.writer, owners_of(metrics), round_index)
-            self._describe(self.writer, metrics)
-        _write(self.writer, metrics, round_index, metrics.get(CLOCK))
-        for name, writer in self._owners.items():
-            _write(writer, of_owner(metrics, name), round_index, metrics.get(CLOCK))
+        with naming(self.run_dir):
+            if self.writer is None:
+                self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
+                self.front_page = _opening(self.front_page, loop.metric)
+                self._owners = {} if self.varied else self._open_owners(self.writer, owners_of(metrics), round_index)
+                self._describe(self.writer, metrics)
+            _write(self.writer, metrics, round_index, metrics.get(CLOCK))
+            for name, writer in self._owners.items():
+                _write(writer, of_owner(metrics, name), round_index, metrics.get(CLOCK))
 
     def on_end(self, loop: Watched) -> None:
         """Write what was reached as text, where no curve is read off, and close the event files."""

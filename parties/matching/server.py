@@ -19,9 +19,9 @@ from vfl.data.tables.keys import Rows
 from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.matching.group import POINT_BYTES, add_points, check_points
 from vfl.matching.join import How, as_column, has_doubled, join_points, order_digest
-from vfl.vertical.link import PartyLink
+from vfl.vertical.link import PartyLink, read
 from vfl.wire.matching import MOST_LISTS, Brought, ListRange, Matched
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, check_reply
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -66,15 +66,10 @@ class Peer:
     def ask(self, kind: Kind, take: Callable[[Message], T], *parts: Part) -> T:
         """Return what ``take`` makes of the answer. Raises PeerLost where the party is lost, or by it."""
         request = Message(kind, parts=parts)
-
-        def checked(reply: Message) -> T:
-            check_reply(request, reply)
-            return take(reply)
-
         with self._lock:
             if self.stopped.is_set():
                 raise PeerLost("the match has ended")
-            return self.link.send(request, checked)()
+            return read(self.link, request, self.link.send(request), take)
 
     def points(self, kind: Kind, part: Part, count: int) -> bytes:
         """Return as many points as are due."""

@@ -8,15 +8,21 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from parties.remote.tls.certificates import Peer
+from vfl.atomic import naming
+from vfl.cli import DONE, INTERRUPTED, failure_code
+from vfl.errors import one_line
 
 LINES_A_MINUTE = 120
 """Of one peer; a run of honest ones stays far below."""
 NAME = "audit.jsonl"
+ENDED = "ended"
+"""The event of this process's own end, with ``code``, its exit code."""
 
 
 class Quota:
@@ -39,12 +45,23 @@ class Quota:
         return f" ({left_out} lines before were left out)" if left_out else ""
 
 
-def limited(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Return ``log`` for lines that peers cause: at most ``LINES_A_MINUTE``."""
-    quota = Quota()
+class Quotas:
+    """A quota for every peer, so that none hides what another one does."""
 
-    def show(line: str) -> None:
-        if (addition := quota.take()) is not None:
+    def __init__(self) -> None:
+        self._quotas: dict[Peer, Quota] = {}
+
+    def take(self, peer: Peer) -> str | None:
+        """Return what to add to the next line that this peer causes, None where it must be left out."""
+        return self._quotas.setdefault(peer, Quota()).take()
+
+
+def limited(log: Callable[[str], None]) -> Callable[[Peer, str], None]:
+    """Return ``log`` for lines that a peer causes: at most ``LINES_A_MINUTE`` of each."""
+    quotas = Quotas()
+
+    def show(peer: Peer, line: str) -> None:
+        if (addition := quotas.take(peer)) is not None:
             log(line + addition)
 
     return show
@@ -55,17 +72,40 @@ class Audit:
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / NAME
-        self._quotas: dict[str, Quota] = {}
+        self._quotas = Quotas()
 
     def note(self, event: str, peer: Peer, detail: str = "") -> None:
         """Add a line, unless this peer has caused too many of late. Raises OSError as the system does."""
-        addition = self._quotas.setdefault(peer.serial, Quota()).take()
+        addition = self._quotas.take(peer)
         if self.path is None or addition is None:
             return
-        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event}
-        entry |= {"peer": peer.name, "serial": peer.serial, "detail": detail + addition}
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._write({"event": event, "peer": peer.name, "serial": peer.serial, "detail": detail + addition})
+
+    @contextmanager
+    def noting_end(self) -> Generator[Callable[[int, str], None]]:
+        """Note how this process ends: by an error, or as it says by calling what it is given with code and reason."""
+        said = (DONE, "")
+
+        def say(code: int, reason: str) -> None:
+            nonlocal said
+            said = code, reason
+
         try:
-            os.write(file, (json.dumps(entry) + "\n").encode())
+            yield say
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            said = (INTERRUPTED, "interrupted") if interrupted else (failure_code(error), one_line(error))
+            raise
         finally:
-            os.close(file)
+            with suppress(OSError):  # a full disk's own reason must be seen
+                self._write({"event": ENDED, "peer": "", "serial": "", "detail": said[1], "code": said[0]})
+
+    def _write(self, entry: Mapping[str, object]) -> None:
+        assert self.path is not None
+        timed = {"time": datetime.now(UTC).isoformat(timespec="milliseconds")} | dict(entry)
+        with naming(self.path):
+            file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(file, (json.dumps(timed) + "\n").encode())
+            finally:
+                os.close(file)

@@ -8,8 +8,8 @@ from urllib.request import getproxies
 
 from parties.remote.joining import Terms, check_party
 from parties.remote.party.consent import agree
-from parties.remote.party.dialer import JOIN_LIMIT_S, say_hello
-from parties.remote.party.party_process import Holding, load_holding, make_hello
+from parties.remote.party.dialer import JOIN_LIMIT_S, as_welcomed, say_hello
+from parties.remote.party.party_process import Holding, check_welcome, load_holding, make_hello
 from parties.remote.party.worker import open_store
 from parties.remote.tls.certificates import peer
 from parties.remote.tls.diagnosis import Kind, probe
@@ -90,9 +90,11 @@ def _data(config: ExperimentConfig, name: str) -> tuple[Holding, str]:
 
 def _keys(config: ExperimentConfig, name: str, *, insecure: bool) -> tuple[TlsFiles | None, str]:
     tls = load_identity(name, config.network, insecure=insecure)
-    Lists(config.network.tls)  # raises where a file of them cannot be read
+    listed: list[str] = []
+    Lists(config.network.tls, listed.append)
     certificate = config.network.tls.certificate
-    return tls, "plaintext" if tls is None or certificate is None else describe(certificate)[0]
+    identity = "plaintext" if tls is None or certificate is None else describe(certificate)[0]
+    return tls, "; ".join([identity, *listed])
 
 
 def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
@@ -131,7 +133,11 @@ def _join(
     if kind_of(answer) == "refusal":
         raise ValueError(f"refused by the server: {answer.refusal.reason}")
     if kind_of(answer) != "welcome":
-        raise ValueError(f"the server answered {kind_of(answer)}, not welcome; install the same release on both sides")
+        raise ValueError(
+            f"the server: {kind_of(answer)} came where welcome is due; install the same release on both sides"
+        )
+    as_welcomed(answer.welcome, config.network)
+    check_welcome(run_dir, answer.run)
     agree(answer, agreement(config), own, config.network.consent, run_dir, accept=False)
     return None, f"the server of run {answer.run} would let {hello.hello.party} in"
 
@@ -140,7 +146,7 @@ async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) 
     network = config.network
     if tls is not None and not network.use_proxy:  # as the party itself does
         server = peer(await look(network.server, tls))
-        if objection := Lists(network.tls).objection(server):
+        if objection := Lists(network.tls, lambda _line: None).objection(server):
             raise ConfigError(f"network.tls: {objection}")
     channel = open_channel(network.server, tls, use_proxy=network.use_proxy)
     try:

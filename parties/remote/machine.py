@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from parties.remote.transport import rpc
 
@@ -43,6 +43,10 @@ class Machine:
     def event_loop(self) -> asyncio.AbstractEventLoop:
         """Return an event loop, to be run in one of the threads."""
         return asyncio.new_event_loop()
+
+    def future(self) -> "Future[Any]":
+        """Return what a thread waits for and another one sets."""
+        return Future()
 
     def result(self, future: "Future[T]") -> T:
         """Wait for what another thread computes, and return it or raise its error."""

@@ -17,7 +17,7 @@ from parties.remote.tls.certificates import SERVER, Owner
 from parties.remote.tls.files import CA, CERTIFICATE, KEY
 from parties.remote.tls.folders import issue, make_authority
 from vfl.atomic import write_atomically
-from vfl.cli import BAD_INPUT
+from vfl.cli import BAD_INPUT, TRY_LATER
 from vfl.config import ExperimentConfig, dump_config, parse_config
 from vfl.run_folder import private_files
 from vfl.signals import stop_on_signal
@@ -114,7 +114,7 @@ class Supervisor:
             code = self.running[name].poll()
             if code is None:
                 continue
-            if code in (CRASHED, BAD_INPUT):
+            if code in (CRASHED, BAD_INPUT, TRY_LATER):
                 lines = (self.folder / f"{name}.log").read_text(errors="replace").splitlines() or [""]
                 self.console.print(f"{name} ended: {lines[-1]}")
                 return code

@@ -226,6 +226,7 @@ FRAMES = {
     "a short body": Case("EMBED", embedding(frame(SHAPE)[:-4]), "dense frame of shape"),
     "NaN": Case("EMBED", embedding(frame(SHAPE, NAN)), "values that are not finite"),
     "infinity": Case("EMBED", embedding(frame(SHAPE, INFINITE)), "values that are not finite"),
+    "3e38 at the test": Case("EVALUATE", of(EVALUATION, (1, frame((40, 8), 3e38))), r"test has values beyond 1e\+06"),
     "NaN at the test": Case("EVALUATE", of(EVALUATION, (1, frame((40, 8), NAN))), "values that are not finite"),
 }
 REPORTS = {

@@ -16,6 +16,7 @@ from attacks.server_lies import CASES
 from attacks.wire_server import HONEST
 from rich.console import Console
 
+from parties.remote.doctor import examine
 from parties.remote.party.party_process import run_party
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.split import party_file, split_data, write_split
@@ -102,6 +103,14 @@ def test_a_lie_is_told_to_the_owner_and_ends_the_party(attack: Attack, case: str
     assert line.isprintable()
     assert peak_mb() - before_mb < SPACE_MB
     assert own_threads() <= threads
+
+
+@pytest.mark.parametrize("case", [name for name, case in CASES.items() if case.at == "welcome"])
+def test_a_welcome_that_the_party_refuses_is_wrong_to_the_doctor(data: Path, ports, tmp_path: Path, case: str):
+    config = configuration(data, ports[case], 0.2, {})
+    found = {each.name: each for each in examine(config, "party_1", tmp_path / "run", insecure=True)}
+    assert not found["joining"].good
+    assert re.search(CASES[case].told, found["joining"].text)
 
 
 def test_every_step_of_a_server_is_lied_about():

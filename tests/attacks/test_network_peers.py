@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
-from parties.remote.audit import LINES_A_MINUTE, Audit
+from parties.remote.audit import LINES_A_MINUTE, Audit, limited
 from parties.remote.joining import DataDigests, Expected
 from parties.remote.machine import Machine
 from parties.remote.party.dialer import Dialer
@@ -54,12 +54,15 @@ def made(authority: Authority, name: str) -> TlsFiles:
 
 
 @contextmanager
-def listening(authority: Authority, folder: Path, **tls: Path) -> Iterator[tuple[Hub, NetworkConfig]]:
+def listening(
+    authority: Authority, folder: Path, said: list[str] | None = None, **tls: Path
+) -> Iterator[tuple[Hub, NetworkConfig]]:
     address = f"127.0.0.1:{free_port()}"
     network = NetworkConfig(listen=address, server=address, heartbeat_s=0.2, silence_s=10)
     servers = network.model_copy(update={"tls": TlsConfig(**tls)})
     expected = {name: Expected(8, "{}", DataDigests()) for name in NAMES}
-    with Hub("r", expected, servers, made(authority, "server"), log=lambda line: None, folder=folder) as hub:
+    log = [].append if said is None else said.append
+    with Hub("r", expected, servers, made(authority, "server"), log=log, folder=folder) as hub:
         yield hub, network
 
 
@@ -142,6 +145,45 @@ def test_a_full_server_is_dialled_again(authority: Authority):
     assert asyncio.run(fill()) == [True, True], said
 
 
+@pytest.mark.parametrize(
+    ("answer", "size"),
+    [(grpc.Compression.Gzip, 100 * 2**20), (grpc.Compression.NoCompression, 3 * 2**20)],
+    ids=["bomb", "large"],
+)
+def test_an_answer_without_end_is_told_as_the_servers(answer: grpc.Compression, size: int):
+    async def answer_to(dial: Callable[[str], Exception | None]) -> Exception | None:
+        async def serve(incoming: Any, context: Any) -> None:
+            await anext(incoming)
+            await context.write(bytes(size))
+
+        server = grpc.aio.server(compression=answer, options=[("grpc.max_send_message_length", -1)])
+        method = grpc.stream_stream_rpc_method_handler(serve)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("lvfl.Federation", {"Join": method}),))
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        try:
+            return await asyncio.to_thread(dial, address)
+        finally:
+            await server.stop(0)
+
+    def dial(address: str) -> Exception | None:
+        with Dialer(hello, NetworkConfig(server=address), None, log=said.append) as dialer:
+            over = dialer.inbox.get(LIMIT_S)
+        return over.error if isinstance(over, Over) else None
+
+    said: list[str] = []
+    told = str(asyncio.run(answer_to(dial)))
+    assert told.startswith("the server: its answer to the hello is above 2097152 bytes (RESOURCE_EXHAUSTED: "), said
+
+
+def test_a_hello_that_no_server_takes_is_not_sent():
+    with Dialer(lambda: hello(agreement="x" * 2**22), NetworkConfig(), None, log=print) as dialer:
+        over = dialer.inbox.get(LIMIT_S)
+    assert isinstance(over, Over)
+    assert "the hello of 4194" in str(over.error)
+    assert "shorten the settings" in str(over.error)
+
+
 def test_1100_silent_connections_take_no_descriptor_that_others_need(authority: Authority, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(hub_module, "MOST_CONNECTIONS", 200)
     options = dict(rpc._SERVER_OPTIONS) | {"grpc.server_handshake_timeout_ms": 2000}
@@ -185,7 +227,7 @@ def test_without_an_audit_log_nobody_joins_but_is_lost_all_the_same(authority: A
             assert welcomed(dialer), "by the second dial"
             assert not any("audit" in line for line in heard), "the server's files are its own business"
             connection = hub.wait_for(("party_1",), LIMIT_S)["party_1"]
-            answer = connection.order(Envelope(save={}))
+            answer = connection.order(Envelope(save={}), lambda parcel: parcel)
         with pytest.raises(PeerLost, match="party_1 is lost: "):
             answer.result(LIMIT_S)
         assert noted == ["joined", "joined", "lost"]
@@ -224,7 +266,7 @@ def test_a_partys_refusal_is_noted_as_one_and_in_short(authority: Authority, tmp
 
     said: list[str] = []
     with listening(authority, tmp_path) as (hub, network):
-        hub.tell = said.append
+        hub.tell = lambda _peer, line: said.append(line)
         asyncio.run(refuse(network.listen))
     assert said[0] == "party_1 joined"
     assert said[1].startswith("party_1 is lost: "), "also while no training needs it"
@@ -290,15 +332,17 @@ def test_a_denied_certificate_is_out_at_once_and_an_unlisted_key_never_in(author
     deny, allow = tmp_path / "deny", tmp_path / "allow"
     good, bad, other = (made(authority, name) for name in ("party_1", "party_2", "party_3"))
     deny.write_text("# none yet\n")
+    said: list[str] = []
     allow.write_text("".join(f"{peer(each.certificate).fingerprint}  # a party\n" for each in (good, bad)))
     with (
-        listening(authority, tmp_path, deny=deny, allow=allow) as (hub, network),
+        listening(authority, tmp_path, said, deny=deny, allow=allow) as (hub, network),
         dialling(network, good) as first,
         dialling(network, bad, "party_2") as second,
     ):
         assert welcomed(first)
         assert welcomed(second)
         serial = load_pem_x509_certificate(bad.certificate).serial_number
+        assert f"network.tls.deny: {deny} holds no serial number: nobody is kept out" in said
         deny.write_text(f"{serial:X}\n")
         over = second.inbox.get(LIMIT_S)
         assert isinstance(over, Over)
@@ -306,6 +350,8 @@ def test_a_denied_certificate_is_out_at_once_and_an_unlisted_key_never_in(author
         assert hub.joined().keys() == {"party_1"}
         answer = asyncio.run(first_answer(network.listen, other, hello("party_3").SerializeToString()))
         assert refused(answer) == "the key of 'party_3' is not on the allow list"
+    assert f"network.tls.deny: {deny} holds 1 serial number" in said
+    assert f"network.tls.allow: {allow} holds 2 fingerprints" in said
 
 
 class Late(Machine):
@@ -385,3 +431,10 @@ def test_a_flood_of_refused_streams_writes_few_lines(authority: Authority, tmp_p
     for _ in range(10 * LINES_A_MINUTE):
         audit.note("refused", caller)
     assert len((tmp_path / "audit.jsonl").read_text().splitlines()) == LINES_A_MINUTE
+    said: list[str] = []
+    tell = limited(said.append)
+    for _ in range(10 * LINES_A_MINUTE):
+        tell(caller, "again")
+    assert said == ["again"] * LINES_A_MINUTE
+    tell(peer(made(authority, "party_2").certificate), "party_2 is lost")
+    assert said[-1] == "party_2 is lost", "whatever others do"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
-from shorthand import load_dataset, standardise
+from shorthand import links_of, load_dataset, standardise
 
 from vfl.data.files import (
     LabelData,
@@ -80,7 +80,7 @@ def test_files_hold_what_the_parties_of_one_process_hold(labels, configure, buil
     label_data = load_label_data(tmp_path / "labels.safetensors")
     assert equal(label_data.train.values, server.exchanges.labels_N)
     assert equal(label_data.test.values, server.joint.samples.values)
-    for link in server.links:
+    for link in links_of(server):
         party = link.party
         data = load_party_data(tmp_path / f"{party.name}.safetensors", party.name, check_images)
         train, test = standardise(data.train, data.test)
@@ -91,7 +91,7 @@ def test_files_hold_what_the_parties_of_one_process_hold(labels, configure, buil
     assert ("shared_labels.safetensors" in {path.name for path in paths}) == (labels == "shared")
     if labels == "shared":
         shared = load_shared_labels(tmp_path / "shared_labels.safetensors")
-        assert equal(shared.train.values, server.links[0].party.protocol.labels_N)
+        assert equal(shared.train.values, links_of(server)[0].party.protocol.labels_N)
 
 
 def test_every_party_gets_its_own_block_in_row_major_order(configure):

@@ -5,7 +5,6 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -25,10 +24,10 @@ def test_a_run_has_let_go_of_the_one_before_it(
     def build_and_watch(config: ExperimentConfig, stage: Stage) -> Built:
         alive_at_start.append(sum(model() is not None for model in models))
         built = mode.build(config, stage)
-        models.append(weakref.ref(built.algorithm.links[0].party.model))  # pyright: ignore[reportAttributeAccessIssue]  # a HeadServer with local links
+        models.append(weakref.ref(built.algorithm.roster.parties[0].link.party.model))  # pyright: ignore[reportAttributeAccessIssue]  # a HeadServer with local links
         return built
 
-    monkeypatch.setattr(run, "MODES", SimpleNamespace(load=lambda name: replace(mode, build=build_and_watch)))
+    monkeypatch.setattr(run, "mode_of", lambda config: replace(mode, build=build_and_watch))
     config = configure(training={"rounds": 1})
     gc.disable()  # as good as between runs of few objects
     try:

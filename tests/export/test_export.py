@@ -217,11 +217,14 @@ def test_the_card_says_what_the_files_are(exported: tuple[Path, int]):
     assert "| party_2 | 1 x 32 x 16 | 0.4 |" in (run_dir / "export" / "card.md").read_text()
 
 
+@pytest.mark.parametrize("bins", [(), (1, 4, 16, 2)])
 @pytest.mark.parametrize("category_sizes", [(), (3, 5)])
-def test_a_model_of_tables_is_exported_with_and_without_categories(tmp_path, category_sizes):
+def test_a_model_of_tables_is_exported_with_and_without_categories(tmp_path, category_sizes, bins):
     torch.manual_seed(0)
-    columns = 4 + len(category_sizes)
-    model = TableMLP(ModelSpec(TableFeatures("table", (columns,), category_sizes), embedding_size=3, width=0.1)).eval()
-    rows = torch.cat([torch.randn(6, 4), *(torch.randint(0, size, (6, 1)).float() for size in category_sizes)], dim=1)
+    features = TableFeatures("table", (4 + len(category_sizes),), category_sizes, bins)
+    model = TableMLP(ModelSpec(features, embedding_size=3, width=0.1, dropout=0.2)).eval()
+    rows = torch.cat(
+        [torch.randn(6, 4) * 5, *(torch.randint(0, size, (6, 1)).float() for size in category_sizes)], dim=1
+    )
     exported = export_model(model, (rows,), tmp_path, "owner")
     assert max(exported.differences.values()) < 1e-5

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -159,6 +160,18 @@ class Network:
                 end.swallows = True
 
 
+class Awaited(Future[Any]):
+    """What threads that take turns wait for."""
+
+    def __init__(self, turns: Turns) -> None:
+        super().__init__()
+        self.turns = turns
+
+    def result(self, timeout: float | None = None) -> Any:
+        self.turns.block(self.done)
+        return super().result(timeout)
+
+
 class Simulated(Machine):
     """The machine of whichever process asks."""
 
@@ -177,6 +190,9 @@ class Simulated(Machine):
 
     def event_loop(self) -> Loop:
         return Loop(self.turns)
+
+    def future(self) -> Any:
+        return Awaited(self.turns)
 
     def result(self, future: Any) -> Any:
         self.turns.block(future.done)

@@ -1,6 +1,6 @@
 """Seeded faults: whatever happens to a training, it ends with the undisturbed outcome or an error that was stated.
 
-``python -m faults`` plays as many seeds as one likes (docs/results/faults).
+``python -m faults`` plays as many seeds as one likes (docs/results/reliability).
 """
 
 from pathlib import Path

@@ -9,6 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from scripts.lab.studies.flare.gap import random_cell
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.experiments.run import run_experiment
 from vfl.horizontal.flare import Flare
@@ -17,7 +18,6 @@ from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.scheduling import build_policy
 from vfl.runtime import start_runtime
-from vfl.studies.flare.gap import random_cell
 
 QUIET = Console(quiet=True)
 EXPONENTIAL = {"speed": {"kind": "exponential", "mean": 3.0, "redrawn": True}}

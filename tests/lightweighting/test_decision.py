@@ -19,8 +19,8 @@ from vfl.lightweighting.decision import (
     seconds_of,
     settled,
 )
-from vfl.lightweighting.forecast import Curve, Forecast, Spent, Work
-from vfl.lightweighting.schedule import Ratios
+from vfl.lightweighting.forecast import Curve, Forecast, Work
+from vfl.lightweighting.schedule import Ratios, Spent
 
 NAMES = ("a", "b", "c")
 ALPHAS, BETAS = (0.0, 0.3, 0.6), (0.0, 0.25, 0.5, 0.75)

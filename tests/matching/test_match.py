@@ -25,6 +25,7 @@ from vfl.data.tables.match import read_match
 from vfl.data.tables.own_keys import own_keys
 from vfl.errors import PeerMisbehaved
 from vfl.matching.group import POINT_BYTES, new_scalar, raise_keys, raise_points
+from vfl.vertical.link import done
 from vfl.wire.matching import Brought
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pack, unpack
 
@@ -36,14 +37,12 @@ def honest(request, reply):
 class Wire:
     """A link that keeps all bytes; an answer that cannot be taken is its party's doing, as on a network."""
 
-    absent = False
-
     def __init__(self, owner, change=honest):
         self.owner, self.name, self.change = owner, owner.name, change
         self.bytes = []
         self.points = []
 
-    def send(self, request, take):
+    def send(self, request):
         sent = pack(request)
         reply = self.change(request, self.owner.handle(unpack(sent)))
         came = reply if isinstance(reply, bytes) else pack(reply)
@@ -51,10 +50,12 @@ class Wire:
         parts = () if isinstance(reply, bytes) else reply.parts
         self.points += [part.payload for part in parts if part.kind == PartKind.POINTS]
         try:
-            taken = take(unpack(came))
+            return done(unpack(came))
         except MessageError as error:
-            raise PeerMisbehaved(self.name, str(error)) from error
-        return lambda: taken
+            self.blame(error)
+
+    def blame(self, error):
+        raise PeerMisbehaved(self.name, str(error)) from error
 
 
 def write(path, rows):

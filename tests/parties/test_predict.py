@@ -76,7 +76,7 @@ def test_a_file_of_the_test_images_gives_the_same_predictions(trained: Path, tmp
 def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
     rebuilt = load_trained(trained)
     joint, parties = rebuilt.server.joint, rebuilt.parties
-    embeddings = joint.embeddings(0, 40, joint.links)
+    embeddings = joint.embeddings(0, 40)
     with torch.inference_mode():
         train_ND = parties[1].evaluated.finished_copy()(parties[1].train.features)
     choices: list[tuple[WhenAbsent, torch.Tensor]] = [
@@ -100,7 +100,8 @@ def test_what_stands_for_an_absent_party_is_what_was_chosen(trained: Path):
 def test_an_absent_party_is_not_asked(trained: Path, monkeypatch: pytest.MonkeyPatch):
     joint = load_trained(trained).server.joint
     asked: list[str] = []
-    for link in joint.links:
+    for link in (party.link for party in joint.roster):
+        assert link is not None
         monkeypatch.setattr(
             link, "send", lambda *order, name=link.name, send=link.send: (asked.append(name), send(*order))[1]
         )

@@ -11,6 +11,7 @@ from parties.remote.server.connection import PartyConnection
 from parties.remote.server.link import RemoteLink
 from vfl.config import NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
+from vfl.vertical.link import read
 from vfl.wire.envelope import (
     PROTOCOL_VERSION,
     Envelope,
@@ -22,7 +23,7 @@ from vfl.wire.envelope import (
     Welcome,
     refusal,
 )
-from vfl.wire.messages import Buffer, Kind, Message, pack, unpack
+from vfl.wire.messages import Buffer, Kind, Message, control, pack, unpack
 from vfl.wire.parcel import Parcel, cut
 
 RUN = "0123456789abcdef"
@@ -53,7 +54,7 @@ def connect(**limits: float) -> tuple[PartyConnection, Wire, list[str]]:
     return connection, wire, said
 
 
-def reply_to(order: Envelope, content: bytes = b"", **changes: Any) -> Parcel:
+def reply_to(order: Envelope, content: bytes = pack(Message(Kind.DONE)), **changes: Any) -> Parcel:
     """The right answer to a request, but for the changes."""
     fields: dict[str, Any] = {
         "version": PROTOCOL_VERSION,
@@ -71,7 +72,7 @@ Waiting = Callable[[], Message]
 
 
 def send(link: RemoteLink, message: Message) -> Waiting:
-    return link.send(message, lambda reply: reply)
+    return link.send(message).result
 
 
 def two_requests() -> tuple[PartyConnection, list[Envelope], list[Waiting]]:
@@ -158,10 +159,11 @@ def test_a_party_whose_reply_is_wrong_is_told_and_lost():
     connection, wire, _ = connect()
     link = RemoteLink(connection, 1)
     connection.receive(reply_to(wire.sent[-1], reply=None, restored=Restored()))
-    wait = link.send(Message(Kind.EMBED, 4, 0), lambda reply: reply.parts[3])
-    connection.receive(reply_to(wire.sent[-1], pack(Message(Kind.EMBEDDING, 4, 0))))
+    request = Message(Kind.DESCRIBE, 4, 0)
+    reply = link.send(request)
+    connection.receive(reply_to(wire.sent[-1], pack(Message(Kind.DESCRIPTION, 4, 0, (control({}),)))))
     with pytest.raises(PeerMisbehaved, match="party_1 is lost: tuple index out of range"):
-        wait()
+        read(link, request, reply, lambda message: message.parts[3])
     assert connection.lost
     assert wire.sent[-1].refusal.reason == wire.ended[0] == "tuple index out of range"
 
@@ -171,11 +173,11 @@ def test_a_save_is_a_reference_and_the_round_is_on_the_partys_disk():
     link = RemoteLink(connection, 1)
     connection.receive(reply_to(wire.sent[-1], reply=None, restored=Restored()))
     send(link, Message(Kind.END_ROUND, 6))
-    connection.receive(reply_to(wire.sent[-1]))
+    connection.receive(reply_to(wire.sent[-1], pack(Message(Kind.REPORT, 6, parts=(control({}),)))))
     saved = link.save()
     assert wire.sent[-1].save.round == 7
     connection.receive(reply_to(wire.sent[-1], reply=None, saved=Saved(digest="ab" * 32)))
-    assert saved() == {"round": 7, "digest": "ab" * 32, "as_of": 7}
+    assert saved.result() == {"round": 7, "digest": "ab" * 32, "as_of": 7}
     assert connection.rounds == {7}
 
 

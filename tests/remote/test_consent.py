@@ -6,15 +6,13 @@ from parties.remote.joining import Terms
 from parties.remote.party.consent import Consent
 from vfl.config import parse_config
 from vfl.wire.control import AskedRatios, RoundStart
-from vfl.wire.envelope import Envelope, Restore
-from vfl.wire.messages import Kind, Message, MessageError, pack
-from vfl.wire.parcel import Parcel
+from vfl.wire.messages import Kind, Message, MessageError
 
 CONFIG = parse_config({"name": "agreed"})
 
 
-def order(kind: Kind, control: AskedRatios | RoundStart) -> Parcel:
-    return Parcel(Envelope(request=b""), pack(Message(kind, 0, 0, (control.part(),))))
+def order(kind: Kind, control: AskedRatios | RoundStart) -> Message:
+    return Message(kind, 0, 0, (control.part(),))
 
 
 def test_prices_for_which_a_model_is_pruned_are_told_once_in_a_round():
@@ -25,5 +23,5 @@ def test_prices_for_which_a_model_is_pruned_are_told_once_in_a_round():
         consent.check(prices)
     consent.check(order(Kind.START_ROUND, start))
     consent.check(prices)
-    consent.check(Parcel(Envelope(restore=Restore())))  # another session
+    consent.start_session()
     consent.check(prices)

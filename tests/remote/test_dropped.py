@@ -2,15 +2,20 @@
 
 import json
 import signal
-from collections.abc import Callable
-from typing import Any, cast
+from concurrent.futures import Future
+from typing import Any, NoReturn
 
 import pytest
 
-from parties.remote.server.link import RemoteLink
-from parties.remote.server.stand_in import DroppableLink, StandIn
+from parties.local import LocalLink
+from parties.remote.server.droppable import DroppableParty
 from parties.remote.tls.certificates import SERVER
 from vfl.errors import PeerLost
+from vfl.vertical.embeddings import EmbeddingReceiver, build_compressor
+from vfl.vertical.ledger import Ledger
+from vfl.vertical.link import done
+from vfl.vertical.reports import Reports
+from vfl.wire.config import WireConfig
 from vfl.wire.control import Report
 from vfl.wire.messages import Kind, Message, Part, PartKind
 
@@ -119,28 +124,49 @@ def test_a_dropped_party_returns_to_a_server_that_was_started_again(federate):
     assert "missing" not in federation.log("party_2")  # rows of the rounds that were trained without it
 
 
-def test_what_is_under_way_when_a_party_is_lost_is_the_stand_ins_to_answer():
+def test_what_is_under_way_when_a_party_is_lost_is_of_nobody():
     """With staleness an answer may be here, not yet taken, when the party turns out to be lost by a later order."""
 
-    class Lost:
-        def send(self, request: Message, take: Callable[[Message], Any]) -> Callable[[], Any]:
+    class Lost(LocalLink):
+        def __init__(self) -> None: ...
+
+        def send(self, request: Message) -> "Future[Message]":
             if request.exchange:
                 raise PeerLost("party_1 is lost")
-            return lambda: take(Message(Kind.EMBEDDING, parts=(Part(PartKind.EMBEDDING, b"its own"),)))
+            return done(Message(Kind.EMBEDDING, parts=(Part(PartKind.EMBEDDING, b"its own"),)))
 
-    told: list[PeerLost] = []
-    link = DroppableLink(cast(RemoteLink, Lost()), StandIn("party_1"), told.append)
-    waiting = [
-        link.send(Message(Kind.EMBED, 0, number), lambda reply: bytes(reply.only(PartKind.EMBEDDING)))
-        for number in (0, 1)
-    ]
-    assert [answered() for answered in waiting] == [b"", b""]
-    assert len(told) == 1
-    assert link.absent
+    party, told = droppable(Lost())
+    asked = [party.ask(Message(Kind.EMBED, 0, number)) for number in (0, 1)]
+    assert [each.read(lambda reply: bytes(reply.only(PartKind.EMBEDDING))) for each in asked] == [None, None]
+    assert told == ["party_1 is lost"]
+    assert not party.present
+    assert party.ledger.costs["party_1"].uplink_bytes == {}
 
 
-def test_an_absent_party_does_nothing():
-    away = StandIn("party_1")
+def test_a_party_whose_reply_is_wrong_is_dropped_and_nothing_of_it_booked():
+    class Wrong(LocalLink):
+        def __init__(self) -> None: ...
+
+        def send(self, request: Message) -> "Future[Message]":
+            return done(Message(Kind.DONE))
+
+        def blame(self, error: Exception) -> NoReturn:
+            raise PeerLost(f"party_1 is lost: {error}")
+
+    party, told = droppable(Wrong())
+    assert party.ask(Message(Kind.EMBED)).read(lambda reply: reply) is None
+    assert told == ["party_1 is lost: DONE of round 0, exchange 0 came where EMBEDDING of round 0, exchange 0 is due"]
+    assert party.ledger.costs["party_1"].uplink_bytes == {}
+    assert party.ask(Message(Kind.DESCRIBE)).reply is None
+
+
+def droppable(link: LocalLink | None) -> tuple[DroppableParty, list[str]]:
+    told: list[str] = []
+    receiver = EmbeddingReceiver("party_1", 4, build_compressor(WireConfig()))
+    return DroppableParty(receiver, link, Ledger(["party_1"]), lambda name, lost: told.append(str(lost))), told
+
+
+def test_an_absent_party_is_idle_and_keeps_its_ratios():
     told = Report(
         alpha=0.5,
         beta=0.3,
@@ -152,8 +178,17 @@ def test_an_absent_party_does_nothing():
         omega=1.0,
         psi=2.0,
     )
-    away.remember(Message(Kind.REPORT, 2, parts=(told.part(),)))
-    report = Report.from_json(away.answer(Message(Kind.END_ROUND, 3)).only(PartKind.CONTROL))
+    reports = Reports({"party_1": told})
+    report = reports.add("party_1", None)
     assert (report.alpha, report.parameters) == (0.5, 9)
     assert (report.train_macs, report.omega, report.elapsed_s) == (0, 0.0, 0.0)
-    assert away.answer(Message(Kind.START_ROUND, 4)).kind == Kind.DONE
+    assert reports.add("party_2", None).parameters == 0
+
+
+def test_what_is_kept_of_an_absent_party_is_its_last_checkpoint():
+    party, _ = droppable(None)
+    party.load({"round": 3, "digest": "ab", "as_of": 4, "absent": True})()
+    assert party.save(5)() == {"round": 3, "digest": "ab", "as_of": 5, "absent": True}
+    first = party.described().weights_digest
+    party.load({"round": 4, "digest": "cd", "as_of": 5})()
+    assert party.described().weights_digest != first

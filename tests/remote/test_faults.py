@@ -89,12 +89,29 @@ def test_a_server_without_a_descriptor_left_goes_on_when_it_has_some(federate, i
     assert federation.outcome() == in_process()
 
 
+def test_a_full_disk_at_a_party_names_the_file_and_may_pass(federate, in_process):
+    federation = federate()
+    audit = federation.folder / "party_1" / "audit.jsonl"
+    audit.parent.mkdir()
+    audit.symlink_to("/dev/full")
+    federation.start(SERVER)
+    federation.start("party_1")
+    federation.start("party_2")
+    assert federation.wait("party_1") == 75
+    assert federation.log("party_1").splitlines()[-1] == f"error: {audit}: No space left on device"
+    audit.unlink()
+    federation.start("party_1")
+    federation.finish()
+    assert federation.codes == {SERVER: [0], "party_1": [75, 0], "party_2": [0]}, federation.logs()
+    assert federation.outcome() == in_process()
+
+
 def test_a_party_that_stays_away_ends_the_server(federate):
     federation = federate(network={"wait_s": 1})
     host, port = federation.configs[SERVER].network.listen.split(":")
     with socket.create_server((host, int(port))):
         federation.start(SERVER)
-        assert federation.wait(SERVER) == 2
+        assert federation.wait(SERVER) == 75
     assert federation.log(SERVER).splitlines()[-1].endswith("cannot be bound; another process listens there")
     federation.start(SERVER, extra=("seed=9",))  # nothing has begun in its folder: the same command may be mended
     assert federation.wait(SERVER) == 3

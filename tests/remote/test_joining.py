@@ -19,7 +19,7 @@ from parties.remote.training_terms import agreement
 from parties.remote.transport import rpc
 from parties.remote.transport.rpc import error_text, grpc, is_end, open_channel, open_stream
 from vfl.config import ConfigError, NetworkConfig
-from vfl.errors import PeerLost
+from vfl.errors import PeerLost, TryLater, may_pass
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of, read_envelope
 from vfl.wire.parcel import PIECE_BYTES, Assembler, Parcel, cut
 
@@ -307,7 +307,7 @@ def test_what_was_wrong_is_told_in_the_middle_of_a_message_too(listening: Listen
         await call.write(listening.hello().SerializeToString())
         await call.read()
         connection = listening.hub.joined()["party_1"]
-        connection.order(Envelope(request=b""), [bytes(1 << 20)])
+        connection.order(Envelope(request=b""), lambda parcel: parcel, [bytes(1 << 20)])
         await call.write(b"\xff" * 40)
         await asyncio.sleep(0.3)  # more is on its way than the network holds
         assembler = Assembler(1)
@@ -361,10 +361,19 @@ def test_whoever_stays_away_is_named(listening: Listening):
 def test_a_port_that_is_taken(listening: Listening, configure):
     network = NetworkConfig(listen=listening.address)
     with (
-        pytest.raises(ConfigError, match=rf"network.listen: {listening.address} cannot be bound"),
+        pytest.raises(TryLater, match=rf"network.listen: {listening.address} cannot be bound"),
         Hub(RUN, {}, network, None, log=print),
     ):
         pass
+
+
+def test_an_address_that_can_never_be_bound_is_bad_input():
+    with (
+        pytest.raises(ConfigError, match=r"network.listen: 192.0.2.1:50051 .*Cannot assign requested addr") as refused,
+        Hub(RUN, {}, NetworkConfig(listen="192.0.2.1:50051"), None, log=print),
+    ):
+        pass
+    assert not may_pass(refused.value)
 
 
 def test_the_port_is_free_afterwards(authority: Authority, configure):

@@ -103,7 +103,7 @@ def joined() -> Iterator[tuple[Party, RemoteLink]]:
 
 
 def ask(link: RemoteLink, *parts: Part) -> Message:
-    return link.send(Message(Kind.EMBED, parts=parts), lambda reply: reply)()
+    return link.send(Message(Kind.EMBED, parts=parts)).result()
 
 
 def carrying(frame: Buffer) -> Message:

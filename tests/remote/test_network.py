@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from parties.remote.tls.certificates import SERVER
-from vfl.studies.benchmarks.shaped_link import ShapedLink
+from scripts.lab.benchmarks.shaped_link import ShapedLink
 
 IN_ROUND_2 = 4
 """The last of the first two rounds' exchanges."""

@@ -29,6 +29,10 @@ REFUSED = {
         "server.py --insecure network.listen=0.0.0.0:50051",
         "--insecure: network.listen 0.0.0.0:50051 is not on this machine; use 127.0.0.1, or certificates",
     ),
+    "lists that nothing can be checked against": (
+        "party.py --party party_1 --insecure network.tls.deny=deny.txt",
+        "--insecure: without certificates no list can be checked; leave tls.deny and allow out",
+    ),
     "no certificates": (
         "server.py",
         "network.tls.ca: is missing; make keys with lvfl certs (--insecure: plaintext on loopback)",

@@ -272,6 +272,6 @@ def test_an_owners_view_goes_on_over_a_row_that_was_cut_off(make_worker, tmp_pat
     party = make_worker().restore(None)
     view = OwnView("party_1", party.config, tmp_path, Console(quiet=True), len(party.train), len(party.test))
     request = Message(Kind.START_ROUND, 1, parts=(RATIOS,))
-    view.note(party, request, reply := Message(Kind.DONE, 1))
+    view.note(party, party.test, request, reply := Message(Kind.DONE, 1))
     view.close()
     assert view.given["bytes"] == 5.0 + reply.size

@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from parties.remote.tls.certificates import Peer, serial
+from parties.remote.tls.files import load_certificate
+from parties.remote.tls.lists import Lists
+from vfl.config.network import TlsConfig
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "certs.py"
 
 
@@ -56,6 +61,51 @@ def test_both_ways_to_a_certificate(certs):
     assert "authority 'Hospitals'" in shown
 
 
+def test_the_authority_shows_what_it_signed_and_an_owner_what_it_asked_for(certs):
+    certs("ca", "keys")
+    certs("request", "mine", "party_1")
+    certs("sign", "keys", "mine/request.pem", "party_1")
+    code, shown, error = certs("show", "keys/party_1", "mine")
+    assert (code, error) == (0, "")
+    assert "serial " in shown
+    assert "certificate and authority belong together; there is no key here" in shown
+    assert "request of 'party_1'" in shown
+    certs("ca", "keys", "--overwrite")
+    shutil.copy("keys/ca.pem", "keys/party_1")
+    assert "is not signed by the authority in keys/party_1/ca.pem" in certs("show", "keys/party_1")[2]
+
+
+def test_every_certificate_that_an_owner_ever_had_is_revoked(certs):
+    certs("ca", "keys")
+    for name, *options in (["party_1"], ["party_2"], ["party_1", "--overwrite"]):
+        certs("issue", "keys", name, *options)
+    own = load_certificate("", Path("keys/party_1/certificate.pem"))
+    assert certs("issue", "keys", "party_1")[0] == 2  # there already: nothing was signed
+    code, said, _ = certs("revoke", "party_1")
+    assert code == 0
+    assert said.count("of party_1: added to keys/deny.txt") == 2
+    assert "hangs up on party_1" in said
+    told: list[str] = []
+    lists = Lists(TlsConfig(deny=Path("keys/deny.txt")), told.append)
+    assert told == ["network.tls.deny: keys/deny.txt holds 2 serial numbers"]
+    assert lists.objection(Peer("party_1", serial(own))) is not None
+    other = load_certificate("", Path("keys/party_2/certificate.pem"))
+    assert lists.objection(Peer("party_2", serial(other))) is None
+
+    before = Path("keys/deny.txt").read_text()
+    assert certs("revoke", "keys", "party_1")[1].count("is already on keys/deny.txt") == 2
+    assert Path("keys/deny.txt").read_text() == before
+    Path("mine.txt").write_text("# ours\n")
+    assert certs("revoke", "keys", "party_2", "--deny", "mine.txt")[0] == 0
+    assert Path("mine.txt").read_text().startswith("# ours\n")
+    Path("mine.txt").write_text("not a serial")
+    assert (
+        "error: --deny: mine.txt, line 1: 'notaserial' is malformed"
+        in certs("revoke", "party_2", "--deny", "mine.txt")[2]
+    )
+    assert Path("mine.txt").read_text() == "not a serial"
+
+
 BAD = [
     (("issue", "nowhere", "party_1"), "error: KEYS: nowhere/ca.pem cannot be read (No such file or directory)\n"),
     (("issue", "keys", "party_1", "--days", "9000"), "error: --days: 9000 is past the end of the authority's own"),
@@ -65,7 +115,9 @@ BAD = [
     (("sign", "keys", "keys/ca.pem", "party_1"), "error: REQUEST: keys/ca.pem holds no certificate request in PEM\n"),
     (("show", "keys/ca-key.pem"), "error: PATH: keys/ca-key.pem holds no certificate in PEM\n"),
     (("show", "."), "error: PATH: certificate.pem cannot be read (No such file or directory)\n"),
-    ((), "error: the following arguments are required: {ca,issue,request,sign,show}; see certs.py --help\n"),
+    ((), "error: the following arguments are required: {ca,issue,request,sign,show,revoke}; see certs.py --help\n"),
+    (("revoke", "party_1"), "error: NAME: keys holds no certificate of 'party_1', but of nobody; give the authority's"),
+    (("revoke", "keys", "../keys"), "error: NAME: '../keys' cannot name an owner"),
 ]
 
 

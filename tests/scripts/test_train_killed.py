@@ -277,7 +277,7 @@ def test_a_second_signal_while_a_checkpoint_is_written(make_runner, uninterrupte
 def test_a_disk_that_is_full_at_a_checkpoint(make_runner, uninterrupted, checkpoint: int, still: list[int], file: int):
     runner = make_runner(1)
     ended = runner(("checkpoint file", checkpoint * (2 * SECTIONS + 1) + file + 1, "ENOSPC"))
-    assert ended.code == 2
+    assert ended.code == 75
     assert ended.err == (
         f"error: round {checkpoint + 1} could not be saved in {runner.run_dir / 'checkpoints'}: No space left on "
         f"device; still saved: rounds {still}; free space, then continue with --resume\n"
@@ -290,9 +290,9 @@ def test_a_disk_that_is_full_at_a_checkpoint(make_runner, uninterrupted, checkpo
 def test_a_disk_that_is_full_at_a_row(make_runner, uninterrupted, every: int):
     runner = make_runner(every)
     ended = runner(("row", 3, "ENOSPC"))
-    assert ended.code == 2
+    assert ended.code == 75
     assert ended.err == (
-        f"error: {runner.run_dir}: cannot be written ([Errno 28] No space left on device); "
+        f"error: {runner.run_dir}/metrics.jsonl: cannot be written (No space left on device); "
         "mend that, then continue with --resume\n"
     )
     assert runner.saved_rounds == ([1, 2] if every == 1 else [2])
@@ -302,7 +302,7 @@ def test_a_disk_that_is_full_at_a_row(make_runner, uninterrupted, every: int):
 def test_a_disk_that_is_full_from_the_start(make_runner, uninterrupted):
     runner = make_runner(1)
     ended = runner(("any file", 1, "ENOSPC"))
-    assert ended.code == 2
+    assert ended.code == 75
     assert ended.err == f"error: --run-dir: {runner.run_dir} cannot be written (No space left on device)\n"
     check_finished(runner, runner(), uninterrupted)  # nothing began, so nothing is to be resumed
 

@@ -1,10 +1,10 @@
 """Bytes: what the ledger says equals what really travelled, and only what may travel did."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
-from shorthand import replace_links
+from shorthand import links_of, replace_links
 
 from parties.head_server import HeadServer
 from vfl.wire.codec import dense_frame_size, frame_info
@@ -19,22 +19,19 @@ class RecordingLink:
     def __init__(self, link) -> None:
         self.link = link
         self.name = link.name
-        self.absent = False
         self.under_way_s = None
         self.down: list[Buffer] = []
         self.up: list[Buffer] = []
 
-    def send(self, request: Message, take: Callable[[Message], Any]) -> Callable[[], Any]:
-        def recorded(reply: Message) -> Any:
-            self.up.append(pack(reply))
-            return take(reply)
-
+    def send(self, request: Message) -> "Future[Message]":
         self.down.append(pack(request))
-        return self.link.send(request, recorded)
+        reply = self.link.send(request)
+        self.up.append(pack(reply.result()))
+        return reply
 
 
 def record(server: HeadServer, rounds: int) -> list[RecordingLink]:
-    links = [RecordingLink(link) for link in server.links]
+    links = [RecordingLink(link) for link in links_of(server)]
     replace_links(server, links)
     for round_index in range(rounds):
         server.train_round(round_index)
@@ -93,8 +90,8 @@ def test_dense_bytes_are_what_beta_0_would_have_sent(build, labels: str):
     record(dense_run, 2)
     total = dense_run.summary()
     assert total["uplink_bytes"] <= total["dense_uplink_bytes"]
-    for name, costs in sparse.costs.items():
-        assert dense_run.costs[name].dense_uplink_bytes["embedding"] == costs.dense_uplink_bytes["embedding"]
+    for name, costs in sparse.ledger.costs.items():
+        assert dense_run.ledger.costs[name].dense_uplink_bytes["embedding"] == costs.dense_uplink_bytes["embedding"]
 
 
 def test_labels_at_the_server_send_a_party_nothing_but_its_own_gradient(build):

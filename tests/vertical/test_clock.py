@@ -3,8 +3,10 @@
 import time
 
 import pytest
+from shorthand import links_of
 
-from vfl.lightweighting.forecast import Cost, Spent
+from vfl.lightweighting.forecast import Cost
+from vfl.lightweighting.schedule import Spent
 from vfl.vertical.clock import measured
 
 MACHINES = {
@@ -28,7 +30,7 @@ def test_a_round_is_as_long_as_its_slowest_party_by_what_was_counted(build):
             speed = {"party_2": (1e9, 2e9)[round_index]}.get(name, device.macs_per_s)
             assert each.compute_s == (each.macs / speed if speed else 0.0)
             assert each.latency_s == server.exchanges.steps * device.latency_s
-            passed = server.work.passes * server.config.training.batch_size
+            passed = server.price_list.work.passes * server.config.training.batch_size
             assert each.macs == metrics[f"macs_per_sample/{name}"] * passed or round_index == 1
             assert metrics[f"exchange_s/{name}"] == each.seconds / server.exchanges.steps
         assert spent["party_3"].uplink_s == spent["party_3"].uplink_bytes / (1e5, 1e3)[round_index]
@@ -70,7 +72,7 @@ def test_exchanges_that_overlap_take_what_the_busiest_part_does(ahead: int, late
 
 def test_what_pruning_itself_takes_is_no_training(build, monkeypatch):
     server = build(lightweighting={"alpha": {"party_1": 0.5}})
-    party, late_s, now_s = server.links[0].party, [0.0], time.perf_counter
+    party, late_s, now_s = links_of(server)[0].party, [0.0], time.perf_counter
     prune = party.prune
 
     def slowly() -> bool:

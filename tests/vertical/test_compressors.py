@@ -167,7 +167,7 @@ def test_gradients_of_small_samples_arrive_with_error_feedback_alone(wire: WireC
         down = ResidualSender(magnitude(wire), 0.6, residual_ND)
         h_ND = torch.zeros(8, 50)
         for step in range(400):
-            frame = down.send(h_ND - target_ND + noise_ND * (-1) ** step, rows)
+            frame = down.send(h_ND - target_ND + noise_ND * (-1) ** step, rows).payload
             h_ND = h_ND - 0.02 * down.compressor.decompress(frame, (8, 50))
         away.append(float((h_ND - target_ND)[:4].norm() / target_ND[:4].norm()))
     assert away[0] < 0.3

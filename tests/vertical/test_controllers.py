@@ -141,8 +141,8 @@ def spent(server, unit: str) -> float:
 def test_fixed_ratios_ask_no_party_for_prices(build):
     server = build()
     run(server, 1)
-    assert server.prices == {}
-    assert all(costs.evaluation_bytes("uplink") == 0 for costs in server.costs.values())
+    assert server.price_list.prices == {}
+    assert all(costs.evaluation_bytes("uplink") == 0 for costs in server.ledger.costs.values())
 
 
 @pytest.mark.parametrize(

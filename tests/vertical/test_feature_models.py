@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from shorthand import build_feature_model
+from shorthand import build_feature_model, links_of
 from torch import Tensor, nn
 
 from models.features import Features, ModelSpec
@@ -145,9 +145,9 @@ def test_a_model_that_cannot_be_pruned_trains_with_alpha_0(offered, build):
         models={"feature": {"kind": "normed", "embedding_size": 4}}, training={"rounds": 1, "batch_size": 16}
     )
     server.train_round(0)
-    assert server.reports["party_1"].alpha == 0
+    assert server.reports.last["party_1"].alpha == 0
     assert server.describe()["party_1"].widths == {}
-    state = server.links[0].party.state_dict()
+    state = links_of(server)[0].party.state_dict()
     assert state["pruner"] == {"alpha_max": 0.0, "history": []}
 
 

@@ -39,10 +39,10 @@ def test_every_rounds_costs_are_those_that_were_forecast(
             "beta": {"party_1": {1: 0.25, 3: 0.8}, "party_2": 0.5},
         },
     )
-    for round_index, forecast in enumerate(planned_rounds(server, server.forecast)):
-        before = copy.deepcopy(server.costs)
+    for round_index, forecast in enumerate(planned_rounds(server, server.price_list.forecast)):
+        before = copy.deepcopy(server.ledger.costs)
         server.train_round(round_index)
-        for name, now in server.costs.items():
+        for name, now in server.ledger.costs.items():
             then = before[name]
             assert now.train_macs - then.train_macs == forecast[name].macs
             sent = payload(now, "up") - payload(then, "up"), payload(now, "down") - payload(then, "down")
@@ -53,10 +53,10 @@ def test_every_rounds_costs_are_those_that_were_forecast(
 
 def test_rows_that_parties_lack_are_not_forecast(build):
     server = build(training={"party_dropout": 0.5, "rounds": 8})
-    forecast = sum_of(planned_rounds(server, server.forecast))
+    forecast = sum_of(planned_rounds(server, server.price_list.forecast))
     for round_index in range(8):
         server.train_round(round_index)
-    for name, costs in server.costs.items():
+    for name, costs in server.ledger.costs.items():
         spent = costs.train_macs, payload(costs, "up"), payload(costs, "down")
         assert spent == pytest.approx(forecast[name], rel=0.2), name  # else it is twice as much
 
@@ -74,17 +74,17 @@ def sum_of(rounds: Iterable[Mapping[str, Cost]]) -> dict[str, tuple[int, int, in
 def test_prices_are_those_of_the_model_as_built(build):
     """Asked again after a resume they would be others: so they are asked once, and saved."""
     server, resumed = build(lightweighting={"alpha": 0.5}), build(lightweighting={"alpha": 0.5})
-    dense = server.forecast.curves
+    dense = server.price_list.forecast.curves
     server.train_round(0)
     resumed.load_state_dict(server.state_dict())
-    assert server.forecast.curves == resumed.forecast.curves == dense
-    assert dense["party_1"].macs[0.5] == server.reports["party_1"].macs_per_sample < dense["party_1"].macs[0.0]
-    assert dense["party_1"].parameters[0.5] == server.reports["party_1"].parameters
+    assert server.price_list.forecast.curves == resumed.price_list.forecast.curves == dense
+    assert dense["party_1"].macs[0.5] == server.reports.last["party_1"].macs_per_sample < dense["party_1"].macs[0.0]
+    assert dense["party_1"].parameters[0.5] == server.reports.last["party_1"].parameters
 
 
 def test_asking_for_prices_changes_no_bit(build):
     asked, silent = build(), build()
-    assert asked.forecast
+    assert asked.price_list.forecast
     for server in (asked, silent):
         server.train_round(0)
     assert asked.summary()["model_digest"] == silent.summary()["model_digest"]

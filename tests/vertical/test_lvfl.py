@@ -13,8 +13,9 @@ from parties.head_server import HeadServer
 from vfl.vertical.batches import batch_rows
 from vfl.vertical.joint import JointTrainer
 from vfl.vertical.labels import gradient_scale
+from vfl.vertical.orders import Agenda
 from vfl.vertical.reference import Reference
-from vfl.wire.messages import Kind, Message, MessageError, control
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, control
 
 SETTINGS = {"training": {"rounds": 4, "batch_size": 16, "optimizer": {"learning_rate": 0.05, "momentum": 0.9}}}
 
@@ -345,11 +346,30 @@ def test_a_loss_that_is_not_finite_ends_the_run(build):
 def test_a_message_that_does_not_belong_here_is_refused(build):
     party = parties_of(build())[0]
     for message, text in (
-        (Message(Kind.EMBED, 0, 0), "not at EMBED of round 0, exchange 0, but at START_ROUND"),
-        (Message(Kind.END_ROUND, 0), "not at END_ROUND of round 0, exchange 0"),
         (Message(Kind.DONE), "cannot answer DONE"),
         (Message(Kind.EVALUATE, parts=(control({"start": 0, "stop": 10**12}),)), "no test samples 0 to 1000000000000"),
         (Message(Kind.START_ROUND, parts=(control({"beta": 0.1}),)), "RoundStart: 'alpha': Field required"),
     ):
         with pytest.raises(MessageError, match=text):
             party.handle(message)
+
+
+def test_an_order_that_is_not_due_is_refused_and_the_next_one_still_is():
+    agenda = Agenda("party_1", steps=2, staleness=0, rounds_begun=3)
+    gradient = (Part(PartKind.GRADIENT, b"g"),)
+    for due, refused, text in (
+        (None, Message(Kind.EMBED, 2, 0), "not at EMBED of round 2, exchange 0, but at START_ROUND of round 2"),
+        (None, Message(Kind.END_ROUND, 2), "not at END_ROUND of round 2, exchange 0"),
+        (None, Message(Kind.START_ROUND, 4), "round 4 came, party_1 has done 3"),
+        (None, Message(Kind.DONE), "cannot answer DONE"),
+        (Message(Kind.START_ROUND, 3), Message(Kind.START_ROUND, 3), "round 3 came, party_1 has done 4"),
+        (None, Message(Kind.EMBED, 3, 0, gradient), "an update came to party_1 before the round's first embedding"),
+        (Message(Kind.EMBED, 3, 0), Message(Kind.EMBED, 3, 0), "not at EMBED of round 3, exchange 0, but at EMBED"),
+        (Message(Kind.EVALUATE), Message(Kind.UPDATE, 3, 1), "not at UPDATE of round 3, exchange 1, but at EMBED"),
+        (Message(Kind.EMBED, 3, 1, gradient), Message(Kind.EMBED, 3, 2), "but at END_ROUND of round 3, exchange 0"),
+        (Message(Kind.END_ROUND, 3, 0, gradient), Message(Kind.EMBED, 3, 0), "but at START_ROUND"),
+    ):
+        if due is not None:
+            agenda.check(due)
+        with pytest.raises(MessageError, match=text):
+            agenda.check(refused)

@@ -14,7 +14,8 @@ from parties.head_server import HeadServer
 from vfl.components import FEATURE_MODELS
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.digest import weights_digest
-from vfl.wire.messages import Message
+from vfl.wire.control import SampleRange
+from vfl.wire.messages import Kind, Message
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +74,9 @@ def test_so_many_compute_at_once_and_no_more(build: Callable[..., HeadServer], m
 
 def test_an_error_of_a_party_arrives(build: Callable[..., HeadServer]):
     server = build(threads=2, parties_at_once=2)
-    with pytest.raises(ValueError, match="round 1 came, party_1 has done 0"):
-        server.train_round(1)
+    asked = server.roster.parties[0].ask(Message(Kind.EVALUATE, parts=(SampleRange(start=0, stop=1000).part(),)))
+    with pytest.raises(ValueError, match="party_1 has no test samples 0 to 1000"):
+        asked.wait()
     server.close()
 
 

@@ -230,7 +230,7 @@ def test_replay_and_broadcast_give_equal_bits_and_a_resumed_run_the_same(build_g
         return {"training": {"local_iterations": 2, "head_sync": head_sync, "party_dropout": 0.3}, **PRUNED}
 
     replayed = run(build_gaps(**settings("replay")), 3)
-    assert {report.head_drift for report in replayed.reports.values()} == {0.0}
+    assert {report.head_drift for report in replayed.reports.last.values()} == {0.0}
     half = run(build_gaps(**settings("broadcast")), 2)
     resumed = build_gaps(**settings("broadcast"))
     resumed[0].load_state_dict(copy.deepcopy(half.state_dict()))
@@ -254,7 +254,7 @@ def test_what_is_missing_costs_no_bytes_and_no_macs(build_gaps, labels: str):
     part, total = 5, sum(map(sum, frames))  # 5: a part's header
     exchanges = len(frames[0])
     for k, party in enumerate(parties):
-        costs = server.costs[party.name]
+        costs = server.ledger.costs[party.name]
         assert costs.train_macs == costs.unpruned_train_macs == rows[k] * party.macs * 2 * 3
         assert costs.uplink_bytes["embedding"] <= sum(frames[k]) + part * exchanges
         assert costs.dense_uplink_bytes["embedding"] == sum(frames[k]) + part * exchanges
@@ -273,7 +273,7 @@ def test_missing_test_rows_are_neither_embedded_nor_sent(build_gaps):
     assert {int(held_B.sum()) for held_B in parties[3].test.present.split(4)} == {0, 1}
     for party in parties:
         assert party.evaluated.macs == int(party.test.present.sum()) * party.macs
-    embeddings = server.joint.embeddings(0, 40, server.links[1:])
+    embeddings = server.joint.embeddings(0, 40, ["party_1"])
     assert embeddings["party_1"].isnan().all()
     for party in parties[1:]:
         assert torch.equal(embeddings[party.name].isnan().any(1), ~party.test.present)
@@ -289,21 +289,21 @@ def test_a_server_that_wants_rows_that_a_party_lacks_is_refused(build_gaps):
 def test_each_set_of_parties_is_tested_as_if_the_others_were_away(build_gaps):
     server, _ = build_gaps(evaluation={"subsets": True}, training={"party_dropout": 0.3})
     metrics = run((server, []), 1).evaluate()
-    assert [*server.subsets] == ["+".join(each) for each in subsets_of([f"party_{k}" for k in range(1, 5)])]
-    assert len(server.subsets) == 15
-    assert server.subsets["party_1+party_2+party_3+party_4"]["loss"] == metrics["loss/test"]
-    for parties, values in server.subsets.items():
-        away = {link.name for link in server.links} - set(parties.split("+"))
+    assert [*server.evaluation.subsets] == ["+".join(each) for each in subsets_of([f"party_{k}" for k in range(1, 5)])]
+    assert len(server.evaluation.subsets) == 15
+    assert server.evaluation.subsets["party_1+party_2+party_3+party_4"]["loss"] == metrics["loss/test"]
+    for parties, values in server.evaluation.subsets.items():
+        away = set(server.roster.names) - set(parties.split("+"))
         predictions_MC = predict(server.joint, away)
         assert server.trainer.task.metrics(predictions_MC, server.joint.samples.values).items() <= values.items()
         assert metrics[f"accuracy_of/{parties}"] == values["accuracy"]
-    assert server.summary()["subsets"] == server.subsets
+    assert server.summary()["subsets"] == server.evaluation.subsets
     resumed, _ = build_gaps(training={"party_dropout": 0.3})
     resumed.load_state_dict(server.state_dict())
     assert "subsets" not in resumed.summary()  # they would be those of another model after one more round
-    values = {parties: each["accuracy"] for parties, each in server.subsets.items()}
+    values = {parties: each["accuracy"] for parties, each in server.evaluation.subsets.items()}
     whole = values["party_1+party_2+party_3+party_4"]
-    names = [link.name for link in server.links]
+    names = server.roster.names
     assert lost_without(values, names, "accuracy")["party_1"] == whole - values["party_2+party_3+party_4"]
     assert lost_without(values, names, "log_loss")["party_1"] == values["party_2+party_3+party_4"] - whole
 

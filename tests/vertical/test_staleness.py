@@ -2,7 +2,8 @@
 
 import copy
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from conftest import small_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shorthand import parties_of, replace_links
+from shorthand import links_of, parties_of, replace_links
 from torch import Tensor, nn
 
 from parties.feature_party import FeatureParty
@@ -97,16 +98,26 @@ class LateLink(LocalLink):
         self.answers = deque[Message]()
         self.most_under_way = self.most_pending = 0
 
-    def send(self, request: Message, take: Callable[[Message], Any]) -> Callable[[], Any]:
+    def send(self, request: Message) -> "Future[Message]":
         self.waiting.append(pack(request))
         self.most_under_way = max(self.most_under_way, len(self.waiting))
+        return Late(self)
 
-        def answered() -> Any:
-            answer = self.party.handle(unpack(self.waiting.popleft()))
-            self.most_pending = max(self.most_pending, len(self.party.pending))
-            return take(unpack(pack(answer)))
+    def handle(self) -> Message:
+        answer = self.party.handle(unpack(self.waiting.popleft()))
+        self.most_pending = max(self.most_pending, len(self.party.pending))
+        return unpack(pack(answer))
 
-        return answered
+
+class Late(Future[Message]):
+    """An answer that is made when it is waited for."""
+
+    def __init__(self, link: LateLink) -> None:
+        super().__init__()
+        self.link = link
+
+    def result(self, timeout: float | None = None) -> Message:
+        return self.link.handle()
 
 
 def built(sections: dict[str, Any], link: type[LocalLink]) -> HeadServer:
@@ -145,12 +156,12 @@ def test_late_answers_and_a_resume_change_no_bit_and_no_more_is_under_way_than_w
     resumed.load_state_dict(copy.deepcopy(prompt.state_dict()))
     rounds.append((prompt.train_round(1), late.train_round(1)))
     resumed.train_round(1)
-    for link in late.links:
+    for link in links_of(late):
         assert isinstance(link, LateLink)
         assert link.most_under_way == link.most_pending == sections["training"]["staleness"] + 1
         assert not link.waiting
         assert not link.party.pending
-    assert {report.head_drift for report in prompt.reports.values()} <= {0.0, None}
+    assert {report.head_drift for report in prompt.reports.last.values()} <= {0.0, None}
     ours, theirs, again = prompt.summary(), late.summary(), resumed.summary()
     for summary in (ours, theirs, again):
         for party in summary["parties"].values():

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from shorthand import links_of
 from torch import Tensor
 
 from parties.feature_party import FeatureParty
@@ -35,7 +36,7 @@ class Threads:
 
 
 def party_of(server: HeadServer) -> FeatureParty:
-    return server.links[1].party  # type: ignore[attr-defined]  # they are local
+    return links_of(server)[1].party  # type: ignore[attr-defined]  # they are local
 
 
 def train(server: HeadServer) -> None:
@@ -64,7 +65,7 @@ def test_several_processes_compute_what_one_does(build, monkeypatch, staleness: 
     barrier, values = Barrier(SIZE), [None] * SIZE
     servers = [build(**sections) for _ in range(SIZE)]
     for rank, server in enumerate(servers):
-        party_of(server).team = Team(Threads(rank, barrier, values))  # type: ignore[arg-type]  # as far as it is used
+        party_of(server).passes.team = Team(Threads(rank, barrier, values))  # type: ignore[arg-type]  # as far as it is used
     threads = [Thread(target=train, args=(server,)) for server in servers]
     for thread in threads:
         thread.start()

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.lab.benchmarks.memory import peak_bytes
 from vfl.config import ConfigError
-from vfl.studies.benchmarks.memory import peak_bytes
 from vfl.wire import parcel
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, Save
 from vfl.wire.parcel import MIB, Assembler, check_size, cut

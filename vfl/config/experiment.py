@@ -17,8 +17,8 @@ from vfl.data.tables.config import table_owners
 from vfl.devices import SimulationConfig
 from vfl.leakage.config import PrivacyConfig
 from vfl.lightweighting.config import LightweightingConfig
-from vfl.lightweighting.schedule import Schedule, falls, named_parties, schedule_of
 from vfl.registry import nearest
+from vfl.schedules import Schedule, falls, named_parties, schedule_of
 from vfl.settings import AboveZero, AtLeastTwo, Fraction, Positive, Probability, Section, ignored_settings, strict_int
 from vfl.wire.config import GradientConfig, WireConfig
 

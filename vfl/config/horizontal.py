@@ -198,7 +198,7 @@ class HorizontalConfig(Section, extra="allow"):
     def type_of(cls, key: str) -> object:
         """Return the class of a section, an algorithm's included."""
         if key not in cls.model_fields and key in ALGORITHMS:
-            return ALGORITHMS.load(key).Settings
+            return settings_of(key)
         return super().type_of(key)
 
     @model_validator(mode="before")
@@ -248,7 +248,7 @@ class HorizontalConfig(Section, extra="allow"):
         """
         values = {name: getattr(self, name) for name in type(self).model_fields}
         if mode == "horizontal":
-            own = (self.model_extra or {}).get(self.algorithm) or ALGORITHMS.load(self.algorithm).Settings()
+            own = (self.model_extra or {}).get(self.algorithm) or settings_of(self.algorithm)()
             defaults = {name: value for name, value in own.defaults().items() if name not in self.model_fields_set}
             values |= defaults | {self.algorithm: own}
         # Without validation, which has been: it would read the algorithms' sections again, and count defaults as given.
@@ -275,7 +275,17 @@ class HorizontalConfig(Section, extra="allow"):
         return reasons | dict(self.own.ignored_beside(self))
 
 
+def settings_of(name: str) -> type[AlgorithmConfig]:
+    """Return the section of an algorithm. Raises ValueError for one that is unknown or has none."""
+    return ALGORITHMS.load(name, _has_settings).Settings
+
+
+def _has_settings(component: Any) -> bool:
+    settings: Any = getattr(component, "Settings", None)
+    return isinstance(component, type) and isinstance(settings, type) and issubclass(settings, AlgorithmConfig)
+
+
 def _sections(names: tuple[str, ...]) -> type[Section]:
     """Return a section whose fields are the sections of some algorithms; other names it does not know."""
-    fields: dict[str, Any] = {name: (ALGORITHMS.load(name).Settings, ...) for name in names if name in ALGORITHMS}
+    fields: dict[str, Any] = {name: (settings_of(name), ...) for name in names if name in ALGORITHMS}
     return create_model("AlgorithmSections", __base__=Section, **fields)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from vfl.agreement import OWN, REPLAYED
 from vfl.components import CLASSIFIERS, FEATURE_MODELS
-from vfl.settings import Number, Positive, Section, name_in
+from vfl.settings import Fraction, Number, Positive, Section, name_in
 
 
 class FeatureModelConfig(Section):
@@ -20,12 +20,17 @@ class FeatureModelConfig(Section):
     width: Annotated[Number, Field(gt=0)] = 1.0
     """Multiplier of the layers' widths."""
     batch_norm: bool = True
+    dropout: Fraction = 0.0
+    """Of mlp: probability with which a training pass leaves out a hidden unit."""
     options: dict[str, Any] = Field(default={})
     """Settings of a model of another package, which checks them."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return what belongs to other packages' models."""
-        return {"options": f"{self.kind} has none"} if self.kind in FEATURE_MODELS.built_in else {}
+        if self.kind not in FEATURE_MODELS.built_in:
+            return {}
+        drops = {} if self.kind == "mlp" else {"dropout": f"{self.kind} has none"}
+        return {"options": f"{self.kind} has none", **drops}
 
 
 class HeadConfig(Section):

@@ -3,11 +3,18 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from vfl.settings import Fraction, Number, Positive, Section, strict_int
 
-Address = Annotated[str, Field(pattern=r"^\[?[A-Za-z0-9_.:-]+\]?:[0-9]{1,5}$")]
+
+def _with_port(address: str) -> str:
+    if int(address.rpartition(":")[2]) > 65535:  # gRPC would take the rest of a division by 65536
+        raise ValueError(f"{address} has a port above 65535")
+    return address
+
+
+Address = Annotated[str, Field(pattern=r"^\[?[A-Za-z0-9_.:-]+\]?:[0-9]{1,5}$"), AfterValidator(_with_port)]
 Seconds = Annotated[Number, Field(gt=0)]
 DAY_S = 86_400.0
 

@@ -16,7 +16,7 @@ Share = Annotated[Number, Field(gt=0, lt=1)]
 TABLE_KINDS = ("tables", "breast_cancer")
 """Sources of tables: with other defaults than images."""
 
-OF_TABLES = ("tables", "join", "test_share", "test_file", "validation_share")
+OF_TABLES = ("tables", "join", "test_share", "test_file", "validation_share", "numbers")
 """Settings that no other source has."""
 
 
@@ -62,6 +62,9 @@ class DataConfig(Section):
     validation_share: Annotated[Fraction, OWN] = 0.0
     """With kind tables: share of the training samples, drawn by the seed, that is not trained on but evaluated in place
     of the test samples: for patience, sweeps and searches, which must not see the test."""
+    numbers: Annotated[Literal["standardised", "quantiles"], OWN] = "standardised"
+    """With kind tables: how models read numbers. standardised: each as one value; quantiles: by its position among
+    quantiles of the owner's training rows, as a value per bin (docs/data.md), which mlp learns better from."""
     file: Annotated[Path | None, OWN] = None
     """For separate processes: this process's file from ``lvfl split-data``, a party's features or the server's labels.
     Training in one process loads the data set instead."""

@@ -6,6 +6,7 @@ samples to predict. Everything else sees `Samples` (tensors, a row per sample) a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ from vfl.config.experiment import ExperimentConfig
 from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data
 from vfl.data.samples import Dataset, Samples, check_aligned, check_finite
+from vfl.digest import weights_digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,17 @@ class Prepared:
     preparation: Preparation
     train: Samples
     test: Samples
+
+    @cached_property
+    def digest(self) -> str:
+        """Return what stands for all features, and for which are missing."""
+        further = {
+            f"{split}_{number}": tensor
+            for split, samples in (("train", self.train), ("test", self.test))
+            for number, tensor in enumerate((*samples.more, samples.present), start=1)
+            if tensor is not None
+        }
+        return weights_digest({"train": self.train.features, "test": self.test.features, **further})
 
 
 class Source:

@@ -67,6 +67,8 @@ class Ended:
     error: str | None = None
     diverged: bool = False
     """The error is that training left the finite numbers."""
+    may_pass: bool = False
+    """The same run may succeed later."""
 
 
 @dataclass(frozen=True)

@@ -69,11 +69,15 @@ class Mode:
         return Stage(runtime, run_dir, console, ShowProgress(console, self.shown), board, workers or Alone())
 
 
-MODES: Registry[Mode] = Registry(
+MODES = Registry(
     "lvfl.modes",
     "mode",
     {"vertical": "parties.mode:VERTICAL", "horizontal": "vfl.horizontal.mode:HORIZONTAL"},
     "a vfl.experiments.mode.Mode",
-    lambda component: isinstance(component, Mode),
 )
 """Named, not imported: this room is below the parties."""
+
+
+def mode_of(config: ExperimentConfig) -> Mode:
+    """Return the mode of an experiment. Raises ValueError for one that cannot be used."""
+    return MODES.load(config.mode, lambda component: isinstance(component, Mode))

@@ -12,7 +12,7 @@ from vfl.callbacks import EarlyStop, JsonLines
 from vfl.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.cli import DONE, INTERRUPTED, print_table
 from vfl.config import ExperimentConfig
-from vfl.experiments.mode import MODES, Built, Stage
+from vfl.experiments.mode import Built, Stage, mode_of
 from vfl.loop import Callback, TrainingLoop
 from vfl.run_folder import check_run, only_process_in, open_run, update_config, write_summary
 from vfl.runtime import start_runtime
@@ -50,7 +50,7 @@ def run_experiment(
     ``extra_callbacks`` come after all others. Of several ``workers`` the first one alone writes. ``varied`` are the
     dotted keys of the settings that its sweep varies. Raises ValueError for data or a folder that cannot be used.
     """
-    mode, workers = MODES.load(config.mode), workers or Alone()
+    mode, workers = mode_of(config), workers or Alone()
     first = workers.rank == 0
     if first:
         check_run(run_dir, config, resume=resume)
@@ -115,7 +115,8 @@ def train(
         except CheckpointWriteError:  # an OSError that says by itself what is left and what to do
             raise
         except OSError as error:
-            raise OSError(f"{run_dir}: cannot be written ({error}); mend that, then continue with --resume") from error
+            where, why = error.filename or run_dir, error.strerror or error
+            raise OSError(f"{where}: cannot be written ({why}); mend that, then continue with --resume") from error
     ended_early = loop.next_round < loop.rounds
     return Outcome(summary, finished, signals[0] if signals else None, loop.stop_reason if ended_early else None)
 
@@ -128,5 +129,5 @@ def show_outcome(outcome: Outcome, config: ExperimentConfig, run_dir: Path, cons
         return INTERRUPTED
     if outcome.stop_reason:
         console.print(f"stopped early: {outcome.stop_reason}")
-    print_table(console, MODES.load(config.mode).table(outcome.summary))
+    print_table(console, mode_of(config).table(outcome.summary))
     return DONE

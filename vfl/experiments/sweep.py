@@ -68,6 +68,8 @@ class SweepState:
     runs: list[SweepRun] = field(default_factory=list[SweepRun])
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     failures: dict[str, str] = field(default_factory=dict[str, str])
+    may_pass: bool = False
+    """A run failed that may succeed later."""
 
     @property
     def runs_dir(self) -> Path:
@@ -106,6 +108,7 @@ class SweepState:
                 shutil.rmtree(self.runs_dir / run.folder / "checkpoints", ignore_errors=True)
         if event.error is not None:
             self.failures[run.folder] = event.error
+            self.may_pass |= event.may_pass
         self.write()
 
     def catch_up(self) -> None:

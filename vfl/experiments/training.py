@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from vfl.cli import ShowConsole
+from vfl.cli import TRY_LATER, ShowConsole, failure_code
 from vfl.errors import ConfigError, Diverged, one_line
 from vfl.experiments.executor import Ended, Event, Progress, Run
 from vfl.experiments.run import run_experiment
@@ -51,7 +51,11 @@ def train(run: Run, runs_dir: Path, tell: Callable[[Event], None]) -> None:
             warnings.showwarning = show_warning
             tell(_outcome(run, runs_dir, console, tell))
     except (OSError, ConfigError) as error:
-        tell(Ended(finished=False, error=one_line(error)))
+        tell(Ended(finished=False, error=one_line(error), may_pass=_may_pass(error)))
+
+
+def _may_pass(error: Exception) -> bool:
+    return failure_code(error) == TRY_LATER
 
 
 def _outcome(run: Run, runs_dir: Path, console: ShowConsole, tell: Callable[[Event], None]) -> Ended:
@@ -67,5 +71,5 @@ def _outcome(run: Run, runs_dir: Path, console: ShowConsole, tell: Callable[[Eve
         console.print(traceback.format_exc())
         expected = isinstance(error, ValueError | OSError)
         told = f"{one_line(error)}{doubt(error)}" if expected else f"{type(error).__name__}: {error}"
-        return Ended(finished=False, error=told, diverged=isinstance(error, Diverged))
+        return Ended(finished=False, error=told, diverged=isinstance(error, Diverged), may_pass=_may_pass(error))
     return Ended(outcome.finished)

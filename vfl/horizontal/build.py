@@ -131,7 +131,11 @@ def build_algorithm(
     """Build what ``horizontal.algorithm`` names, or ``kind`` with its settings, for so many samples per client."""
     training, horizontal = config.training, config.horizontal
     known = Federation(horizontal, training.optimizer, training.batch_size, config.seed, samples_N, model)
-    return (kind or ALGORITHMS.load(horizontal.algorithm))(horizontal.own, known)
+    return (kind or ALGORITHMS.load(horizontal.algorithm, _is_algorithm))(horizontal.own, known)
+
+
+def _is_algorithm(component: object) -> bool:
+    return isinstance(component, type) and issubclass(component, FederatedAlgorithm)
 
 
 def _data_digest(data: Dataset, partition: SamplePartition) -> str:

@@ -28,8 +28,8 @@ from vfl.horizontal.algorithm import (
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.dms_weights import Bounds, Kept, corollary1_weights, limited, theorem3_weights
 from vfl.horizontal.local import LocalResult, LocalTask
-from vfl.lightweighting.schedule import largest
 from vfl.random import generator
+from vfl.schedules import largest
 from vfl.settings import AboveZero, NotNegative, Number
 
 GRADIENT_STATISTICS = "gradient_statistics"

@@ -20,8 +20,8 @@ from vfl.horizontal.engines.sequential import Engine
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask, client_name, client_number, local_batches
 from vfl.horizontal.traffic import book_message
-from vfl.lightweighting.schedule import value_at
 from vfl.random import stream_seed
+from vfl.schedules import value_at
 
 STATISTICS = "statistics"
 """Name of the floating-point buffers in a server's state and in what travels."""

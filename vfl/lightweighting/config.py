@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from vfl.agreement import OWN, SHARED
 from vfl.components import CONTROLLERS
-from vfl.lightweighting.schedule import Schedule, schedule_of, value_at
+from vfl.schedules import Schedule, schedule_of, value_at
 from vfl.settings import AboveZero, Positive, RatioSchedule, Section, name_in
 
 

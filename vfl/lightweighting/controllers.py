@@ -23,8 +23,9 @@ from vfl.lightweighting.decision import (
     seconds_of,
     settled,
 )
-from vfl.lightweighting.forecast import ALPHAS, BETAS, Forecast, Spent
-from vfl.lightweighting.schedule import Assign, Ratios, Reports, chosen_ratios, schedule_of, scheduled, value_at
+from vfl.lightweighting.forecast import ALPHAS, BETAS, Forecast
+from vfl.lightweighting.schedule import Assign, Ratios, Reports, Spent, chosen_ratios, scheduled
+from vfl.schedules import schedule_of, value_at
 
 ALL = "all"
 """Name of what all parties spend together."""

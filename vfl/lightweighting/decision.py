@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import NamedTuple
 
-from vfl.lightweighting.forecast import BETAS, Cost, Forecast, Spent, overlapped
-from vfl.lightweighting.schedule import Ratios
+from vfl.lightweighting.forecast import BETAS, Cost, Forecast
+from vfl.lightweighting.schedule import Ratios, Spent, overlapped
 
 ROUNDS_LOOKED_AT = 3
 """A rate is the median of its last three rounds, of two the faster: one odd round is not heard, a change of two is."""

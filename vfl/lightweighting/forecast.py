@@ -23,36 +23,6 @@ class Cost(NamedTuple):
     uplink_bytes: int = 0
 
 
-class Spent(NamedTuple):
-    """What a round did cost a party, and the seconds that it took."""
-
-    alpha: float
-    beta: float
-    macs: int
-    downlink_bytes: int
-    uplink_bytes: int
-    compute_s: float
-    downlink_s: float
-    uplink_s: float
-    latency_s: float
-    ahead: int = 0
-    """Exchanges by which the party was ahead (training.staleness)."""
-
-    @property
-    def seconds(self) -> float:
-        """What the round takes."""
-        return overlapped(self.ahead, self.compute_s, self.downlink_s, self.uplink_s, self.latency_s)
-
-
-def overlapped(ahead: int, compute_s: float, downlink_s: float, uplink_s: float, latency_s: float) -> float:
-    """Return the seconds of a round whose exchanges overlap with ``ahead`` others, but for its beginning and end.
-
-    What an exchange waits for comes one after the other and is shared with those others; a machine, and each direction
-    of a link, serves one at a time.
-    """
-    return max(compute_s, downlink_s, uplink_s, (compute_s + downlink_s + uplink_s + latency_s) / (1 + ahead))
-
-
 class Curve(NamedTuple):
     """What a party's model costs, by alpha."""
 

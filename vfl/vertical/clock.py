@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vfl.checkpoint import State
-from vfl.costs import PartyCosts
 from vfl.devices import DeviceConfig, SimulationConfig
-from vfl.lightweighting.forecast import Cost, Spent
+from vfl.lightweighting.forecast import Cost
+from vfl.lightweighting.schedule import Spent
 from vfl.loop import Metrics
 from vfl.wire.control import Report
 
@@ -93,9 +93,3 @@ def measured(cost: Cost, compute_s: float, under_way_s: float, ahead: int) -> tu
     link_s = max(0.0, (1 + ahead) * under_way_s - compute_s)
     share = cost.downlink_bytes / max(1, cost.downlink_bytes + cost.uplink_bytes)
     return compute_s, min(share * link_s, under_way_s), min((1 - share) * link_s, under_way_s), 0.0
-
-
-def cost_since(before: PartyCosts, now: PartyCosts) -> Cost:
-    """Return what a party has cost since then."""
-    spent = now.since(before)
-    return Cost(spent.train_macs, spent.tensor_bytes("downlink"), spent.tensor_bytes("uplink"))

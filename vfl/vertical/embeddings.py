@@ -15,9 +15,9 @@ from vfl.components import COMPRESSORS
 from vfl.errors import Diverged, with_type
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.vertical.presence import Share
-from vfl.wire.codec import BLOCK, CodecError, ValueType, decode, encode
+from vfl.wire.codec import BLOCK, CodecError, ValueType, decode, dense_frame_size, encode
 from vfl.wire.config import WireConfig
-from vfl.wire.messages import Buffer
+from vfl.wire.messages import Buffer, MessageError, Part, PartKind
 
 
 @runtime_checkable
@@ -94,6 +94,16 @@ class EmbeddingReceiver:
             return torch.full((len(rows_B), self.width), missing)
         return share.spread(self.receive(frame, share.rows_of(rows_B)), missing)
 
+    def receive_part(self, part: Part, rows_B: Tensor, share: Share, missing: float) -> Tensor:
+        """Do as ``receive_share`` with a message's part, and note in it its size when dense.
+
+        Raises also MessageError for an empty frame of some samples, or one of none that is not.
+        """
+        if bool(share.count) != bool(len(part.payload)):
+            raise MessageError(f"a frame of {len(part.payload)} bytes came for {share.count} samples")
+        part.dense = dense_size(share.count, self.width)
+        return self.receive_share(part.payload, rows_B, share, missing)
+
     def decode(self, frame: Buffer, samples: int) -> Tensor:
         """Return what a frame holds, [samples, D], checked as by ``receive``; no estimate is used or moved."""
         return decompressed(self.compressor, frame, (samples, self.width), self.what)
@@ -106,6 +116,11 @@ class EmbeddingReceiver:
         """Restore the estimates."""
         if self.feedback is not None:
             self.feedback.load_state_dict(state)
+
+
+def dense_size(samples: int, width: int) -> int:
+    """Return the bytes of so many embeddings or gradients as a dense float32 frame; of no sample's it is empty."""
+    return dense_frame_size((samples, width)) if samples else 0
 
 
 def decompressed(compressor: Compressor, frame: Buffer, shape: tuple[int, int], what: str) -> Tensor:
@@ -140,15 +155,18 @@ class ResidualSender:
     residual_ND: Tensor | None
     """Of every sample, at first zeros; None without error feedback."""
 
-    def send(self, gradient_BD: Tensor, rows_B: Tensor) -> bytes:
+    def send(self, gradient_BD: Tensor, rows_B: Tensor) -> Part:
         """Return the frame of gradients on the CPU; of no sample's an empty one."""
+        shape = len(rows_B), gradient_BD.shape[1]
+        return Part(PartKind.GRADIENT, self._compress(gradient_BD, rows_B, shape), dense_size(*shape))
+
+    def _compress(self, gradient_BD: Tensor, rows_B: Tensor, shape: tuple[int, int]) -> bytes:
         if not len(rows_B):
             return b""
         if self.residual_ND is None:
             return self.compressor.compress(gradient_BD, self.beta)
         whole_BD = gradient_BD + self.residual_ND[rows_B]
         frame = self.compressor.compress(whole_BD, self.beta)
-        shape = len(rows_B), whole_BD.shape[1]
         # By what the receiver decodes, so that also the wire's rounding is made up for.
         self.residual_ND[rows_B] = whole_BD - decompressed(self.compressor, frame, shape, "the gradient")
         return frame

@@ -8,6 +8,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from vfl.checkpoint import State
@@ -61,6 +62,15 @@ class EvaluatedModels:
                 evaluated = self._pruned = self._pruned or self._finish(self._prune_copy(alpha))
         self._count(evaluated.model, inputs)
         return embed_still(evaluated.model, inputs, self.runtime, evaluated.statistics)
+
+    def mean_embedding(self) -> Tensor:
+        """Return the mean [1, D] of the finished model's embeddings of the training samples that the party has."""
+        rows_N = self.train.held_rows()
+        total_D = torch.zeros(1, dtype=torch.float64)
+        for rows_B in torch.split(rows_N, self.config.evaluation.batch_size):
+            inputs = tuple(self.runtime.batch(tensor, rows_B) for tensor in self.train.inputs)
+            total_D = total_D + self.embed("finished", inputs, 0.0).double().sum(dim=0).cpu()
+        return (total_D / len(rows_N)).float().unsqueeze(0)
 
     @property
     def finished(self) -> Evaluated:

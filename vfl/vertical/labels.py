@@ -24,21 +24,36 @@ from vfl.digest import weights_digest
 from vfl.vertical.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Presence, Share, pack, unpack
-from vfl.wire.messages import Buffer, Message, Part, PartKind
+from vfl.wire.messages import Message, Part, PartKind
 
 HeadSync = Literal["replay", "broadcast"]
 PartsK = list[tuple[Part, ...]]
 """What goes to each party."""
 
 
+class Received(NamedTuple):
+    """What a party has sent of a batch."""
+
+    frame: Part
+    """As it came, and with its dense size."""
+    embedding_BD: Tensor
+    """What it holds, on the head's device."""
+    share: Share
+    """In which samples the party takes part."""
+
+
 class Batch(NamedTuple):
-    """What is on the server of an exchange, in the parties' order."""
+    """What is on the server of an exchange."""
 
     rows_B: Tensor
     labels_B: Tensor
-    frames: Sequence[Buffer]
-    embeddings: Sequence[Tensor]
-    shares: Sequence[Share]
+    received: Sequence[Received]
+    """In the parties' order."""
+
+    @property
+    def embeddings(self) -> list[Tensor]:
+        """All parties' embeddings, [B, D] each."""
+        return [each.embedding_BD for each in self.received]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +73,9 @@ class ShareEmbeddings:
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
         """Return the others' frames for each party, with the theta_0 of this exchange when it is broadcast."""
-        parts = [Part(PartKind.EMBEDDING, frame) for frame in batch.frames]
+        frames = [each.frame for each in batch.received]
         head = trainer.parts() if self.head_sync == "broadcast" else ()
-        return [(*parts[:k], *parts[k + 1 :], *head) for k in range(len(parts))], []
+        return [(*frames[:k], *frames[k + 1 :], *head) for k in range(len(frames))], []
 
     def state_dict(self) -> State:
         """Return what the next rounds depend on: nothing outlasts an exchange."""
@@ -88,17 +103,17 @@ class ReturnGradients:
         """Take the head's first step; its backward pass gives the gradients as well."""
         # A leaf of its own, so that one backward pass leaves the gradients of the head and of all embeddings.
         # Before the step, at theta_0 of the exchange: what the parties would compute with a replica of it.
-        representation_BP = torch.cat(list(batch.embeddings), dim=1).requires_grad_()
+        representation_BP = torch.cat(batch.embeddings, dim=1).requires_grad_()
         loss = trainer.step(representation_BP, batch.labels_B)
         assert representation_BP.grad is not None
         widths = [embedding.shape[1] for embedding in batch.embeddings]
         # Scaled before they are compressed: float16 would lose the small ones. The party divides.
         gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(len(batch.rows_B))
         sent = [
-            sender.send(share.rows_of(gradient_BD) * scale, share.rows_of(batch.rows_B))
-            for sender, gradient_BD, share in zip(self.senders, gradients, batch.shares, strict=True)
+            sender.send(each.share.rows_of(gradient_BD) * scale, each.share.rows_of(batch.rows_B))
+            for sender, gradient_BD, each in zip(self.senders, gradients, batch.received, strict=True)
         ]
-        return [(Part(PartKind.GRADIENT, frame),) for frame in sent], [loss]
+        return [(part,) for part in sent], [loss]
 
     def state_dict(self) -> State:
         """Return what was not sent yet, by the party's place."""

@@ -5,9 +5,11 @@ t - 1 - s, so that s + 1 orders are under way. The first s + 1 bring none. When 
 bring an update alone, and the end of the round brings the last one.
 """
 
+from collections import deque
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vfl.wire.messages import Kind
+from vfl.wire.messages import MEASURING, Kind, Message, MessageError
 
 
 class Order(NamedTuple):
@@ -25,3 +27,42 @@ def orders_of(steps: int, staleness: int) -> list[Order]:
     embeds = [Order(Kind.EMBED, each, each - 1 - staleness if each > staleness else None) for each in range(steps)]
     updates = [Order(Kind.UPDATE, each, each - 1 - staleness) for each in range(steps, steps + staleness)]
     return [*embeds, *updates, Order(Kind.END_ROUND, 0, steps - 1)]
+
+
+@dataclass
+class Agenda:
+    """Where a party is in its training: the one that says which order of a server elsewhere is due."""
+
+    party: str
+    steps: int
+    """Exchanges of a round."""
+    staleness: int
+    rounds_begun: int = 0
+    _due: deque[Order] = field(default_factory=deque[Order])
+    """Of the present round, the orders to come."""
+
+    def check(self, request: Message) -> None:
+        """Take note of the next order. Raises MessageError for one that is not due, before anything is computed."""
+        if request.kind in MEASURING:
+            return
+        if request.kind is Kind.START_ROUND:
+            if request.round_index != self.rounds_begun:
+                raise MessageError(f"round {request.round_index} came, {self.party} has done {self.rounds_begun}")
+            self.rounds_begun += 1
+            self._due = deque(orders_of(self.steps, self.staleness))
+        elif request.kind in (Kind.EMBED, Kind.UPDATE, Kind.END_ROUND):
+            self._check_in_round(request)
+        else:
+            raise MessageError(f"{self.party} cannot answer {request.kind.name}")
+
+    def _check_in_round(self, request: Message) -> None:
+        due, round_index = self._due[0] if self._due else Order(Kind.START_ROUND, 0, None), self.rounds_begun - 1
+        if (request.kind, request.round_index, request.exchange) != (due.kind, round_index, due.exchange):
+            at = "{} of round {}, exchange {}".format
+            raise MessageError(
+                f"{self.party} is not at {at(request.kind.name, request.round_index, request.exchange)}, but at "
+                f"{at(due.kind.name, round_index, due.exchange)}"
+            )
+        if due.brings is None and request.parts:
+            raise MessageError(f"an update came to {self.party} before the round's first embedding")
+        self._due.popleft()

@@ -3,19 +3,23 @@
 Shapes: B batch, D embedding width.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.forecast import ALPHAS, Curve, Forecast, Work
-from vfl.lightweighting.schedule import PartySchedule, named_parties, schedule_of, values_of
+from vfl.lightweighting.unprunable import Pruner
+from vfl.macs import count_macs, count_parameters
+from vfl.schedules import PartySchedule, named_parties, schedule_of, values_of
 from vfl.vertical.compressors import gradient_compressor
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
-from vfl.wire.messages import Part, PartKind
+from vfl.wire.control import Prices
+from vfl.wire.messages import Message, Part, PartKind
 
 
 def build_forecast(
@@ -23,11 +27,10 @@ def build_forecast(
     work: Work,
     rows: Mapping[str, float],
     curves: Mapping[str, Curve],
-    receivers: Sequence[EmbeddingReceiver],
+    receiver_of: Mapping[str, EmbeddingReceiver],
     trainer: HeadTrainer,
 ) -> Forecast:
     """Return the costs of all parties, which take part in ``rows`` of a batch and of whose models ``curves`` tell."""
-    receiver_of = {receiver.sender: receiver for receiver in receivers}
     shared = config.training.labels == "shared"
     head_bytes = sum(part.size for part in trainer.parts()) if shared else 0
     broadcast = config.training.head_sync == "broadcast"
@@ -48,6 +51,31 @@ def build_forecast(
         return Part(PartKind.GRADIENT, frame).size
 
     return Forecast(work, rows, curves, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
+
+
+def price(model: nn.Module, pruner: Pruner, example: tuple[Tensor, ...], alphas: Sequence[float]) -> Prices:
+    """Return what a party's model would cost at each of some ascending ratios, by pruning a copy of it.
+
+    ``example`` is a batch of one sample.
+    """
+    # One copy for all ratios: they ascend, and pruned filters never return. In one call, so that the pruner's model is
+    # the copy.
+    model, pruner = copy.deepcopy((model, pruner))
+    macs: list[int] = []
+    parameters: list[int] = []
+    for alpha in alphas:
+        if pruner.original_widths:
+            pruner.prune_to(alpha)
+        macs.append(count_macs(model, *example))
+        parameters.append(count_parameters(model))
+    return Prices(macs_per_sample=tuple(macs), parameters=tuple(parameters))
+
+
+def checked_prices(alphas: Sequence[float], reply: Message) -> Prices:
+    """Read a party's prices. Raises MessageError where they are other than asked for."""
+    prices = Prices.of(reply)
+    prices.curve(alphas)
+    return prices
 
 
 def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:

@@ -1,10 +1,29 @@
-"""What a party may report of a round, from what it was assigned and what it reported before."""
+"""The parties' reports: what one may say of a round, by what was assigned and reported before; the last of each."""
 
 import operator
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
+from typing import Any
 
-from vfl.wire.control import Report, RoundStart
-from vfl.wire.messages import MessageError
+from vfl.checkpoint import State
+from vfl.loop import Metrics
+from vfl.wire.control import Report, RoundStart, fixed_seconds
+from vfl.wire.messages import Message, MessageError
+
+PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
+"""What a party is now, by its last report."""
+SHOWN = (*PRESENT, "omega", "psi", "head_drift")
+"""The entries of a party's report that are metrics unchanged."""
+IDLE: dict[str, Any] = {
+    "train_macs": 0,
+    "unpruned_train_macs": 0,
+    "train_time_s": fixed_seconds(0.0),
+    "omega": 0.0,
+    "psi": 0.0,
+}
+"""What a report says of a round without the party."""
+UNKNOWN = Report(alpha=0.0, beta=0.0, macs_per_sample=0, parameters=0, **IDLE)
+"""In the place of one from a party that never reported."""
 
 CLOCKS = 1.01
 """Two machines' clocks agree this well over a round."""
@@ -26,6 +45,55 @@ class RoundWork:
     def forwards(self) -> int:
         """Samples times passes through the feature model, a backward one counted as two."""
         return self.samples * self.local_iterations * 3
+
+
+@dataclass
+class Reports:
+    """Every party's last report, and sums over all of them."""
+
+    last: dict[str, Report] = field(default_factory=dict[str, Report])
+    ratio_sums: dict[str, float] = field(default_factory=lambda: {"alpha": 0.0, "beta": 0.0})
+    """Corollary 1: the convergence bound grows with both sums over rounds and parties."""
+
+    def read(self, party: str, assigned: RoundStart, work: RoundWork, began_s: float, reply: Message) -> Report:
+        """Read the report of a round that began at ``began_s`` of the monotonic clock.
+
+        Raises MessageError, naming the key, for one that cannot be true.
+        """
+        report = Report.of(reply)
+        check_report(report, assigned, self.last.get(party), work, time.monotonic() - began_s)
+        return report
+
+    def add(self, party: str, report: Report | None) -> Report:
+        """Keep and return a report; None of a party that is away, which has the ratios of its last one and is idle."""
+        self.last[party] = report or self.last.get(party, UNKNOWN).model_copy(update=IDLE)
+        for ratio in self.ratio_sums:
+            self.ratio_sums[ratio] += getattr(self.last[party], ratio)
+        return self.last[party]
+
+    def metrics(self) -> Metrics:
+        """Return what parties have reported of the last round, by tag."""
+        metrics = {
+            f"{tag}/{name}": float(value)
+            for tag in SHOWN
+            for name, report in self.last.items()
+            if (value := getattr(report, tag)) is not None
+        }
+        return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
+
+    def present(self, party: str) -> dict[str, float | None]:
+        """Return the summary's entries of what a party is now."""
+        return {key: getattr(self.last.get(party), key, None) for key in PRESENT}
+
+    def state_dict(self) -> State:
+        """Return reports and sums."""
+        reports = {name: report.model_dump(exclude_none=True) for name, report in self.last.items()}
+        return {"reports": reports, "ratio_sums": self.ratio_sums}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state; its reports were checked when they came."""
+        self.last = {name: Report.model_construct(**report) for name, report in state["reports"].items()}
+        self.ratio_sums = state["ratio_sums"]
 
 
 def check_report(report: Report, assigned: RoundStart, before: Report | None, work: RoundWork, wall_s: float) -> None:

@@ -23,7 +23,7 @@ from vfl.wire.text import plain
 PROTOCOL_VERSION = 2
 MOST_ROUNDS = 10_000
 """Saved rounds that a hello may name."""
-EXIT_CODES = (0, 2, 3, 130)
+EXIT_CODES = (0, 2, 3, 75, 130)
 """What a server may say that it ends with."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{0,64}", re.ASCII)
 """Runs, parties, instances, digests."""

@@ -15,7 +15,7 @@ unpickled.
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -140,17 +140,25 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
 """The kinds of part that a message may have; a reply has one of each."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """A labelled payload."""
 
     kind: PartKind
     payload: Buffer
+    dense: int | None = field(default=None, compare=False)
+    """Bytes of the payload's tensor as a dense float32 frame, noted by who has encoded or decoded a compressed one. It
+    does not travel; None: the payload is its own baseline."""
 
     @property
     def size(self) -> int:
         """Bytes on the wire."""
         return PART_BYTES + len(self.payload)
+
+    @property
+    def dense_size(self) -> int:
+        """Bytes on the wire, had nothing been compressed."""
+        return self.size if self.dense is None else PART_BYTES + self.dense
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +180,15 @@ class Message:
         return [part.payload for part in self.parts if part.kind == kind]
 
     def only(self, kind: PartKind) -> Buffer:
-        """Return the one payload of a kind. Raises MessageError where there is not just one."""
-        payloads = self.payloads(kind)
-        if len(payloads) != 1:
-            raise MessageError(f"{self.kind.name} message with {len(payloads)} {kind.name} parts instead of 1")
-        return payloads[0]
+        """Return the one payload of a kind. Raises as ``part``."""
+        return self.part(kind).payload
+
+    def part(self, kind: PartKind) -> Part:
+        """Return the one part of a kind. Raises MessageError where there is not just one."""
+        parts = [part for part in self.parts if part.kind == kind]
+        if len(parts) != 1:
+            raise MessageError(f"{self.kind.name} message with {len(parts)} {kind.name} parts instead of 1")
+        return parts[0]
 
 
 def control(settings: Mapping[str, Any]) -> Part:
@@ -238,14 +250,6 @@ def check_reply(request: Message, reply: Message) -> None:
         raise MessageError(f"{name(*came)} came where {name(*due)} is due")
     if tuple(part.kind for part in reply.parts) != PARTS[reply.kind]:
         raise MessageError(f"{reply.kind.name} with {len(reply.parts)} parts instead of {len(PARTS[reply.kind])}")
-
-
-def read_header(data: Buffer) -> tuple[Kind, int, int]:
-    """Return kind, round and exchange of a packed message; what follows is not looked at."""
-    if len(data) < _ENVELOPE.size:
-        raise MessageError(f"{len(data)} bytes are no message")
-    _version, kind, round_index, exchange, _count = _ENVELOPE.unpack_from(data)
-    return _member(Kind, kind), round_index, exchange
 
 
 def _member(enum: type[E], value: int) -> E:

@@ -10,11 +10,10 @@ from pathlib import Path
 from parties.remote.joining import Terms, fingerprint
 from vfl.atomic import write_atomically
 from vfl.config.network import ConsentConfig
-from vfl.lightweighting.schedule import value_at
+from vfl.schedules import value_at
 from vfl.wire.control import RoundStart, SampleRange
-from vfl.wire.envelope import Envelope, kind_of
-from vfl.wire.messages import Kind, MessageError, unpack
-from vfl.wire.parcel import Parcel
+from vfl.wire.envelope import Envelope
+from vfl.wire.messages import Kind, Message, MessageError
 from vfl.wire.text import plain
 
 ACCEPTED = "accepted"
@@ -40,15 +39,14 @@ class Consent:
     _priced: bool = False
     """Prices, for which a copy of the model is pruned, were told in this round."""
 
-    def check(self, order: Parcel) -> None:
-        """Raise MessageError for an order beyond the terms, or one that cannot be read."""
-        if kind_of(order.envelope) == "restore":
-            self._rows, self._priced = 0, False
-        if kind_of(order.envelope) != "request":
-            return
-        message = unpack(order.content)
+    def start_session(self) -> None:
+        """Begin to count what is ordered."""
+        self._rows, self._priced = 0, False
+
+    def check(self, message: Message) -> None:
+        """Raise MessageError for a request beyond the terms."""
         if message.kind is Kind.START_ROUND:
-            self._rows, self._priced = 0, False
+            self.start_session()
             self._check_round(message.round_index, RoundStart.of(message))
         elif message.kind is Kind.EVALUATE:
             self._check_rows(SampleRange.of(message))

@@ -15,7 +15,7 @@ from parties.remote.tls.diagnosis import explain
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.lists import Lists
 from parties.remote.tls.looking import look
-from parties.remote.transport.rpc import Call, error_text, is_end, is_oversize
+from parties.remote.transport.rpc import LARGEST, Call, error_text, is_end, is_oversize
 from parties.remote.transport.stream import Ended, Stream
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost
@@ -66,7 +66,7 @@ class Dialer:
     def __post_init__(self) -> None:
         self.tell = limited(self.log)
         """Shows what the server causes."""
-        self.lists = Lists(self.network.tls)
+        self.lists = Lists(self.network.tls, self.log)
         self.server = Peer(SERVER)
         """As seen when it was dialled last."""
         self.inbox = Inbox(self.machine, self.ahead)
@@ -123,7 +123,8 @@ class Dialer:
                     f"({attempt.reason})"
                 )
             if attempt.reason != told:
-                self.tell(f"no connection to the server at {self.network.server} ({attempt.reason}); dialling again")
+                line = f"no connection to the server at {self.network.server} ({attempt.reason}); dialling again"
+                self.tell(self.server, line)
                 told = attempt.reason
             # Only what this side waits is counted: a server that is frozen itself cannot let go of another of the name.
             refused_s = refused_s + pause_s if attempt.refused else 0.0
@@ -170,8 +171,6 @@ class Dialer:
         except ConfigError:
             raise
         except Exception as error:
-            if is_oversize(error):
-                raise ValueError(f"the hello is too large ({error_text(error)}); shorten the settings") from None
             if explained := await asyncio.to_thread(explain, self.network.server, self.tls):
                 raise ValueError(explained) from None
             nobody = isinstance(error, ConnectionRefusedError)
@@ -202,7 +201,7 @@ class Dialer:
             if objection := self.lists.objection(self.server):
                 stream.end(f"network.tls: {objection}")
 
-        stream = Stream(call, receive, _as_welcomed(first.welcome, self.network), on_beat)
+        stream = Stream(call, receive, as_welcomed(first.welcome, self.network), on_beat)
         self.inbox.put(Order(Parcel(first), stream))
         self.stream = stream
         try:
@@ -212,7 +211,7 @@ class Dialer:
             call.cancel()
 
 
-def _as_welcomed(welcome: Welcome, own: NetworkConfig) -> NetworkConfig:
+def as_welcomed(welcome: Welcome, own: NetworkConfig) -> NetworkConfig:
     """Return the server's heartbeats, and the own limit. Raises ValueError for what no server may be set to."""
     size, beat_s, silence_s = own.max_message_mb, welcome.heartbeat_s, welcome.silence_s
     try:
@@ -225,9 +224,19 @@ def _as_welcomed(welcome: Welcome, own: NetworkConfig) -> NetworkConfig:
 
 
 async def say_hello(call: Call, hello: Envelope) -> Envelope:
-    """Begin a stream and return the server's answer. Raises EnvelopeError, ConnectionError, and gRPC's own."""
-    await call.write(hello.SerializeToString())
-    data = await call.read()
+    """Begin a stream and return the server's answer.
+
+    Raises ConfigError for a hello that no server takes, EnvelopeError, ConnectionError, and gRPC's own.
+    """
+    if hello.ByteSize() > LARGEST:
+        raise ConfigError(f"the hello of {hello.ByteSize()} bytes is above {LARGEST}: shorten the settings")
+    try:
+        await call.write(hello.SerializeToString())
+        data = await call.read()
+    except Exception as error:
+        if is_oversize(error):  # also once it is decompressed
+            raise EnvelopeError(f"its answer to the hello is above {LARGEST} bytes ({error_text(error)})") from None
+        raise
     if is_end(data):
         raise ConnectionError("the server hung up")
     return read_envelope(data)

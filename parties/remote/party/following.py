@@ -13,7 +13,7 @@ from vfl.config import ConfigError
 from vfl.errors import PeerLost
 from vfl.vertical.team import Single, Team
 from vfl.wire.envelope import Envelope, kind_of
-from vfl.wire.messages import Kind, read_header
+from vfl.wire.messages import Kind, Message, unpack
 from vfl.wire.parcel import Parcel
 from vfl.workers import Alone, Workers
 
@@ -25,8 +25,9 @@ _LENGTH = struct.Struct("<I")
 class Follower(PartyWorker):
     """Carries out orders that the first process has checked."""
 
-    def _check_due(self, parcel: Parcel) -> None:
-        """Leave it to the first process: not every order comes here."""
+    def _admit(self, parcel: Parcel) -> Message | None:
+        """Leave it to the first process whether it is due: not every order comes here."""
+        return unpack(parcel.content) if kind_of(parcel.envelope) == "request" else None
 
 
 def team_of(workers: Alone) -> Single:
@@ -40,10 +41,9 @@ def must_hold(workers: Alone, held: str) -> None:
         raise ConfigError("torchrun: the party's processes differ; give all the same files and settings")
 
 
-def pass_on(workers: Alone, order: Parcel) -> None:
+def pass_on(workers: Alone, order: Parcel, request: Message | None) -> None:
     """Let the other processes carry out an order, too, if it is theirs. Raises PeerLost."""
-    kind = kind_of(order.envelope)
-    if kind == "restore" or (kind == "request" and read_header(order.content)[0] in TRAINING):
+    if kind_of(order.envelope) == "restore" or (request is not None and request.kind in TRAINING):
         envelope = order.envelope.SerializeToString()
         workers.say(_LENGTH.pack(len(envelope)), envelope, order.content)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Restore, Restored, Saved, check_run, kind_of
-from vfl.wire.messages import Buffer, Message, pieces, read_header, unpack
+from vfl.wire.messages import Buffer, Message, pieces, unpack
 from vfl.wire.parcel import Parcel
 
 RESTORES = 2
@@ -42,9 +42,8 @@ class Worker(ABC, Generic[P]):
 
         Raises EnvelopeError for one that is not due, ValueError for one that cannot be carried out.
         """
-        self._check_due(parcel)
+        request = self._admit(parcel)
         order, content = parcel.envelope, list[Buffer]()
-        self.sequence = order.sequence
         answer = Envelope(
             version=PROTOCOL_VERSION,
             run=self.run,
@@ -61,12 +60,30 @@ class Worker(ABC, Generic[P]):
             case "save":
                 answer.saved.CopyFrom(Saved(digest=self._save(order.save.round)))
             case _:
+                assert request is not None
                 answer.reply = b""
-                content = pieces(self._handle(unpack(parcel.content)))
+                content = pieces(self._handle(request))
         return answer, content
 
-    def _check_due(self, parcel: Parcel) -> None:
-        order = parcel.envelope
+    def _admit(self, parcel: Parcel) -> Message | None:
+        """Decide whether an order is due and agreed to, before anything is computed; return a request's message."""
+        self._check_sequence(parcel.envelope)
+        self.sequence = parcel.envelope.sequence
+        if kind_of(parcel.envelope) != "request":
+            return None
+        request, order = unpack(parcel.content), parcel.envelope
+        if (request.round_index, request.exchange) != (order.round, order.exchange):
+            raise EnvelopeError(
+                f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
+                f"{request.round_index}, exchange {request.exchange}"
+            )
+        self._check_request(request)
+        return request
+
+    def _check_request(self, request: Message) -> None:
+        """Raise MessageError for a request that the session's work does not allow now."""
+
+    def _check_sequence(self, order: Envelope) -> None:
         check_run(order, self.run)
         kind = kind_of(order)
         if kind not in ("request", "restore", "save"):
@@ -86,13 +103,6 @@ class Worker(ABC, Generic[P]):
             raise EnvelopeError(f"{kind} {order.sequence} came out of order, {self.sequence + 1} is due")
         if kind == "restore" and order.sequence > RESTORES:
             raise EnvelopeError(f"restore came as order {order.sequence}: a session begins with it")
-        if kind == "request":
-            _kind, round_index, exchange = read_header(parcel.content)
-            if (round_index, exchange) != (order.round, order.exchange):
-                raise EnvelopeError(
-                    f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
-                    f"{round_index}, exchange {exchange}"
-                )
 
     def _handle(self, request: Message) -> Message:
         assert self.party is not None, "a session begins with restore"

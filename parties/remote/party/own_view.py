@@ -16,6 +16,7 @@ from parties.feature_party import FeatureParty
 from vfl.callbacks import JsonLines, ShowProgress
 from vfl.config import ExperimentConfig, dump_config
 from vfl.costs import savings
+from vfl.data.samples import Samples
 from vfl.loop import Metrics, Viewer
 from vfl.run_folder import whole_rows
 from vfl.vertical.batches import batch_rows
@@ -64,7 +65,7 @@ class OwnView:
         self._round: Metrics = {}
         self._report: Report | None = None
 
-    def note(self, party: FeatureParty, request: Message, reply: Message) -> None:
+    def note(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
         """Take note of what the server asked for and what it got."""
         if request.kind is Kind.START_ROUND:
             self._start_round(party, request)
@@ -72,7 +73,7 @@ class OwnView:
             self._report = Report.of(reply)
         elif request.kind is Kind.EVALUATE:
             asked = SampleRange.of(request)
-            self._give(party.test.held_rows(torch.arange(asked.start, asked.stop)), self._tested_M)
+            self._give(samples.held_rows(torch.arange(asked.start, asked.stop)), self._tested_M)
         elif request.kind is Kind.EMBED:
             self._give(party.batches[request.exchange], self._given_N)
             for callback in self.watching:

@@ -12,9 +12,10 @@ from rich.console import Console
 from parties.build import TrainingLabels, build_party, feature_config, training_labels
 from parties.feature_party import FeatureParty
 from parties.remote.audit import NAME as AUDIT
+from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, Terms, check_party
 from parties.remote.machine import MACHINE, Machine
-from parties.remote.party.consent import Consent, agree
+from parties.remote.party.consent import agree
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.following import follow, leading, must_hold, pass_on, team_of
 from parties.remote.party.own_view import OwnView
@@ -27,7 +28,7 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_shared_labels
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
-from vfl.data.source import Prepared, Source, open_source, prepare_party, prepare_samples
+from vfl.data.source import Prepared, Source, open_source, prepare_party
 from vfl.run_folder import (
     check_run,
     forget_attempt,
@@ -101,14 +102,17 @@ def run_party(
     def begin(welcome: Envelope) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
-        _check_welcome(run_dir, welcome.run)
-        worker = PartyWorker(welcome.run, restore, store, view.note)
-        return partial(_obey, consent, worker, workers, run_dir, welcome.run)
+        check_welcome(run_dir, welcome.run)
+        passed_on = partial(pass_on, workers)
+        worker = PartyWorker(welcome.run, restore, store, consent, passed_on, view.note, holding.wanted)
+        return partial(_obey, worker, run_dir, welcome.run)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
-    with leading(workers), only_process_in(run_dir), dialer, closing(view):
+    with leading(workers), only_process_in(run_dir), Audit(run_dir).noting_end() as say_end, dialer, closing(view):
         update_config(run_dir, config)
-        return Participation(dialer, run_dir, begin, console).follow_orders()
+        goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
+        say_end(goodbye.exit_code, goodbye.reason)
+        return goodbye
 
 
 def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Path | None, workers: Workers) -> None:
@@ -128,19 +132,13 @@ def restorer(
         party = build_party(name, holding.prepared, holding.labels, config, runtime, team)
         if state is not None:
             party.load_state_dict(state)
-        if holding.wanted is not None:
-            party.test = prepare_samples(party.preparation, holding.wanted)
         return party
 
     return restore
 
 
-def _obey(
-    consent: Consent, worker: PartyWorker, workers: Alone, run_dir: Path, run: str, order: Parcel
-) -> tuple[Envelope, list[Buffer]]:
-    """Answer an order that the owner has agreed to; the first one binds the folder to the run."""
-    consent.check(order)
-    pass_on(workers, order)
+def _obey(worker: PartyWorker, run_dir: Path, run: str, order: Parcel) -> tuple[Envelope, list[Buffer]]:
+    """Answer an order; the first one binds the folder to the run."""
     answered = worker.answer(order)
     if kind_of(order.envelope) == "restore":
         _note_run(run_dir, run)
@@ -188,7 +186,7 @@ def _wanted(source: Source, path: Path, name: str, train: Samples) -> Samples:
     return load_samples(path, name, train, source.check) if rows is None else rows.parts[source.parties.index(name)]
 
 
-def _check_welcome(run_dir: Path, run: str) -> None:
+def check_welcome(run_dir: Path, run: str) -> None:
     """Raise EnvelopeError for a run that is not the one that the folder belongs to, or none."""
     known = read_run_id(run_dir)
     if not run or known not in ("", run):

@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parties.feature_party import FeatureParty
+from parties.remote.party.consent import Consent
 from parties.remote.party.orders import Worker
 from vfl.checkpoint import CheckpointStore, State
+from vfl.data.samples import Samples
+from vfl.data.source import prepare_samples
+from vfl.vertical.orders import Agenda
 from vfl.wire.envelope import EnvelopeError, Restore
 from vfl.wire.messages import Kind, Message
+from vfl.wire.parcel import Parcel
 
+Watch = Callable[[FeatureParty, Samples, Message, Message], None]
+"""Takes note of what a party has answered: the samples that it evaluates, a request and its reply."""
 SECTION = "party"
 """Of a party's checkpoint."""
 
@@ -27,21 +34,39 @@ class PartyWorker(Worker[FeatureParty]):
     """Makes the party from a saved state, or as built."""
     store: CheckpointStore
     """The party's own."""
-    on_answer: Callable[[FeatureParty, Message, Message], None] = lambda party, request, reply: None
-    """Called with the party, every request that it has answered, and its reply."""
+    consent: Consent | None = None
+    """What the owner has agreed to; None: whoever passes orders on has checked them."""
+    pass_on: Callable[[Parcel, Message | None], None] = lambda order, request: None
+    """Called with every order that is due and agreed to, and the message in it."""
+    on_answer: Watch = lambda party, samples, request, reply: None
+    wanted: Samples | None = None
+    """To be predicted in place of the test samples, raw."""
 
     def __post_init__(self) -> None:
+        self._agenda: Agenda
+        self._samples: Samples
+        """Those that are evaluated."""
         self._branch: set[int] = set()
         self._trained: int | None = None
         """The rounds done when this session last trained one to its end."""
 
     def _handle(self, request: Message) -> Message:
-        reply = super()._handle(request)
+        assert self.party is not None, "a session begins with restore"
+        reply = self.party.handle(request, self._samples)
         if request.kind == Kind.END_ROUND:
             self._trained = request.round_index + 1
-        assert self.party is not None, "it has answered"
-        self.on_answer(self.party, request, reply)
+        self.on_answer(self.party, self._samples, request, reply)
         return reply
+
+    def _admit(self, parcel: Parcel) -> Message | None:
+        request = super()._admit(parcel)
+        self.pass_on(parcel, request)
+        return request
+
+    def _check_request(self, request: Message) -> None:
+        if self.consent is not None:
+            self.consent.check(request)
+        self._agenda.check(request)
 
     def _restore(self, restore: Restore) -> FeatureParty:
         """Return the party as it was after so many rounds."""
@@ -54,7 +79,10 @@ class PartyWorker(Worker[FeatureParty]):
         self._trained = None
         self._branch = {saved for saved in self.store.rounds() if saved <= restore.round}
         # Later than what it saved, if it was away: the server goes on from there, and its next round must follow.
-        party.round_index = restore.as_of - 1
+        self._agenda = Agenda(party.name, party.steps, party.config.training.staleness, restore.as_of)
+        self._samples = party.test if self.wanted is None else prepare_samples(party.preparation, self.wanted)
+        if self.consent is not None:
+            self.consent.start_session()
         return party
 
     def _load(self, rounds: int, digest: str) -> State:

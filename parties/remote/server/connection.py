@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.transport.stream import Stream
@@ -16,6 +17,7 @@ from vfl.wire.parcel import Parcel
 from vfl.wire.text import plain
 
 ANSWERS = {"request": "reply", "restore": "restored", "save": "saved"}
+T = TypeVar("T")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -26,7 +28,9 @@ class _Pending:
     order: Envelope
     """Its sequence, round and exchange."""
     answer: str
-    future: "Future[Parcel]"
+    read: Callable[[Parcel], Any]
+    """Makes the outcome of the answer."""
+    future: "Future[Any]"
     since_s: float
     """Since when no other order's answer comes first."""
     slow: bool = False
@@ -73,14 +77,15 @@ class PartyConnection:
         """Nothing can be ordered any more."""
         return self._lost is not None
 
-    def order(self, order: Envelope, content: Sequence[Buffer] = ()) -> "Future[Parcel]":
-        """Send an order; the future holds its answer, or raises PeerLost.
+    def order(self, order: Envelope, read: Callable[[Parcel], T], content: Sequence[Buffer] = ()) -> "Future[T]":
+        """Send an order; the future holds what ``read`` makes of its answer, or raises PeerLost.
 
         ``order`` has its kind and, for a request, round and exchange; the rest is filled in here. ``content``: the
-        packed message of a request. Raises PeerLost where the party is lost already, ConfigError for a message above
+        packed message of a request. ``read`` is called in the stream's thread: short work, which raises MessageError
+        for an answer that is none. Raises PeerLost where the party is lost already, ConfigError for a message above
         network.max_message_mb.
         """
-        future = Future[Parcel]()
+        future = self.machine.future()
         with self._lock:
             if self._lost is not None:
                 raise self._lost
@@ -89,12 +94,12 @@ class PartyConnection:
             order.session, order.sequence = self.session, self._sequence
             answer = ANSWERS[kind_of(order)]
             header = Envelope(sequence=self._sequence, round=order.round, exchange=order.exchange)
-            self._pending.append(_Pending(header, answer, future, self.machine.now_s()))
+            self._pending.append(_Pending(header, answer, read, future, self.machine.now_s()))
         self.stream.send(order, content)
         return future
 
     def receive(self, parcel: Parcel) -> None:
-        """Take what the party sent. Raises EnvelopeError for anything but the answer to the oldest open order."""
+        """Take what the party sent. Raises MessageError for anything but the answer to the oldest open order."""
         envelope = parcel.envelope
         kind = kind_of(envelope)
         if kind == "refusal":  # of whatever run
@@ -169,7 +174,8 @@ class PartyConnection:
                 )
             if kind == "saved" and not SHA256.fullmatch(envelope.saved.digest):
                 raise EnvelopeError("saved without a sha256")
+            outcome = oldest.read(parcel)
             self._pending.popleft()
             if self._pending:
                 self._pending[0].since_s = self.machine.now_s()
-        oldest.future.set_result(parcel)
+        oldest.future.set_result(outcome)

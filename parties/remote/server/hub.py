@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -46,6 +47,8 @@ RESERVED_FILES = 256
 MOST_CONNECTIONS = 4096
 AUDITED = {"saved": "saved", "leaving": "leaving", "refusal": "refused"}
 """What of a joined party's messages is noted, and as which event."""
+NOBODY = Peer("")
+"""Whoever has not said its name on a plaintext connection."""
 FAREWELL_S = 10.0
 """How long the parties may take to hang up at the end."""
 
@@ -76,7 +79,7 @@ class Hub:
         """Shows what peers cause."""
         self.barred: dict[str, str] = {}
         """Why a party is not let in any more, by name."""
-        self.lists = Lists(self.network.tls)
+        self.lists = Lists(self.network.tls, self.log)
         self.audit = Audit(self.folder)
         self._streams = Counter[str]()
         """Open ones by the name in the certificate."""
@@ -160,7 +163,7 @@ class Hub:
         try:
             await self._serve_or_refuse(pipe, caller)
         except OSError as error:  # such as a full disk: whose is not the peer's business, it is hung up on
-            self.tell(f"a stream of {name or 'a party'} ends, for this server's own reason: {error}")
+            self.tell(caller or NOBODY, f"a stream of {name or 'a party'} ends, for this server's own reason: {error}")
         finally:
             self._streams[name] -= 1
 
@@ -168,9 +171,10 @@ class Hub:
         try:
             await self._serve_one(pipe, caller)
         except JoinRefused as refused:
+            name = "a party" if caller is None else caller.name
             reason = plain(str(refused))
-            self.tell(f"refused to let a party in: {reason}")
-            self.audit.note("refused", caller or Peer(""), reason)
+            self.tell(caller or NOBODY, f"refused to let {name} in: {reason}")
+            self.audit.note("refused", caller or NOBODY, reason)
             with suppress(TimeoutError):  # of a peer that does not read
                 async with asyncio.timeout(LAST_WORD_S):
                     await pipe.write(refusal(reason, again=refused.again).SerializeToString())
@@ -208,7 +212,8 @@ class Hub:
         check_hello(hello, self.expected[hello.party])
         if hello.party in self.barred:
             raise JoinRefused(self.barred[hello.party])
-        connection = self._connect(hello, caller or Peer(hello.party), pipe)
+        party = caller or Peer(hello.party)
+        connection = self._connect(hello, party, pipe)
         with self._changed:
             present = self._connections.get(hello.party)
             if present is not None and not present.lost and present.hello.instance != hello.instance:
@@ -219,22 +224,22 @@ class Hub:
                 )
             connection.stream.send(self._welcome(hello.party))  # before any order
             if hello.only_asks:
-                self.tell(f"{hello.party} asks whether it may join: it may")
+                self.tell(party, f"{hello.party} asks whether it may join: it may")
                 connection.stream.end("it only asks")
                 return connection
-            self.audit.note("joined", caller or Peer(hello.party))  # who cannot be noted is not let in
+            self.audit.note("joined", party)  # who cannot be noted is not let in
             self._connections[hello.party] = connection
             self._changed.notify_all()
         if present is not None:  # the same process dials again before its old stream was found to be dead
             present.fail(PeerLost(f"{hello.party} is lost: it dialled again"))
             present.stream.end("it dialled again")
-        self.tell(f"{hello.party} joined")
+        self.tell(party, f"{hello.party} joined")
         self.on_joined(hello.party)
         return connection
 
     def _connect(self, hello: Hello, party: Peer, pipe: Pipe) -> PartyConnection:
         on_leaving = self.on_leaving or self._let_go
-        connection = PartyConnection(hello, self.run, self.network, self.tell, on_leaving, self.machine)
+        connection = PartyConnection(hello, self.run, self.network, partial(self.tell, party), on_leaving, self.machine)
 
         def receive(parcel: Parcel) -> None:
             connection.receive(parcel)
@@ -260,7 +265,7 @@ class Hub:
             self._changed.notify_all()
         if was_here:  # noted last: where no file can be written, it is lost all the same
             if not connection.session:  # else the training tells, when it next needs the party
-                self.tell(str(lost))
+                self.tell(party, str(lost))
             self.audit.note("lost", party, ended.reason)
 
     def _welcome(self, name: str) -> Envelope:

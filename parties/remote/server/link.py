@@ -1,18 +1,15 @@
 """The way to a party in another process."""
 
-from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import NoReturn
 
 from parties.remote.server.connection import PartyConnection
-from vfl.errors import PeerLost, PeerMisbehaved
+from vfl.errors import PeerMisbehaved
 from vfl.state import State
 from vfl.wire.envelope import Envelope, Restore, Save
 from vfl.wire.messages import MEASURING, Kind, Message, pieces, unpack
 from vfl.wire.parcel import Parcel
 from vfl.wire.text import plain
-
-T = TypeVar("T")
 
 
 class RemoteLink:
@@ -21,8 +18,6 @@ class RemoteLink:
     A party's state never leaves it: ``save`` has it written to the party's own disk and returns a reference to it.
     The round counts when the server, which asks all parties first, has committed a checkpoint with these references.
     """
-
-    absent = False
 
     def __init__(self, connection: PartyConnection, session: int) -> None:
         self.name = connection.name
@@ -34,29 +29,34 @@ class RemoteLink:
         # As built, which also has a run without a checkpoint begin alike everywhere; ``load`` may follow.
         self._restore(reference(0, ""))
 
-    def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
-        """Send a message; the outcome is what ``take`` makes of the reply. Both raise PeerLost."""
+    def send(self, request: Message) -> "Future[Message]":
+        """Send a message; the future holds the reply. Both raise PeerLost."""
         if request.kind == Kind.END_ROUND:
             self.rounds_done = request.round_index + 1
         order = Envelope(round=request.round_index, exchange=request.exchange, request=b"")
         sent_s = self.connection.machine.now_s()
-        answer = self.connection.order(order, pieces(request))
+        reply = self.connection.order(order, lambda parcel: unpack(parcel.content), pieces(request))
         if request.kind not in MEASURING:
-            answer.add_done_callback(lambda _: self._count(sent_s))
-        return lambda: self._taken(answer, lambda parcel: take(unpack(parcel.content)))
+            reply.add_done_callback(lambda _: self._count(sent_s))
+        return reply
 
-    def save(self) -> Callable[[], State]:
-        """Have the party write its state; the outcome is a reference to it."""
+    def blame(self, error: Exception) -> NoReturn:
+        """Tell the party what was wrong with its reply, and end its stream."""
+        lost = PeerMisbehaved(self.name, plain(str(error) or repr(error)))
+        self.connection.expel(lost)
+        raise lost from error
+
+    def save(self) -> "Future[State]":
+        """Have the party write its state; the future holds a reference to it."""
         rounds = self.rounds_done
-        answer = self.connection.order(Envelope(save=Save(round=rounds)))
 
         def refer(parcel: Parcel) -> State:
             self.connection.rounds.add(rounds)
             return reference(rounds, parcel.envelope.saved.digest)
 
-        return lambda: self._taken(answer, refer)
+        return self.connection.order(Envelope(save=Save(round=rounds)), refer)
 
-    def load(self, state: State) -> Callable[[], None]:
+    def load(self, state: State) -> "Future[None]":
         """Have the party go back to the state of a reference. Raises ValueError for a malformed state."""
         if not state.keys() >= reference(0, "").keys():
             raise ValueError(
@@ -73,23 +73,10 @@ class RemoteLink:
         self.under_way_s += now_s - max(sent_s, self._answered_s)
         self._answered_s = now_s
 
-    def _restore(self, state: State) -> Callable[[], None]:
+    def _restore(self, state: State) -> "Future[None]":
         self.rounds_done = state["as_of"]
         restore = Restore(round=state["round"], digest=state["digest"], as_of=state["as_of"])
-        answer = self.connection.order(Envelope(restore=restore))
-        return lambda: self._taken(answer, lambda parcel: None)
-
-    def _taken(self, answer: "Future[Parcel]", take: Callable[[Parcel], T]) -> T:
-        """Wait for an answer and take it. If that fails, the party is to blame and lost."""
-        parcel = self.connection.machine.result(answer)
-        try:
-            return take(parcel)
-        except PeerLost:
-            raise
-        except Exception as error:
-            lost = PeerMisbehaved(self.name, plain(str(error) or repr(error)))
-            self.connection.expel(lost)
-            raise lost from error
+        return self.connection.order(Envelope(restore=restore), lambda parcel: None)
 
 
 def reference(rounds: int, digest: str) -> State:

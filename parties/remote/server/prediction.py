@@ -3,16 +3,15 @@
 A party needs no mode for it: it does what the server orders. Only the server knows that nothing is trained.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from rich.console import Console
 from torch import Tensor
 
-from parties.build import build_head_server
+from parties.build import build_head_server, build_roster
 from parties.joint_model import JointModel
 from parties.predict import Prediction, WhenAbsent, check_absent, predict, prediction_of, scores_of, zero_embeddings
 from parties.remote.joining import Expected
@@ -25,7 +24,7 @@ from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
 from parties.trained import Trained, load_run
-from vfl.checkpoint import CheckpointStore, State
+from vfl.checkpoint import CheckpointStore
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros, load_sample_labels
@@ -34,37 +33,9 @@ from vfl.data.source import Source, open_source
 from vfl.errors import PeerLost
 from vfl.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
-from vfl.vertical.link import PartyLink
-from vfl.wire.messages import Message
-
-T = TypeVar("T")
 
 MEANS = "mean_embeddings"
 """In the server's folder: every party's mean embedding, for when it is absent."""
-
-
-class AbsentLink(PartyLink):
-    """Stands in for an absent party. Nothing is asked of it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @property
-    def absent(self) -> bool:
-        """It is."""
-        return True
-
-    def send(self, request: Message, take: Callable[[Message], T]) -> Callable[[], T]:
-        """Refuse."""
-        raise PeerLost(f"{self.name} is absent")
-
-    def save(self) -> Callable[[], State]:
-        """Refuse."""
-        raise PeerLost(f"{self.name} is absent")
-
-    def load(self, state: State) -> Callable[[], None]:
-        """Leave it where it is."""
-        return lambda: None
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +101,9 @@ class PredictionServer:
 
     def _build(self, connections: dict[str, PartyConnection], session: int) -> JointModel:
         """Return the model as after training, asked about the samples to predict."""
-        links = [
-            RemoteLink(connections[name], session) if name in connections else AbsentLink(name)
-            for name in self.config.parties
-        ]
-        server = build_head_server(links, self.labels.train, self.labels.test, self.config, self.runtime)
+        links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
+        roster = build_roster(links, self.labels.train, self.config)
+        server = build_head_server(roster, self.labels.train, self.labels.test, self.config, self.runtime)
         server.load_state_dict(self.trained.sections)
         return replace(server.joint, samples=self.samples)
 
@@ -161,7 +130,7 @@ class MeanEmbeddings:
 
     def keep(self, joint: JointModel) -> None:
         """Ask the present parties for the mean embeddings that are not stored yet."""
-        new = [link for link in joint.links if not link.absent and link.name not in self.known]
+        new = [party.name for party in joint.roster.present if party.name not in self.known]
         if new:
             self.known |= joint.mean_embeddings(new)
             self.store.save(self.rounds, {SERVER: {"of": self.digest, "means": self.known}})

@@ -7,22 +7,24 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.build import TrainingLabels, build_head_server, training_labels
+from parties.build import TrainingLabels, build_head_server, build_roster, training_labels
 from parties.mode import VERTICAL
 from parties.remote.audit import NAME as AUDIT
+from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, check_mode
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.server.connection import PartyConnection
+from parties.remote.server.droppable import ABSENT, DroppableParty
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.sessions import Offences
-from parties.remote.server.stand_in import ABSENT, DroppableLink, StandIn
 from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of, labels_digest
 from parties.remote.transport.security import last_word, load_identity
+from parties.roster import Roster
 from parties.widths import ShowWidths
 from vfl.checkpoint import CheckpointStore
-from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
+from vfl.cli import DONE, INTERRUPTED, failure_code
 from vfl.config import ExperimentConfig
 from vfl.data.files import LabelData, Labels
 from vfl.data.source import open_source
@@ -45,7 +47,6 @@ from vfl.run_folder import (
 from vfl.runtime import Runtime, start_runtime
 from vfl.tensorboard import how_to_watch
 from vfl.vertical.decisions import recorded_decisions
-from vfl.vertical.link import PartyLink
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,7 @@ class ServerProcess:
         self.breaks = Breaks()
         self.session = 0
         self.offences = Offences(network.max_offences)
-        self.stand_ins = {name: StandIn(name) for name in self.names if network.on_party_loss == "drop"}
+        self.drops = network.on_party_loss == "drop"
         self.away = self._away_at_checkpoint()
         """Parties that were dropped and are not back."""
 
@@ -142,7 +143,7 @@ class ServerProcess:
                 self._let_leave(hub, outcome)
         except Exception as error:
             reason = f"the server ended: {last_word(error)}"
-            code = LOST if isinstance(error, PeerLost) else BAD_INPUT
+            code = failure_code(error)
             raise
         finally:
             hub.dismiss(self.names, exit_code=code, reason=reason)
@@ -154,7 +155,7 @@ class ServerProcess:
         stage = VERTICAL.stage(self.config, self.runtime, self.run_dir, console)
         # Built anew, as every party is by the session's first order: nothing of a broken session remains.
         server = build_head_server(
-            self._links(hub, connections, console),
+            self._roster(hub, connections, console),
             self.labels.train,
             self.labels.test,
             self.config,
@@ -167,7 +168,7 @@ class ServerProcess:
 
     def _away_at_checkpoint(self) -> set[str]:
         """Return whom an earlier server had dropped: this one does not wait for them either."""
-        loaded = CheckpointStore(self.run_dir / "checkpoints").load_latest() if self.stand_ins else None
+        loaded = CheckpointStore(self.run_dir / "checkpoints").load_latest() if self.drops else None
         return {name for name in self.names if loaded is not None and loaded[1][name].get(ABSENT)}
 
     def _gather(self, hub: Hub) -> dict[str, PartyConnection]:
@@ -192,7 +193,7 @@ class ServerProcess:
         Raises PeerMisbehaved for a party that has none of them, as one without its folder.
         """
         store = CheckpointStore(self.run_dir / "checkpoints", keep=self.config.checkpoint.keep)
-        if self.stand_ins:  # a party that was away has no part of the rounds without it
+        if self.drops:  # a party that was away has no part of the rounds without it
             return store
         usable = set(store.rounds())
         for name, connection in connections.items():
@@ -205,12 +206,12 @@ class ServerProcess:
         store.usable = usable
         return store
 
-    def _links(self, hub: Hub, connections: dict[str, PartyConnection], console: Console) -> list[PartyLink]:
-        remote = {name: RemoteLink(connection, self.session) for name, connection in connections.items()}
-        if not self.stand_ins:
-            return [remote[name] for name in self.names]
+    def _roster(self, hub: Hub, connections: dict[str, PartyConnection], console: Console) -> Roster:
+        links = {name: RemoteLink(connection, self.session) for name, connection in connections.items()}
+        if not self.drops:
+            return build_roster(links, self.labels.train, self.config)
 
-        def drop(lost: PeerLost, name: str) -> None:
+        def drop(name: str, lost: PeerLost) -> None:
             self.away.add(name)
             if last := self.offences.note(lost):
                 hub.barred[name] = last
@@ -221,10 +222,7 @@ class ServerProcess:
             until = f"to the end: {last}" if last else "until it is back"
             console.print(f"{lost}; dropped: trained without {until}")
 
-        return [
-            DroppableLink(remote.get(name), stand_in, partial(drop, name=name))
-            for name, stand_in in self.stand_ins.items()
-        ]
+        return build_roster(links, self.labels.train, self.config, partial(DroppableParty, on_loss=drop))
 
     def joined(self, name: str) -> None:
         """Take note, in the hub's thread, that a party is here."""
@@ -242,7 +240,7 @@ class ServerProcess:
         names, self.breaks.leaving = tuple(self.breaks.leaving), set()
         if not names:
             return  # one is back
-        if self.stand_ins:
+        if self.drops:
             self.away |= set(names)
         hub.dismiss(names, exit_code=INTERRUPTED, reason=f"left after {outcome.summary['rounds']} rounds")
         if self.config.network.on_party_loss == "abort":
@@ -273,7 +271,7 @@ def run_server(
     runtime = start_runtime(config)
     labels = server_labels(config, open_source(config).held_labels())
     open_run(run_dir, config)
-    with only_process_in(run_dir):
+    with only_process_in(run_dir), Audit(run_dir).noting_end() as say_end:
         update_config(run_dir, config)
         run = read_run_id(run_dir)
         if not run:
@@ -293,7 +291,9 @@ def run_server(
         ) as hub:
             console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
             console.print(how_to_watch(run_dir))
-            return process.serve(hub, console)
+            outcome = process.serve(hub, console)
+        say_end(DONE if outcome.finished else INTERRUPTED, "")
+        return outcome
 
 
 def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:

@@ -10,7 +10,7 @@ from rich.console import Console
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.transport.security import last_word
-from vfl.cli import BAD_INPUT, DONE, INTERRUPTED, LOST
+from vfl.cli import DONE, INTERRUPTED, failure_code
 from vfl.config import NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
 
@@ -68,7 +68,7 @@ def in_sessions(
             return result
     except Exception as error:
         reason = f"the server ended: {last_word(error)}"
-        code = LOST if isinstance(error, PeerLost) else BAD_INPUT
+        code = failure_code(error)
         raise
     finally:
         hub.dismiss(names, exit_code=code, reason=reason)

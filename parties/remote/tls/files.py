@@ -3,6 +3,8 @@
 KEYS/                 (0700)
     ca.pem            the authority's certificate: public
     ca-key.pem        (0600) its key: its holder can admit anybody
+    issued.txt        a line for every certificate that the authority has signed: serial number, owner, last day
+    deny.txt          serial numbers of those that count no more, once one is revoked
     OWNER/            (0700) what one owner needs, OWNER being server or a party's name
         ca.pem
         certificate.pem
@@ -29,6 +31,8 @@ CA_KEY = "ca-key.pem"
 CERTIFICATE = "certificate.pem"
 KEY = "key.pem"
 REQUEST = "request.pem"
+ISSUED = "issued.txt"
+DENY = "deny.txt"
 
 PRIVATE, PUBLIC = 0o600, 0o644
 """Permissions of the files."""
@@ -68,6 +72,20 @@ def load_tls_files(ca: Path, certificate: Path, key: Path, owner: str) -> TlsFil
             f"network.tls.key: {key} is not the key of {certificate} (network.tls.certificate); take both of one owner"
         )
     _check_owner(certificate, subject, owner)
+    _check_signed(ca, authorities, certificate, subject)
+    return TlsFiles(ca_pem, certificate_pem, key_pem)
+
+
+def check_signed(ca: Path, certificate: Path) -> None:
+    """Check what can be checked without the key: that the authority signed the certificate, and both are valid now.
+
+    Raises ValueError, one line. Warns of a near expiry.
+    """
+    authorities = _certificates("network.tls.ca", ca, _read("network.tls.ca", ca))
+    _check_signed(ca, authorities, certificate, load_certificate("network.tls.certificate", certificate))
+
+
+def _check_signed(ca: Path, authorities: list[x509.Certificate], certificate: Path, subject: x509.Certificate) -> None:
     signers = [each for each in authorities if is_authority(each) and issued_by(subject, each)]
     if not signers:
         raise ValueError(
@@ -76,7 +94,6 @@ def load_tls_files(ca: Path, certificate: Path, key: Path, owner: str) -> TlsFil
         )
     check_period("network.tls.certificate", certificate, subject)
     check_period("network.tls.ca", ca, signers[0])
-    return TlsFiles(ca_pem, certificate_pem, key_pem)
 
 
 def check_period(field_name: str, path: Path, certificate: x509.Certificate) -> None:

@@ -24,10 +24,12 @@ from parties.remote.tls.files import (
     CA,
     CA_KEY,
     CERTIFICATE,
+    ISSUED,
     KEY,
     PRIVATE,
     PUBLIC,
     REQUEST,
+    check_signed,
     is_request,
     load_authority,
     load_certificate,
@@ -35,6 +37,7 @@ from parties.remote.tls.files import (
     load_request,
     load_tls_files,
 )
+from parties.remote.tls.lists import deny
 from vfl.atomic import check_absent, write_durably, write_together
 
 Content = tuple[bytes, int]
@@ -63,7 +66,7 @@ def issue(keys: Path, owners: Sequence[Owner], days: int, *, overwrite: bool = F
         for folder, content in folders.items():
             check_absent(folder, content)
     for folder, content in folders.items():
-        _write(folder, content, overwrite=overwrite)
+        _hand_out(folder, content, overwrite=overwrite)
     return list(folders)
 
 
@@ -94,8 +97,27 @@ def sign_request(keys: Path, path: Path, owner: Owner, days: int, *, overwrite: 
     certificate = authority.sign_request(load_request("REQUEST", path), owner, days)
     folder = keys / owner.name
     content = {CERTIFICATE: (_pem(certificate), PUBLIC), CA: (_pem(authority.certificate), PUBLIC)}
-    _write(folder, content, overwrite=overwrite)
+    _hand_out(folder, content, overwrite=overwrite)
     return folder
+
+
+def revoke(keys: Path, name: str, deny_list: Path) -> tuple[list[str], list[str]]:
+    """Add the serial numbers of all certificates of an owner to a deny list; return all of them, and the new ones.
+
+    Those of ``issued.txt`` in the authority's folder ``keys``, replaced ones as well, and the one in ``keys``/NAME.
+    Raises ValueError, one line, for an owner without any, and for a file that is no deny list.
+    """
+    Owner(name)
+    issued, own = keys / ISSUED, keys / name / CERTIFICATE
+    lines = [line.split() for line in issued.read_text(encoding="utf-8").splitlines()] if issued.exists() else []
+    serials = {line[0]: f"{name}, until {line[2]}" for line in lines if line[1] == name}
+    if own.exists():
+        certificate = load_certificate("KEYS", own)
+        serials[serial(certificate)] = f"{name}, until {certificate.not_valid_after_utc:%F}"
+    if not serials:
+        known = ", ".join(sorted({line[1] for line in lines})) or "nobody"
+        raise ValueError(f"NAME: {keys} holds no certificate of {name!r}, but of {known}; give the authority's folder")
+    return list(serials), deny(deny_list, serials)
 
 
 def describe(path: Path) -> list[str]:
@@ -111,7 +133,13 @@ def describe(path: Path) -> list[str]:
 def _describe_folder(folder: Path) -> list[str]:
     if (folder / CA_KEY).exists():
         return _describe_certificate(load_authority(folder).certificate)
+    if (folder / REQUEST).exists() and not (folder / CERTIFICATE).exists():
+        return describe(folder / REQUEST)
     certificate = load_certificate("PATH", folder / CERTIFICATE)
+    if not (folder / KEY).exists():  # signed from a request: the key has never left its owner
+        check_signed(folder / CA, folder / CERTIFICATE)
+        told = "certificate and authority belong together; there is no key here (its owner has it)"
+        return [*_describe_certificate(certificate), told]
     load_tls_files(folder / CA, folder / CERTIFICATE, folder / KEY, common_name(certificate.subject))
     return [*_describe_certificate(certificate), "key, certificate and authority belong together"]
 
@@ -145,6 +173,18 @@ def _new_credentials(authority: Authority, owner: Owner, days: int) -> dict[str,
         CERTIFICATE: (_pem(certificate), PUBLIC),
         CA: (_pem(authority.certificate), PUBLIC),
     }
+
+
+def _hand_out(folder: Path, content: Mapping[str, Content], *, overwrite: bool) -> None:
+    """Write an owner's files. The serial number is noted before: only what is noted can be revoked later."""
+    if not overwrite:
+        check_absent(folder, content)
+    certificate = x509.load_pem_x509_certificate(content[CERTIFICATE][0])
+    issued = folder.parent / ISSUED
+    before = issued.read_bytes() if issued.exists() else b""
+    line = f"{serial(certificate)} {common_name(certificate.subject)} {certificate.not_valid_after_utc:%F}\n"
+    _write(folder.parent, {ISSUED: (before + line.encode(), PUBLIC)}, overwrite=True)
+    _write(folder, content, overwrite=overwrite)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -1,26 +1,40 @@
 """Deny lists (serial numbers of signed certificates) and allow lists (fingerprints of keys).
 
 Text files, one entry a line, ``#`` begins a comment; blanks within an entry do not count. ``lvfl certs show``
-prints both kinds. A changed file is read again; if that fails, its previous content stays valid.
+prints both kinds. A changed file is read again; if that fails, its previous content stays valid. What a file holds is
+told whenever it is read: an empty deny list keeps nobody out.
 """
 
 import re
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from parties.remote.tls.certificates import Peer
+from vfl.atomic import write_atomically
 from vfl.config import ConfigError
 from vfl.config.network import TlsConfig
 
-_SERIAL = re.compile(r"[0-9a-f]{1,40}")
-_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+
+class _Kind(NamedTuple):
+    """Of entries."""
+
+    name: str
+    pattern: re.Pattern[str]
+    empty: str
+    """What a file without any means."""
+
+
+_SERIAL = _Kind("serial number", re.compile(r"[0-9a-f]{1,40}"), "nobody is kept out")
+_FINGERPRINT = _Kind("fingerprint", re.compile(r"[0-9a-f]{64}"), "everybody is kept out")
 
 
 class _ListFile:
     """The entries of one file, as it is now. Raises ConfigError, at first, where it cannot be read."""
 
-    def __init__(self, field: str, path: Path, entry: re.Pattern[str]) -> None:
-        self.field, self.path, self.entry = field, path, entry
+    def __init__(self, field: str, path: Path, kind: _Kind, log: Callable[[str], None]) -> None:
+        self.field, self.path, self.kind, self.log = field, path, kind, log
         self._state, self._entries = self._stat(), self._read()
 
     def __contains__(self, wanted: str) -> bool:
@@ -45,19 +59,25 @@ class _ListFile:
             raise ConfigError(f"{self.field}: {self.path} cannot be read ({error})") from None
         entries = {number: "".join(line.split("#")[0].split()) for number, line in enumerate(lines, 1)}
         for number, each in entries.items():
-            if each and not self.entry.fullmatch(each):
+            if each and not self.kind.pattern.fullmatch(each):
                 raise ConfigError(
                     f"{self.field}: {self.path}, line {number}: {each[:80]!r} is malformed; see lvfl certs show"
                 )
-        return {each.lstrip("0") if self.entry is _SERIAL else each for each in entries.values()}
+        found = {each.lstrip("0") if self.kind is _SERIAL else each for each in entries.values() if each}
+        count = f"{len(found)} {self.kind.name}{'s' * (len(found) != 1)}"
+        self.log(f"{self.field}: {self.path} holds {count if found else f'no {self.kind.name}: {self.kind.empty}'}")
+        return found
 
 
 class Lists:
-    """The files of ``network.tls.deny`` and ``network.tls.allow``, where they are given."""
+    """The files of ``network.tls.deny`` and ``network.tls.allow``, where they are given.
 
-    def __init__(self, tls: TlsConfig) -> None:
-        self.deny = _ListFile("network.tls.deny", tls.deny, _SERIAL) if tls.deny else None
-        self.allow = _ListFile("network.tls.allow", tls.allow, _FINGERPRINT) if tls.allow else None
+    ``log`` shows how many entries each holds, whenever it is read. Raises ConfigError where one cannot be read.
+    """
+
+    def __init__(self, tls: TlsConfig, log: Callable[[str], None]) -> None:
+        self.deny = _ListFile("network.tls.deny", tls.deny, _SERIAL, log) if tls.deny else None
+        self.allow = _ListFile("network.tls.allow", tls.allow, _FINGERPRINT, log) if tls.allow else None
 
     def objection(self, peer: Peer) -> str | None:
         """Return why this peer is kept out; None for one that may come."""
@@ -66,3 +86,17 @@ class Lists:
         if self.allow is not None and "".join(peer.fingerprint.split()) not in self.allow:
             return f"the key of {peer.name!r} is not on the allow list"
         return None
+
+
+def deny(path: Path, serials: Mapping[str, str]) -> list[str]:
+    """Add serial numbers, each with its comment, to a deny list, made where it is not there; return those that are new.
+
+    Raises ConfigError for a file that is no deny list, which stays as it is, OSError as the system does.
+    """
+    present = _ListFile("--deny", path, _SERIAL, lambda _line: None) if path.exists() else ()
+    added = [serial for serial in serials if serial not in present]
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = [*before.splitlines(), *(f"{serial}  # {serials[serial]}" for serial in added)]
+    if added:
+        write_atomically(path, "".join(f"{line}\n" for line in lines))
+    return added

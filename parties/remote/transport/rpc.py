@@ -3,7 +3,9 @@
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
 # grpcio brings no types.
 
+import errno
 import os
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
@@ -18,16 +20,17 @@ import grpc.aio
 from parties.remote.tls.certificates import SERVER, Peer, peer
 from parties.remote.tls.files import TlsFiles
 from vfl.config import ConfigError
+from vfl.errors import TryLater
 from vfl.wire.parcel import PIECE_BYTES
 from vfl.wire.text import plain
 
 _SERVICE = "lvfl.Federation"
 _METHOD = "Join"
-_LARGEST = 2 * PIECE_BYTES
+LARGEST = 2 * PIECE_BYTES
 """Bytes of one gRPC message: a piece of a packed message and an envelope around it, or a hello."""
 _OPTIONS: list[tuple[str, int | str]] = [
-    ("grpc.max_receive_message_length", _LARGEST),
-    ("grpc.max_send_message_length", _LARGEST),
+    ("grpc.max_receive_message_length", LARGEST),
+    ("grpc.max_send_message_length", LARGEST),
     # Heartbeats tell whether a peer lives; these only clear away connections that are cut without a word.
     # A client that pings faster than the server allows is thrown out: no strikes.
     ("grpc.keepalive_time_ms", 30_000),
@@ -128,8 +131,23 @@ def make_server(address: str, tls: TlsFiles | None, connections: int, serve: Ser
             )
             server.add_secure_port(address, credentials)
     except RuntimeError:
-        raise ConfigError(f"network.listen: {address} cannot be bound; another process listens there") from None
+        raise _not_bound(address) from None
     return server
+
+
+def _not_bound(address: str) -> ConfigError:
+    """Return why an address cannot be bound, which gRPC does not tell."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, _, _, place = found[0]
+        with socket.socket(family, kind) as probe:
+            probe.bind(place)
+            probe.listen()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return ConfigError(f"network.listen: {address} cannot be bound ({error.strerror}); name another address")
+    return TryLater(f"network.listen: {address} cannot be bound; another process listens there")
 
 
 def open_channel(address: str, tls: TlsFiles | None, *, use_proxy: bool = False) -> Channel:

@@ -23,6 +23,8 @@ def load_identity(owner: str, network: NetworkConfig, *, insecure: bool) -> TlsF
             raise ConfigError(
                 f"--insecure: network.{field} {address} is not on this machine; use 127.0.0.1, or certificates"
             )
+        if network.tls.deny or network.tls.allow:
+            raise ConfigError("--insecure: without certificates no list can be checked; leave tls.deny and allow out")
         return None
     tls = network.tls
     if tls.ca is None or tls.certificate is None or tls.key is None:

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 
 from parties.remote.transport.rpc import Pipe, error_text, is_end, is_oversize
 from vfl.config import NetworkConfig
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Heartbeat, kind_of, refusal
-from vfl.wire.messages import Buffer
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Heartbeat, kind_of, refusal
+from vfl.wire.messages import Buffer, MessageError
 from vfl.wire.parcel import Assembler, Parcel, check_size, cut
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Stream:
 
     pipe: Pipe
     receive: Callable[[Parcel], None]
-    """Takes every parcel but heartbeats; may raise EnvelopeError."""
+    """Takes every parcel but heartbeats; may raise MessageError."""
     network: NetworkConfig
     """Limits the size of messages, and says how often to beat and how long the peer may be silent."""
     on_beat: Callable[[], None]
@@ -96,7 +96,7 @@ class Stream:
                 parcel = assembler.add(data)
                 if parcel is not None and not parcel.envelope.HasField("heartbeat"):
                     self.receive(parcel)
-            except EnvelopeError as error:
+            except MessageError as error:
                 return Ended(str(error), violation=True)
             del parcel  # or it stays in memory while the next one comes
 

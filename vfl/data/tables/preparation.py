@@ -1,6 +1,8 @@
 """What is learned from an owner's training rows to turn its columns into the numbers that a model takes.
 
-Numbers are standardised; a missing one is the mean, and an indicator column says so where training rows have gaps.
+Numbers are standardised; a missing one is the mean, and an indicator column says so where training rows have gaps. Or
+they become positions among quantiles, 0 to the number of bins, where a missing one is 0; the model makes of a position
+the piecewise linear encoding (Gorishniy et al., NeurIPS 2022), so that rows stay as narrow as before.
 Categories become codes: 0 for values that are rare in the training rows or not in them, else 1 + a place among the
 known ones. All of it stays with the owner.
 
@@ -13,6 +15,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +26,12 @@ from vfl.data.source import Preparation
 
 MIN_COUNT = 5
 """Training rows with a category of its own embedding; rarer ones share one."""
+STANDARDISED = "(value - mean) / std"
+POSITION = "linear interpolation between edges, the first one 0, the second 1 and so on, clamped to the outer ones,"
+BINS = 16
+"""Of a number among quantiles, where it has so many different values."""
+MOST_RANKED = 1 << 17
+"""Rows among which quantiles are sought: evenly spaced ones of more."""
 MIN_STD = 1e-12
 """Of the mean's amount: a column that varies less is constant, and only centred."""
 
@@ -30,13 +39,15 @@ MIN_STD = 1e-12
 class TablePreparation(Preparation):
     """Fitted to raw training rows: float64 [N, F], NaN where missing, and hashes of categories, int64 [N, K]."""
 
-    def __init__(self, train: Samples) -> None:
+    def __init__(self, train: Samples, *, quantiles: bool = False) -> None:
         numbers_NF, (hashes_NK,) = train.features, train.more
         # One column at a time, for memory.
         fitted = [_mean_and_std(column_N) for column_N in numbers_NF.unbind(1)]
         self.mean_F = torch.tensor([mean for mean, _ in fitted], dtype=torch.float64)
         self.std_F = torch.tensor([std for _, std in fitted], dtype=torch.float64)
         self.gaps = torch.tensor([bool(column_N.isnan().any()) for column_N in numbers_NF.unbind(1)], dtype=torch.bool)
+        self.edges = [_edges(column_N) for column_N in numbers_NF.unbind(1)] if quantiles else []
+        """Of each number the ascending edges of its bins, float64; none where numbers are standardised."""
         self.known = [_frequent(column_N) for column_N in hashes_NK.unbind(1)]
         """Sorted hashes of the categories that have embeddings of their own, by column."""
 
@@ -44,7 +55,10 @@ class TablePreparation(Preparation):
     def features(self) -> TableFeatures:
         """Columns of a prepared row, and the codes of its categories."""
         sizes = tuple(1 + len(known) for known in self.known)
-        return TableFeatures("table", (len(self.mean_F) + int(self.gaps.sum()) + len(sizes),), sizes)
+        indicators = int(self.gaps.sum())
+        # An indicator is 0 or 1 as it is: a position in one bin.
+        bins = (*(len(edges) - 1 for edges in self.edges), *[1] * indicators) if self.edges else ()
+        return TableFeatures("table", (len(self.mean_F) + indicators + len(sizes),), sizes, bins)
 
     def apply(self, samples: Samples) -> Samples:
         """Return float32 [N, W + K]: numbers, indicators, codes. Raises ValueError for other columns.
@@ -61,12 +75,19 @@ class TablePreparation(Preparation):
         # no gaps: a model could not have learned what it means.
         prepared = torch.empty(len(samples), *self.features.shape)
         for place, column_N in enumerate(numbers_NF.unbind(1)):
-            prepared[:, place] = ((column_N - self.mean_F[place]) / self.std_F[place]).nan_to_num(nan=0.0)
+            prepared[:, place] = self._number(place, column_N).nan_to_num(nan=0.0)
         columns = [numbers_NF[:, place].isnan() for place in self.gaps.nonzero()[:, 0].tolist()]
         columns += [_codes(hashes_N, known) for hashes_N, known in zip(hashes_NK.unbind(1), self.known, strict=True)]
         for place, column_N in enumerate(columns, start=numbers_NF.shape[1]):
             prepared[:, place] = column_N
         return replace(samples, features=prepared, more=())
+
+    def _number(self, place: int, column_N: Tensor) -> Tensor:
+        """Return a number standardised or as a position, NaN where missing."""
+        if not self.edges:
+            return (column_N - self.mean_F[place]) / self.std_F[place]
+        edges = self.edges[place].numpy()
+        return torch.from_numpy(np.interp(column_N.numpy(), edges, np.arange(len(edges), dtype=np.float64)))
 
     def module(self) -> None:
         """An exported model takes prepared rows: text has no place in it. `to_json` is this, as a file."""
@@ -75,29 +96,32 @@ class TablePreparation(Preparation):
         """Return what was fitted, by the columns' names, in the order of the prepared row."""
         fitted = zip(numbers, self.mean_F.tolist(), self.std_F.tolist(), self.gaps.tolist(), strict=True)
         known = zip(categories, self.known, strict=True)
+        columns = [{"column": name, "mean": mean, "std": std, "indicator": gaps} for name, mean, std, gaps in fitted]
+        for column, edges in zip(columns, self.edges, strict=False):  # none of standardised numbers
+            column["edges"] = edges.tolist()
         return json.dumps(
             {
-                "numbers": [
-                    {"column": name, "mean": mean, "std": std, "indicator": gaps} for name, mean, std, gaps in fitted
-                ],
+                "numbers": columns,
                 "categories": [{"column": name, "known": hashes.tolist()} for name, hashes in known],
                 "hash": "first 63 bits of BLAKE2b (8 bytes, big-endian) of the value's UTF-8 text; -1 where missing",
                 "code": "1 + place in known, 0 for all other values",
-                "row": "(value - mean) / std of each number, 0 where missing; 1 where missing, else 0, of each "
-                "number with an indicator; the code of each category",
+                "row": f"{POSITION if self.edges else STANDARDISED} of each number, 0 where missing; 1 where missing, "
+                "else 0, of each number with an indicator; the code of each category",
             },
             indent=2,
         )
 
     def state_dict(self) -> State:
-        """Return means, standard deviations, which numbers have an indicator, and the known categories' hashes."""
+        """Return what was fitted: tensors by name, the known categories' hashes and edges a tensor per column."""
         known = {f"known_{place}": hashes for place, hashes in enumerate(self.known)}
-        return {"mean_F": self.mean_F, "std_F": self.std_F, "gaps": self.gaps, **known}
+        edges = {f"edges_{place}": each for place, each in enumerate(self.edges)}
+        return {"mean_F": self.mean_F, "std_F": self.std_F, "gaps": self.gaps, **known, **edges}
 
     def load_state_dict(self, state: State) -> None:
         """Take over what was fitted."""
         self.mean_F, self.std_F, self.gaps = state["mean_F"], state["std_F"], state["gaps"]
         self.known = [state[f"known_{place}"] for place in range(len(self.known))]
+        self.edges = [state[f"edges_{place}"] for place in range(len(self.edges))]
 
 
 def _mean_and_std(column_N: Tensor) -> tuple[float, float]:
@@ -105,6 +129,15 @@ def _mean_and_std(column_N: Tensor) -> tuple[float, float]:
     mean, std = float(present_N.mean()), float(present_N.std(correction=0))
     # Relative to the mean: equal numbers far from 0 have a std above 0 by rounding, which would blow rounding up to 1.
     return mean, std if std > MIN_STD * abs(mean) else 1.0
+
+
+def _edges(column_N: Tensor) -> Tensor:
+    """Return the edges of bins that hold as many rows each, float64 [2 or more]; equal ones once."""
+    present = column_N[~column_N.isnan()].numpy()
+    present = present[:: -(-len(present) // MOST_RANKED)]
+    edges = np.unique(np.quantile(present, np.linspace(0, 1, BINS + 1)))
+    # A constant is at the lower end of a bin that nothing else reaches.
+    return torch.from_numpy(edges if len(edges) > 1 else np.append(edges, edges + 1))
 
 
 def _frequent(hashes_N: Tensor) -> Tensor:

@@ -84,8 +84,8 @@ class Tables(Source):
         return self._labels(table, joined, *self._split_rows(joined))
 
     def prepare(self, train: Samples) -> TablePreparation:
-        """Fit means, standard deviations and known categories."""
-        return TablePreparation(train)
+        """Fit means, standard deviations, edges of quantiles where they are wanted, and known categories."""
+        return TablePreparation(train, quantiles=self.data.numbers == "quantiles")
 
     def preparation_text(self, party: str, preparation: Preparation) -> str | None:
         """Return means, standard deviations and known categories by column."""

@@ -1,1 +1,0 @@
-"""Timings and endurance runs of the two sides, in one process and in many."""

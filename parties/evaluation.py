@@ -1,0 +1,70 @@
+"""Evaluations of a split model in training: after a round, around a pruning, and for every set of parties."""
+
+from dataclasses import dataclass, field
+
+from parties.joint_model import JointModel
+from vfl.checkpoint import State
+from vfl.loop import Metrics
+from vfl.vertical.subsets import AND, subsets_of
+from vfl.wire.control import EvaluatedModel
+
+
+@dataclass(eq=False)
+class Evaluation:
+    """Tests the joint model, and keeps what the parties' present models reached."""
+
+    joint: JointModel
+    tested: Metrics | None = field(default=None, init=False)
+    """Of the parties' current models; None if they have changed since."""
+    subsets: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)
+    """What each set of parties reached in the last test, by their names."""
+
+    def __post_init__(self) -> None:
+        self.settings = self.joint.config.evaluation
+
+    @property
+    def metric(self) -> str:
+        """The metric by which models are compared."""
+        return self.joint.trainer.task.metric
+
+    def test(self) -> Metrics:
+        """Return metrics and mean loss on all test samples, parties' models finished.
+
+        With ``evaluation.batch_statistics: both`` also, as ``accuracy/test_running``, with running statistics.
+        """
+        running = self._test("running", "test_running") if self.settings.batch_statistics == "both" else {}
+        self.tested = self._test("finished", "test")
+        return running | self.tested
+
+    def test_pruning(self) -> Metrics:
+        """Return the same just before a pruning, and just after it without a step."""
+        before = self.tested or self._test("finished", "test")
+        named = {tag.replace("/test", "/test_before_pruning"): value for tag, value in before.items()}
+        return named | self._test("pruned", "test_after_pruning")
+
+    def forget(self) -> None:
+        """Take note that the parties' models change."""
+        self.tested = None
+
+    def reached(self) -> Metrics | None:
+        """Return the metric of the last test, as parties may be told it."""
+        return None if self.tested is None else {self.metric: self.tested[f"{self.metric}/test"]}
+
+    def state_dict(self) -> State:
+        """Return what was reached."""
+        return {"tested": self.tested, "subsets": self.subsets}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+        self.tested, self.subsets = state["tested"], state["subsets"] if self.settings.subsets else {}
+
+    def _test(self, model: EvaluatedModel, name: str) -> Metrics:
+        """Return metrics and mean loss of all test samples under ``name``, each party using one of its models."""
+        everyone = self.joint.roster.names
+        sets = subsets_of(everyone) if self.settings.subsets and name == "test" else [everyone]
+        measured = dict(zip(sets, self.joint.measure(model, sets), strict=True))
+        tagged = {f"{metric}/{name}": value for metric, value in measured[everyone].items()}
+        if len(sets) == 1:
+            return tagged
+        self.subsets = {AND.join(names): metrics for names, metrics in measured.items()}
+        return tagged | {f"{self.metric}_of/{names}": metrics[self.metric] for names, metrics in self.subsets.items()}

@@ -1,0 +1,48 @@
+"""What exchanges will cost at any ratios; the parties are asked about their models once in a run."""
+
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+
+from parties.exchanges import Exchanges
+from vfl.checkpoint import State
+from vfl.lightweighting.forecast import Forecast, Work
+from vfl.vertical.prices import build_forecast, checked_prices, scheduled_alphas
+from vfl.wire.control import AskedRatios, Prices
+from vfl.wire.messages import Kind, Message
+
+
+@dataclass(eq=False)
+class PriceList:
+    """The parties' answers, and the forecast that they allow."""
+
+    exchanges: Exchanges
+    """Whose costs are forecast."""
+    prices: dict[str, Prices] = field(default_factory=dict[str, Prices], init=False)
+
+    def __post_init__(self) -> None:
+        training = self.exchanges.config.training
+        self.work = Work(self.exchanges.steps, training.local_iterations, training.staleness)
+
+    @cached_property
+    def forecast(self) -> Forecast:
+        """The costs of all parties."""
+        roster, config = self.exchanges.roster, self.exchanges.config
+        alphas = scheduled_alphas(config.lightweighting.alpha)
+        request = Message(Kind.PRICES, parts=(AskedRatios(alphas=alphas).part(),))
+        asked = [party.ask(request) for party in roster if party.name not in self.prices]
+        # Nothing can be spared a party that is away.
+        free = Prices(macs_per_sample=(0,) * len(alphas), parameters=(0,) * len(alphas))
+        self.prices |= {each.party.name: each.read(partial(checked_prices, alphas)) or free for each in asked}
+        curves = {name: self.prices[name].curve(alphas) for name in roster.names}
+        shares = self.exchanges.presence.mean_shares()
+        rows = {name: config.training.batch_size * share for name, share in zip(roster.names, shares, strict=True)}
+        receivers = {party.name: party.receiver for party in roster}
+        return build_forecast(config, self.work, rows, curves, receivers, self.exchanges.trainer)
+
+    def state_dict(self) -> State:
+        """Return the answers; not what stands for one."""
+        return {name: each.model_dump(mode="json") for name, each in self.prices.items() if max(each.macs_per_sample)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a state."""
+        self.prices = {name: Prices.restored(each) for name, each in state.items()}

@@ -1,0 +1,68 @@
+"""network.on_party_loss = drop: the others train on without a party that is lost.
+
+It takes part in no sample until it is back (``vfl/vertical/presence.py``): nothing travels and nothing is booked. Its
+own model stays as it last saved it; when it is back, it goes on from there at the next round.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from parties.remote.server.link import reference
+from parties.roster import PartyHandle
+from vfl.checkpoint import State
+from vfl.errors import PeerLost
+from vfl.vertical.embeddings import EmbeddingReceiver
+from vfl.vertical.ledger import Ledger
+from vfl.vertical.link import PartyLink
+
+ABSENT = "absent"
+"""What a checkpoint of the server holds of a party beside the reference: whether it was away."""
+
+
+class DroppableParty(PartyHandle):
+    """A party that is away from the moment that it is lost, to the end of the session.
+
+    Args:
+        receiver, link, ledger: as of any party; without a link it is away already.
+        on_loss: called when the party is lost; what it raises the order in question raises.
+    """
+
+    def __init__(
+        self,
+        receiver: EmbeddingReceiver,
+        link: PartyLink | None,
+        ledger: Ledger,
+        on_loss: Callable[[str, PeerLost], None],
+    ) -> None:
+        super().__init__(receiver, link, ledger)
+        self.on_loss = on_loss
+        self._saved = reference(0, "")
+
+    def lose(self, lost: PeerLost) -> None:
+        """Go on without the party."""
+        self.link = None
+        self.on_loss(self.name, lost)
+
+    def save(self, rounds: int) -> Callable[[], State]:
+        """Have the party save; the outcome refers to its last state on its disk."""
+        saving = self.attempt(lambda link: link.save())
+
+        def kept() -> State:
+            saved = None if saving is None else self._outcome(saving)
+            if saved is None:
+                return self._saved | {"as_of": rounds, ABSENT: True}
+            self._refer_to(saved)
+            return saved | {ABSENT: False}
+
+        return kept
+
+    def load(self, state: State) -> Callable[[], None]:
+        """Have the party go back to the state of a reference."""
+        self._refer_to({key: state[key] for key in self._saved})
+        return super().load(state)
+
+    def _outcome(self, saving: "Future[State]") -> State | None:
+        return self.attempt(lambda _: saving.result())
+
+    def _refer_to(self, saved: State) -> None:
+        self._saved, self.saved_digest = saved, saved["digest"]

@@ -1,0 +1,138 @@
+"""How a run stands, from the files of its folder: any side's, while it trains or afterwards. Needs no PyTorch.
+
+A run's folder tells of the whole run, a party's own folder of that party, and ``processes`` below a run's of both.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from parties.remote.audit import ENDED
+from parties.remote.audit import NAME as AUDIT
+from vfl.config import ConfigError
+from vfl.config.files import read_yaml
+from vfl.run_folder import PROCESSES, Row, read_run_id, read_summary, whole_rows
+
+Status = dict[str, Any]
+"""What ``lvfl status --json`` prints; its keys are in ``status_of``."""
+HERE = ("joined", "saved")
+"""Events after which a party is connected."""
+
+
+def status_of(run_dir: Path) -> Status:
+    """Return how the run, or the party's part of it, in a folder stands.
+
+    ``state`` is running, ended (``exit_code`` and ``reason`` say how) or stopped (killed, or before codes were noted);
+    times are UTC, ISO 8601; bytes are those of training, since round 0. Raises ConfigError for a folder of no run.
+    """
+    if not (run_dir / "config.yaml").exists():
+        raise ConfigError(f"RUN: {run_dir} holds no run (no config.yaml); name the folder of a run or a party")
+    # As YAML, not as an experiment: checking that asks the data source for its owners, which takes PyTorch.
+    config, rows, events = read_yaml(run_dir / "config.yaml"), whole_rows(run_dir), _events(run_dir)
+    running = _is_held(run_dir)
+    ended = events[-1] if events and events[-1]["event"] == ENDED else None
+    finished = (run_dir / "summary.json").exists() and read_summary(run_dir)["rounds"] >= len(rows)
+    status: Status = {
+        "folder": str(run_dir),
+        "name": config["name"],
+        "run": read_run_id(run_dir),
+        "state": "running" if running else "ended" if ended or finished else "stopped",
+        "exit_code": None if running else ended["code"] if ended else 0 if finished else None,
+        "reason": "" if running or not ended else ended["detail"],
+        "rounds_done": rows[-1]["round"] + 1 if rows else 0,
+        "rounds": config["training"]["rounds"],
+        "test": _last(rows, "/test"),
+        "last_round_at": _written(run_dir / "metrics.jsonl") if rows else None,
+        "uplink_bytes": _total(rows, "uplink_bytes/"),
+        "downlink_bytes": _total(rows, "downlink_bytes/"),
+        "parties": {name: _party(name, rows, events, running=running) for name in _names(rows, events)},
+    }
+    below = run_dir / PROCESSES
+    if below.is_dir():
+        folders = sorted(path.parent for path in below.glob("*/config.yaml"))
+        status[PROCESSES] = {folder.name: status_of(folder) for folder in folders}
+    return status
+
+
+def _party(name: str, rows: list[Row], events: list[dict[str, Any]], *, running: bool) -> Status:
+    """Return what this side knows of a peer, or in its own folder of a party itself."""
+    own = [each for each in events if each["peer"] == name and each["event"] != "refused"]
+    state = "connected" if own and own[-1]["event"] in HERE else "lost"
+    return {
+        "state": "" if not own else state if running else "gone",
+        "last_seen": own[-1]["time"] if own else None,
+        "rounds": sum(f"uplink_bytes/{name}" in row for row in rows),
+        "uplink_bytes": _total(rows, f"uplink_bytes/{name}"),
+        "downlink_bytes": _total(rows, f"downlink_bytes/{name}"),
+    }
+
+
+def lines_of(status: Mapping[str, Any]) -> list[str]:
+    """Return the status as lines of text."""
+    how = status["state"] if status["exit_code"] is None else f"{status['state']} with exit code {status['exit_code']}"
+    reason = f": {status['reason']}" if status["reason"] else ""
+    run = f", run {status['run']}" if status["run"] else ""
+    lines = [f"{status['name']}: {how}{reason} ({status['folder']}{run})"]
+    tests = "".join(f", {tag} {value:.4g}" for tag, value in status["test"].items())
+    at = f", last at {status['last_round_at']}" if status["last_round_at"] else ""
+    lines.append(f"round {status['rounds_done']} of {status['rounds']}{at}{tests}")
+    for name, party in status["parties"].items():
+        seen = f", last seen {party['last_seen']}" if party["last_seen"] else ""
+        state = party["state"] or "takes part"
+        sent = f"{party['uplink_bytes']:,} B up, {party['downlink_bytes']:,} B down" if party["rounds"] else "no round"
+        lines.append(f"  {name}: {state}{seen}; {sent}")
+    for name, own in status.get(PROCESSES, {}).items():
+        lines += [f"  at {name}: {lines_of(own)[0]}", f"    {lines_of(own)[1]}"]
+    return lines
+
+
+def _names(rows: list[Row], events: list[dict[str, Any]]) -> list[str]:
+    prefix = "uplink_bytes/"
+    known = [tag.removeprefix(prefix) for row in rows for tag in row if tag.startswith(prefix)]
+    seen = [each["peer"] for each in events if each["peer"] and each["event"] != "refused"]
+    return list(dict.fromkeys([*known, *seen]))
+
+
+def _total(rows: list[Row], tag: str) -> int:
+    """Return the sum of a tag over all rounds; of all that begin so where it ends with a slash."""
+    fits = str.startswith if tag.endswith("/") else str.__eq__
+    return int(sum(value for row in rows for each, value in row.items() if fits(each, tag)))
+
+
+def _last(rows: list[Row], ending: str) -> Row:
+    """Return the newest value of each tag that ends so."""
+    return {tag: value for row in rows for tag, value in row.items() if tag.endswith(ending)}
+
+
+def _events(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the audit log's entries, without a damaged line, as a killed process leaves."""
+    path = run_dir / AUDIT
+    events: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and {"time", "event", "peer", "detail"} <= entry.keys():
+            events.append(entry)  # pyright: ignore[reportUnknownArgumentType]
+    return events
+
+
+def _written(path: Path) -> str:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+
+
+def _is_held(run_dir: Path) -> bool:
+    """Return whether a process trains in the folder (``only_process_in``)."""
+    folder = os.open(run_dir, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go of at once: a process may just begin
+    except OSError:
+        return True
+    finally:
+        os.close(folder)
+    return False

@@ -1,0 +1,69 @@
+"""A round trip with gRPC and TLS alone, no envelope and no thread of ours: what ours can at best come to.
+
+``python -m scripts.lab.benchmarks.bare_echo CONFIG NAME`` is its child process.
+"""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from parties.remote.tls.certificates import SERVER, Peer
+from parties.remote.transport.rpc import Pipe, Server, grpc, is_end, make_server, open_channel, open_stream
+from parties.remote.transport.security import load_identity
+from scripts.lab.benchmarks.workbench import JOIN_S, Workplace, child
+from vfl.config import ExperimentConfig, NetworkConfig, load_config
+
+
+@contextmanager
+def bare_echoing(config: ExperimentConfig) -> Generator[Callable[[bytes, int], bytes]]:
+    """Start one process that sends back every gRPC message.
+
+    Yield a function that sends a message so many times, each once the one before has come back, and returns the last
+    one that came back.
+    """
+    pipes, over = asyncio.Queue[Pipe](), asyncio.Event()
+
+    async def serve(pipe: Pipe, _caller: Peer | None) -> None:
+        await pipe.read()  # the client's first message: gRPC tells of a stream with it
+        pipes.put_nowait(pipe)
+        await over.wait()
+
+    async def listen(network: NetworkConfig) -> Server:
+        server = make_server(network.listen, load_identity(SERVER, network, insecure=False), 1, serve)
+        await server.start()
+        return server
+
+    async def trips(pipe: Pipe, content: bytes, times: int) -> bytes:
+        back = b""
+        for _ in range(times):
+            await pipe.write(content)
+            back = await pipe.read()
+        return back
+
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as loop:
+        workplace, name = Workplace.make(config, Path(folder)), config.parties[0]
+        server = loop.run(listen(workplace.configs[SERVER].network))
+        try:
+            with child(__name__, str(workplace.folder / f"{name}.yaml"), name):
+                pipe = loop.run(asyncio.wait_for(pipes.get(), JOIN_S))
+                yield lambda content, times: loop.run(trips(pipe, content, times))
+        finally:
+            over.set()
+            loop.run(server.stop(None))
+
+
+async def echo(config: ExperimentConfig, name: str) -> None:
+    """Send everything back until the server hangs up."""
+    tls = load_identity(name, config.network, insecure=False)
+    call = open_stream(open_channel(config.network.server, tls))
+    await call.write(b"here")
+    while not is_end(message := await call.read()):
+        await call.write(message)
+
+
+if __name__ == "__main__":
+    with suppress(grpc.aio.AioRpcError):  # the server is gone
+        asyncio.run(echo(load_config(Path(sys.argv[1])), sys.argv[2]))

@@ -1,0 +1,196 @@
+"""Party processes under a head server in this process, on random data: what benchmarks and the soak measure.
+
+``python -m scripts.lab.benchmarks.workbench party CONFIG NAME FOLDER`` and ``... echo CONFIG NAME`` are its children.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar
+
+import torch
+from rich.console import Console
+
+from parties.build import build_head_server, build_roster
+from parties.remote.joining import DataDigests, Expected
+from parties.remote.party.dialer import Dialer
+from parties.remote.party.inbox import Over
+from parties.remote.party.party_process import run_party
+from parties.remote.server.hub import Hub
+from parties.remote.server.link import RemoteLink
+from parties.remote.server.server_process import server_labels
+from parties.remote.supervisor import make_keys, write_configs
+from parties.remote.tls.certificates import SERVER
+from parties.remote.together import process_configs
+from parties.remote.training_terms import expected_of
+from parties.remote.transport.security import load_identity
+from scripts.lab.benchmarks.light_model import LIGHT, LightModel
+from scripts.lab.benchmarks.shaped_link import Shape, ShapedLink
+from scripts.lab.benchmarks.vertical import CLASSES, Stepped, random_data
+from vfl.atomic import write_atomically
+from vfl.components import FEATURE_MODELS
+from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config
+from vfl.data.files import LabelData, Labels, PartyData
+from vfl.data.samples import Samples
+from vfl.data.source import Split
+from vfl.data.split import write_split
+from vfl.runtime import start_runtime
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of
+from vfl.wire.messages import Buffer
+
+T = TypeVar("T")
+
+FEATURE_MODELS.add(LIGHT, LightModel)
+RUN = "workbench"
+JOIN_S = 300.0
+TEST_SAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Keys and configurations of a federation, in a folder that goes with it."""
+
+    folder: Path
+    configs: dict[str, ExperimentConfig]
+
+    @classmethod
+    def make(cls, config: ExperimentConfig, folder: Path) -> "Workplace":
+        """Write keys and one configuration per process."""
+        configs = process_configs(config, folder)
+        make_keys(config, folder, configs)
+        write_configs(folder, configs)
+        return cls(folder, configs)
+
+    def hub(self, expected: dict[str, Expected]) -> Hub:
+        """Return a hub that listens as the server does and says nothing."""
+        network = self.configs[SERVER].network
+        tls = load_identity(SERVER, network, insecure=False)
+        return Hub(RUN, expected, network, tls, log=lambda line: None)
+
+
+@dataclass(eq=False)
+class Federation(Stepped):
+    """Party processes and their head server, in the middle of a training; a context manager."""
+
+    config: ExperimentConfig
+    """``threads`` are those of each party process."""
+    shape: Shape | None = None
+    """Of each party's link; None for none."""
+
+    def __post_init__(self) -> None:
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._at_end = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start everything and wait until all parties have joined."""
+        with ExitStack() as undo:
+            folder = Path(undo.enter_context(tempfile.TemporaryDirectory()))
+            workplace = Workplace.make(self.config, folder)
+            split = random_split(self.config)
+            write_split(folder / "data", split, shared_labels=True, overwrite=False)
+            labels, names = server_labels(self.config, split.labels), self.config.parties
+            hub = undo.enter_context(workplace.hub(expected_of(self.config, labels.digests, TEST_SAMPLES)))
+            for name in names:
+                self._start_party(workplace, name, undo)
+            connections = hub.wait_for(names, JOIN_S)
+            links = {name: RemoteLink(connection, 1) for name, connection in connections.items()}
+            roster = build_roster(links, labels.train, self.config)
+            runtime = start_runtime(self.config)
+            self.server = build_head_server(roster, labels.train, labels.test, self.config, runtime)
+            self._at_end = undo.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """End everything."""
+        self._at_end.close()
+
+    def exchange(self) -> None:
+        """Run the next exchange, and wait for the parties: they would go on beside what is timed after it."""
+        super().exchange()
+        for asked in self.server.exchanges.under_way[0]:
+            if asked.reply is not None:
+                asked.reply.result()
+
+    def _start_party(self, workplace: Workplace, name: str, undo: ExitStack) -> None:
+        path = workplace.folder / f"{name}.yaml"
+        own = workplace.configs[name]
+        if self.shape is not None:
+            host, _, port = own.network.server.rpartition(":")
+            link = undo.enter_context(ShapedLink((host, int(port)), self.shape))
+            network = own.network.model_copy(update={"server": f"127.0.0.1:{link.port}"})
+            write_atomically(path, dump_config(own.model_copy(update={"network": network})))
+        folder = workplace.folder / name
+        self.processes[name] = undo.enter_context(child(__name__, "party", str(path), name, str(folder)))
+
+
+def random_split(config: ExperimentConfig) -> Split:
+    """Return ``random_data`` as parties and server hold it; the first training samples are the test samples as well."""
+    images, labels_N = random_data(config)
+    ids_N, test_ids_M = torch.arange(len(labels_N)), torch.arange(TEST_SAMPLES) + len(labels_N)
+    parties = (
+        PartyData(name, Samples(ids_N, own), Samples(test_ids_M, own[:TEST_SAMPLES]))
+        for name, own in zip(config.parties, images, strict=True)
+    )
+    train, test = Labels(ids_N, labels_N), Labels(test_ids_M, labels_N[:TEST_SAMPLES])
+    return Split(tuple(parties), LabelData(tuple(map(str, range(CLASSES))), train, test))
+
+
+@contextmanager
+def echoing(config: ExperimentConfig) -> Generator[Callable[[bytes], Buffer]]:
+    """Start one process that sends back what it gets; yield a function that sends and returns what came back."""
+    with tempfile.TemporaryDirectory() as folder:
+        workplace, name = Workplace.make(config, Path(folder)), config.parties[0]
+        with (
+            workplace.hub({name: Expected(0, "{}", DataDigests())}) as hub,
+            child(__name__, "echo", str(workplace.folder / f"{name}.yaml"), name),
+        ):
+            connection = hub.wait_for((name,), JOIN_S)[name]
+            connection.start_session(1)
+
+            def there_and_back(content: bytes) -> Buffer:
+                return connection.order(Envelope(request=b""), lambda parcel: parcel.content, [content]).result()
+
+            yield there_and_back
+
+
+def echo(config: ExperimentConfig, name: str) -> None:
+    """Send every request back until this process is ended."""
+    tls = load_identity(name, config.network, insecure=False)
+    hello = Envelope(version=PROTOCOL_VERSION, hello=Hello(party=name, agreement="{}"))
+    network: NetworkConfig = config.network
+    with Dialer(lambda: hello, network, tls, log=lambda line: None) as dialer:
+        while True:
+            event = dialer.inbox.get()
+            assert event is not None, "without a limit of time"
+            if isinstance(event, Over):
+                raise event.error
+            order = event.parcel.envelope
+            if kind_of(order) == "request":
+                answer = Envelope(version=PROTOCOL_VERSION, run=order.run, reply=b"")
+                answer.session, answer.sequence = order.session, order.sequence
+                event.stream.send(answer, [event.parcel.content])
+
+
+@contextmanager
+def child(module: str, *arguments: str) -> "Generator[subprocess.Popen[bytes]]":
+    """Run a module as a process of its own, and kill it in the end."""
+    command = [sys.executable, "-m", module, *arguments]
+    root = Path(__file__).parents[3]  # where the laboratory can be imported
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, cwd=root)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    role, config_path, party, *rest = sys.argv[1:]
+    if role == "echo":
+        echo(load_config(Path(config_path)), party)
+    else:
+        run_party(load_config(Path(config_path)), party, Path(rest[0]), insecure=False, console=Console(quiet=True))

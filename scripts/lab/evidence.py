@@ -1,0 +1,225 @@
+"""Write what the committed rows say of every claim: docs/results/README.md, and the tables of the pages.
+
+python -m scripts.lab.evidence [--check]
+
+claims/*.yaml name the claims, the rows that measure them, the endpoint and the margin. On the pages the tables stand
+between ``<!-- claims: NAME -->`` or ``<!-- accuracies: FILE -->`` and ``<!-- end -->``. With --check nothing is
+written, and files that would change are named. Exit codes: 0 done, 2 bad input or, with --check, files that differ.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import Field
+
+from scripts.lab.measures import Effect, Measure, measured, summary_of_methods
+from vfl.atomic import write_atomically
+from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
+from vfl.config.files import read_yaml
+from vfl.errors import ConfigError
+from vfl.reports.markdown import table
+from vfl.settings import Section
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+BLOCK = re.compile(r"(<!-- (claims|accuracies): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+HEADINGS = ("claim", "verdict", "effect", "seeds", "setting")
+SOURCES = ("lvfl", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "benchmark")
+"""Files of claims, in the order of the page."""
+FEWEST = 3
+"""Seeds or pairs that a verdict takes."""
+OWN = "README"
+"""Source of the claims that are this project's."""
+INTRODUCTION = """# What is known
+
+Every headline claim of the five papers, and every measured number of this project's README, with what the committed
+rows say of it. Written by `python -m scripts.lab.evidence` from those rows and `scripts/lab/claims/`, where endpoint,
+direction and margin of each claim stand; `tests/lab/test_evidence.py` fails where README, this page and the rows
+disagree.
+
+An effect is the mean over seeds of the difference between two runs of the same seed, first less second, with Student's
+95 % interval; of a benchmark it is the median of paired ratios with an interval from their order statistics. Where
+several settings are pooled, each seed gives one value, its mean over them. Verdicts:
+
+- **reproduced**: the interval excludes 0 on the claimed side, or, for a claim of no loss, lies within the margin.
+- **not reproduced**: it excludes 0 on the other side, or lies within the margin where an effect is claimed (no larger
+  than the margin), or outside it where none is claimed.
+- **confounded**: it is on the claimed side, but a control that differs in the step length or in the cost alone does as
+  well, or the two differ in one of these and no control was run.
+- **undecided**: neither; also wherever there are fewer than three seeds.
+- **not attempted**: no rows.
+- **measured**: a number of our own that claims nothing.
+
+Endpoints and margins of `lvfl-prunings` were declared before its runs. Those of older rows were written down here after
+them: the endpoints are the windows that their pages always had, the margins are half a point or one.
+
+The intervals are of single comparisons. This page has {count}, of which about {false} would exclude 0 by chance if all
+effects were 0.
+"""
+
+
+class Setting(Section):
+    """How some rows were made."""
+
+    scale: str
+    differs: str
+    page: str
+    command: str
+
+
+class Claim(Section):
+    """One claim, and how it is judged."""
+
+    source: str = ""
+    """Set from its file."""
+    figure: str = ""
+    claim: str
+    setting: str | None = None
+    measure: Measure | None = None
+    claimed: str = "higher"
+    """higher, lower, none (no loss: within the margin) or nothing (a number)."""
+    margin: float | None = None
+    control: str | None = None
+    """The claim that compares with a control."""
+    uncontrolled: str = ""
+    """In what else the two differ, where no control was run."""
+    lost: bool = False
+    """Whether it was trained, but its rows by seed were not kept."""
+    unit: str = "points"
+    digits: int = 1
+    index: bool = True
+    table: str = ""
+    """Which of the pages' tables it stands in."""
+    readme: bool = False
+
+
+class Evidence(Section):
+    """The claims of a source, or of all."""
+
+    source: str = ""
+    settings: dict[str, Setting] = Field(default={})
+    claims: dict[str, Claim] = Field(default={})
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, name what would change")
+    return parser.parse_args()
+
+
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
+    """Write the index and the tables."""
+    stale = [path for path, text in written().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        if not arguments.check:
+            write_atomically(path, written()[path])
+        console.print(f"{'differs from the rows' if arguments.check else 'written'}: {path.relative_to(ROOT)}")
+    return BAD_INPUT if arguments.check and stale else DONE
+
+
+def read_evidence() -> Evidence:
+    """Read all files of claims."""
+    everything = Evidence()
+    for name in SOURCES:
+        found = Evidence.model_validate(read_yaml(Path(__file__).with_name("claims") / f"{name}.yaml"))
+        everything.settings.update(found.settings)
+        everything.claims.update(
+            {each: claim.model_copy(update={"source": found.source}) for each, claim in found.claims.items()}
+        )
+    return everything
+
+
+def written() -> dict[Path, str]:
+    """Return the index, and every page with its tables, as the rows have them."""
+    evidence = read_evidence()
+    effects = effects_of(evidence)
+    verdicts = {name: verdict(evidence, effects, name) for name in evidence.claims}
+    files = {RESULTS / "README.md": index(evidence, effects, verdicts)}
+    for path in sorted(RESULTS.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if path not in files and BLOCK.search(text):
+            files[path] = BLOCK.sub(lambda found: _block(found, evidence, effects, verdicts), text)
+    return files
+
+
+def effects_of(evidence: Evidence) -> dict[str, Effect]:
+    """Return the effect of every claim that has rows."""
+    return {name: measured(claim.measure, RESULTS) for name, claim in evidence.claims.items() if claim.measure}
+
+
+def verdict(evidence: Evidence, effects: Mapping[str, Effect], name: str) -> str:
+    """Return the verdict on a claim."""
+    claim = evidence.claims[name]
+    if name not in effects:
+        return "undecided" if claim.lost else "not attempted"
+    if claim.claimed == "nothing":
+        return "measured"
+    effect = effects[name]
+    if effect.low is None or effect.high is None or effect.count < FEWEST:
+        return "undecided"
+    center = effect.reference
+    low, high, margin = effect.low - center, effect.high - center, claim.margin
+    if claim.claimed == "none":
+        if margin is None:
+            raise ConfigError(f"{name}: a claim of no loss needs a margin")
+        return "reproduced" if low >= -margin else "not reproduced" if high < -margin else "undecided"
+    if claim.claimed == "lower":
+        low, high = -high, -low
+    if low > 0:
+        held = claim.control is None or verdict(evidence, effects, claim.control) == "reproduced"
+        return "reproduced" if held and not claim.uncontrolled else "confounded"
+    return "not reproduced" if high < 0 or (margin is not None and high <= margin) else "undecided"
+
+
+def index(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str]) -> str:
+    """Return the page of all claims."""
+    shown = {name: claim for name, claim in evidence.claims.items() if claim.index}
+    count = sum(1 for name in shown if name in effects and verdicts[name] != "measured")
+    lines = [INTRODUCTION.format(count=count, false=max(1, round(count / 20)))]
+    for source in dict.fromkeys(claim.source for claim in shown.values()):
+        title = "This project's README" if source == OWN else source
+        rows = [_row(evidence, effects, verdicts, name) for name, each in shown.items() if each.source == source]
+        lines += [f"## {title}", "", *table(HEADINGS, rows), ""]
+    lines += ["## Settings", "", "Commands are run at the root of a checkout.", ""]
+    for name, setting in evidence.settings.items():
+        lines += [f"### {name}", "", f"- Scale: {setting.scale}", f"- Differs from the paper: {setting.differs}"]
+        lines += [f"- Page: [{setting.page}]({setting.page})", "", "```", setting.command.strip(), "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str], name: str) -> list[str]:
+    claim = evidence.claims[name]
+    text = f"{claim.claim} ({claim.figure})" if claim.figure else claim.claim
+    text += "; rows by seed were not kept" if claim.lost else ""
+    text += f"; {claim.uncontrolled}, without a control" if claim.uncontrolled else ""
+    effect = effects.get(name)
+    setting = f"[{claim.setting}](#{claim.setting})" if claim.setting else ""
+    counted = effect.counted if effect else ""
+    return [text, verdicts[name], effect.text(claim.digits, claim.unit) if effect else "", counted, setting]
+
+
+def _block(found: re.Match[str], evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str]) -> str:
+    if found[2] == "accuracies":
+        file, *studies = found[3].split()
+        lines = summary_of_methods(RESULTS / file, studies)
+    else:
+        named = [name for name, claim in evidence.claims.items() if claim.table == found[3]]
+        if not named:
+            raise ConfigError(f"claims: none has the table {found[3]!r}")
+        rows = [_row(evidence, effects, verdicts, name)[:4] for name in named]
+        lines = table(HEADINGS[:4], rows)
+    return found[1] + "\n" + "\n".join(lines) + "\n\n" + found[4]
+
+
+def effects_in_readme(evidence: Evidence, effects: Mapping[str, Effect]) -> dict[str, str]:
+    """Return, by claim, the number that README quotes."""
+    return {name: effects[name].quoted(claim.digits) for name, claim in evidence.claims.items() if claim.readme}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

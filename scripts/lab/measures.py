@@ -1,0 +1,229 @@
+"""How a claim is measured on committed rows: differences of curves and of final scores, costs saved, paired times.
+
+Rows are files below docs/results: ``results.csv`` has a line per study, method, seed and round, ``sweep.csv`` one per
+run, a benchmark's JSON the raw times of its pairs.
+"""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import comb
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any, Literal
+
+from scripts.lab.studies.differences import CONFIDENCE, over_seeds
+from vfl.errors import ConfigError
+from vfl.reports.markdown import table
+from vfl.settings import Section
+
+ACCURACY = "accuracy/test"
+LAST_TENTH = "last tenth"
+
+
+class Measure(Section):
+    """What is computed from which rows."""
+
+    rows: str
+    """File below docs/results."""
+    kind: Literal["curve", "seconds", "saved", "score", "pairs", "quotient"] = "curve"
+    """curve: mean of a metric over rounds; seconds: simulated time until a target; saved: share of a sum of columns;
+    score: column of a sweep; pairs: ratio of paired times; quotient: of two values of a JSON file, or one."""
+    studies: tuple[str, ...] = ("",)
+    """Pooled: a seed's value is its mean over them."""
+    first: str | dict[str, str] = ""
+    second: str | dict[str, str] | None = None
+    metric: str = ACCURACY
+    less: str | None = None
+    """Metric of the same rounds that is subtracted."""
+    rounds: tuple[int, int] | Literal["last tenth"] = LAST_TENTH
+    """First and last."""
+    columns: tuple[str, ...] = ()
+    added_bytes: float = 0.0
+    """Of kind saved: what travels in each round besides, whatever the method."""
+    target: float = 0.0
+    seeds: tuple[int, int] | None = None
+    """Only those from the first to the last."""
+    case: tuple[str, ...] = ()
+    """Parts of group and case of a benchmark, or the path of a value."""
+    less_case: tuple[str, ...] = ()
+    """Path of the value by which it is divided."""
+    over: str = ""
+    """Detail of a benchmark by which its ratios are divided."""
+    inverse: bool = False
+    scale: float = 100.0
+    reference: float = 0.0
+    """Value of no effect: 1 of a ratio."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A value with its interval, where there is one."""
+
+    value: float
+    low: float | None
+    high: float | None
+    count: int
+    """Seeds or pairs."""
+    counted: str
+    """The same in words."""
+    reference: float = 0.0
+    symmetric: bool = True
+
+    def quoted(self, digits: int) -> str:
+        """Return e.g. ``-1.4 ± 1.3``; without an interval, or with one that is not symmetric, the value alone."""
+        sign = "+" if self.symmetric and self.low is not None else ""
+        if self.low is None or self.high is None or not self.symmetric:
+            return f"{self.value:{sign}.{digits}f}"
+        return f"{self.value:+.{digits}f} ± {(self.high - self.low) / 2:.{digits}f}"
+
+    def text(self, digits: int, unit: str) -> str:
+        """Return the number with its interval and unit."""
+        spread = ""
+        if self.low is not None and self.high is not None and not self.symmetric:
+            spread = f" ({self.low:.{digits}f} to {self.high:.{digits}f})"
+        return f"{self.quoted(digits)}{spread} {unit}".strip()
+
+
+def measured(measure: Measure, folder: Path) -> Effect:
+    """Return what the rows below ``folder`` say. Raises ConfigError for rows that are missing."""
+    path = folder / measure.rows
+    if measure.kind == "quotient":
+        by = _number(path, measure.less_case) if measure.less_case else 1.0
+        return Effect(
+            _number(path, measure.case) / by,
+            None,
+            None,
+            0,
+            "",
+            measure.reference,
+            symmetric=False,
+        )
+    if measure.kind == "pairs":
+        return _of_pairs(path, measure)
+    if measure.kind == "saved":
+        return Effect(100 * _saved(path, measure), None, None, 0, "", symmetric=False)
+    by_seed = [_by_seed(path, measure, each) for each in measure.studies]
+    seeds = sorted(set.intersection(*(set(values) for values in by_seed)))
+    if measure.seeds is not None:
+        seeds = [seed for seed in seeds if measure.seeds[0] <= seed <= measure.seeds[1]]
+    found = over_seeds([mean(values[seed] for values in by_seed) for seed in seeds])
+    if found is None:
+        raise ConfigError(f"{measure.rows}: no seed has both {measure.first} and {measure.second}")
+    if found.seeds == 1:
+        return Effect(found.mean, None, None, 1, "1", measure.reference)
+    ends = found.mean - found.half_width, found.mean + found.half_width
+    pooled = f" ({len(measure.studies)} settings pooled)" if len(measure.studies) > 1 else ""
+    return Effect(found.mean, *ends, found.seeds, f"{found.seeds}{pooled}", measure.reference)
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the order statistics that hold the median with at least 95 %; None for fewer than six values."""
+    count, ordered = len(values), sorted(values)
+    outside, skipped = 0.0, 0
+    for below in range(count // 2):
+        outside += 2 * comb(count, below) / 2**count
+        if outside > 1 - CONFIDENCE:
+            break
+        skipped = below + 1
+    return (ordered[skipped - 1], ordered[count - skipped]) if skipped else None
+
+
+def summary_of_methods(path: Path, studies: Sequence[str]) -> list[str]:
+    """Return Markdown lines: accuracy of the last tenth by study and method, mean and sample deviation over seeds."""
+    lines: list[list[str]] = []
+    for study in studies or sorted({row["study"] for row in read_rows(path)}):
+        methods = dict.fromkeys(row["method"] for row in read_rows(path) if row["study"] == study)
+        for method in methods:
+            values = list(_values(path, Measure(rows=path.name), study, method).values())
+            deviation = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+            lines.append([study, method, str(len(values)), f"{100 * mean(values):.1f}{deviation}"])
+    return table(("setting", "method", "seeds", "accuracy (%), mean ± standard deviation"), lines)
+
+
+@cache
+def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
+    """Read a CSV file. Raises ConfigError where there is none."""
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist")
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(csv.DictReader(file))
+
+
+def _by_seed(path: Path, measure: Measure, study: str) -> dict[int, float]:
+    first = _values(path, measure, study, measure.first)
+    if measure.second is None:
+        return {seed: measure.scale * value for seed, value in first.items()}
+    second = _values(path, measure, study, measure.second)
+    return {seed: measure.scale * (first[seed] - second[seed]) for seed in first.keys() & second.keys()}
+
+
+def _values(path: Path, measure: Measure, study: str, chosen: str | dict[str, str]) -> dict[int, float]:
+    """Return a value by seed."""
+    if isinstance(chosen, dict):
+        rows = [row for row in read_rows(path) if all(row[key] == value for key, value in chosen.items())]
+        return {int(row["seed"]): float(row[measure.metric]) for row in rows}
+    if "/" in chosen:  # of another study
+        study, _, chosen = chosen.rpartition("/")
+    rows = [row for row in read_rows(path) if row["study"] == study and row["method"] == chosen]
+    seeds = dict.fromkeys(int(row["seed"]) for row in rows)
+    return {seed: _value([row for row in rows if int(row["seed"]) == seed], measure) for seed in seeds}
+
+
+def _value(rows: Sequence[Mapping[str, str]], measure: Measure) -> float:
+    """Return the number of one run."""
+    if measure.kind == "seconds":
+        late = [row for row in rows if float(row[ACCURACY] or 0) >= measure.target]
+        if not late:
+            raise ConfigError(f"{measure.rows}: a run never reaches {measure.target}")
+        return float(late[0][measure.metric])
+    if measure.rounds == LAST_TENTH:
+        known = [row for row in rows if row[measure.metric]]
+        chosen = known[-max(1, len(known) // 10) :]
+    else:
+        start, stop = measure.rounds
+        chosen = [row for row in rows if start <= int(row["round"]) <= stop and row[measure.metric]]
+        if not chosen or (measure.less is None and len(chosen) != stop - start + 1):
+            raise ConfigError(f"{measure.rows}: {measure.first} has not all rounds from {start} to {stop}")
+    return mean(float(row[measure.metric]) - (float(row[measure.less]) if measure.less else 0.0) for row in chosen)
+
+
+def _saved(path: Path, measure: Measure) -> float:
+    """Return 1 - spent / spent by the second method, summed over rounds and seeds that both have."""
+    sums: list[float] = []
+    for method in (measure.first, measure.second):
+        rows = [row for row in read_rows(path) if row["study"] == measure.studies[0] and row["method"] == method]
+        sums.append(sum(float(row[each]) for row in rows for each in measure.columns) + measure.added_bytes * len(rows))
+    return 1 - sums[0] / sums[1]
+
+
+def _of_pairs(path: Path, measure: Measure) -> Effect:
+    cases: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["results"]
+    found = [each for each in cases if all(part in f"{each['group']} | {each['case']} " for part in measure.case)]
+    if len(found) != 1:
+        raise ConfigError(f"{measure.rows}: {len(found)} cases have all of {measure.case}")
+    ratios = [float(ratio) for ratio in found[0]["ratios"]]
+    if measure.over:
+        ratios = [ratio / found[0]["details"][measure.over] for ratio in ratios]
+    if measure.inverse:
+        ratios = [1 / ratio for ratio in ratios]
+    ratios = [measure.scale * ratio for ratio in ratios]
+    low, high = median_interval(ratios) or (None, None)
+    return Effect(
+        median(ratios),
+        low,
+        high,
+        len(ratios),
+        f"{len(ratios)} pair{'s' if len(ratios) > 1 else ''}",
+        measure.reference,
+        symmetric=False,
+    )
+
+
+def _number(path: Path, keys: Sequence[str]) -> float:
+    value: Any = json.loads(path.read_text(encoding="utf-8"))
+    for key in keys:
+        value = value[int(key) if isinstance(value, list) else key]
+    return float(value)

@@ -1,0 +1,69 @@
+"""What the commands of the paper studies share: their options, and training what is missing before the page."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from scripts.lab.benchmarks.report import describe_machine
+from scripts.lab.studies.forks import Fork
+from scripts.lab.studies.runner import train_missing
+from scripts.lab.studies.runs import StudyRun
+from vfl.atomic import write_atomically
+from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, add_executor_options
+from vfl.config import ConfigError
+from vfl.errors import TryLater
+from vfl.experiments.executor import Resources
+from vfl.experiments.sweep_view import names
+from vfl.experiments.where import open_executor
+from vfl.run_folder import LOG
+
+
+def study_parser(description: str | None) -> OneLineParser:
+    """Return a parser of the options that all studies have."""
+    parser = OneLineParser(description)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
+    parser.add_argument("--seeds", default="0", help="as 0,1,2 (default: 0); a seed is finished before the next begins")
+    parser.add_argument("--data-note", default="", help="what the results page says about the data")
+    add_executor_options(parser)
+    parser.add_argument("--plots-only", action="store_true", help="train nothing")
+    return parser
+
+
+def run_study(
+    arguments: argparse.Namespace,
+    runs: Sequence[StudyRun],
+    write_page: Callable[[], int],
+    console: ShowConsole,
+    forks: Mapping[str, Fork] | None = None,
+) -> int:
+    """Train the missing runs, with a line for every run that ends, and write the page of the finished ones.
+
+    Raises ConfigError where nothing is finished, and for runs that have failed but not diverged.
+    """
+    if not arguments.plots_only:
+        console.print(f"{len(runs)} runs")
+        with open_executor(arguments, Resources()) as executor:
+            end = train_missing(runs, arguments.out / "runs", executor, console, forks)
+        if end.signal_name:
+            console.print(f"{end.signal_name}: the same command goes on; with --plots-only it draws what is finished")
+            return INTERRUPTED
+        if failed := [folder for folder, each in end.failures.items() if not each.diverged]:
+            error = TryLater if any(each.may_pass for each in end.failures.values()) else ConfigError
+            raise error(f"failed: {names(failed)}; see {LOG} in the runs' folders below {arguments.out / 'runs'}")
+        _note(arguments, [f"diverged: {folder}: {each.error}" for folder, each in end.failures.items()])
+    console.print(f"{write_page()} finished runs: {arguments.out / 'README.md'}")
+    return DONE
+
+
+def _note(arguments: argparse.Namespace, diverged: Sequence[str]) -> None:
+    """Keep for the page by which command, when and where the runs were trained."""
+    machine = describe_machine()
+    when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, {machine['cpu']}, {machine['cores']} cores"
+    called, *options = sys.argv
+    command = shlex.join(["python", "-m", f"scripts.lab.{Path(called).stem}", *options])
+    write_atomically(arguments.out / "command.txt", "\n".join([command, when, arguments.data_note, *diverged, ""]))

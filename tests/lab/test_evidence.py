@@ -1,0 +1,158 @@
+"""The index of claims: verdicts on made-up effects, measures on made-up rows, and that no page contradicts it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts.lab.evidence import (
+    RESULTS,
+    ROOT,
+    Claim,
+    Evidence,
+    effects_in_readme,
+    effects_of,
+    read_evidence,
+    verdict,
+    written,
+)
+from scripts.lab.measures import Effect, Measure, measured, median_interval
+from vfl.errors import ConfigError
+
+EVIDENCE = read_evidence()
+EFFECTS = effects_of(EVIDENCE)
+NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)? ± \d+(?:\.\d+)?")
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("path", written(), ids=lambda path: str(path.relative_to(RESULTS)))
+def test_the_index_and_the_tables_of_the_pages_are_what_the_rows_say(path: Path):
+    assert path.read_text(encoding="utf-8") == written()[path]
+
+
+def test_every_interval_in_readme_is_that_of_a_claim():
+    known = {effect.quoted(EVIDENCE.claims[name].digits) for name, effect in EFFECTS.items()}
+    quoted = set(NUMBER.findall(README.replace("−", "-")))
+    assert quoted - known == set()
+
+
+@pytest.mark.parametrize(("name", "number"), effects_in_readme(EVIDENCE, EFFECTS).items())
+def test_readme_quotes_the_number_of_its_claim(name: str, number: str):
+    assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d]|\.\d)", README.replace("−", "-")), name
+
+
+def test_every_table_and_setting_has_its_claims_and_its_page():
+    assert {claim.setting for claim in EVIDENCE.claims.values() if claim.setting} <= EVIDENCE.settings.keys()
+    assert [each.page for each in EVIDENCE.settings.values() if not (RESULTS / each.page).exists()] == []
+    assert [name for name, claim in EVIDENCE.claims.items() if claim.measure and not claim.setting] == []
+
+
+def test_results_are_small_and_have_no_code():
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 4_000_000
+    assert [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".py", ".sh")] == []
+
+
+def judged(effect: Effect | None, control: Effect | None = None, **claim: object) -> str:
+    """Return the verdict on one claim, against a control where one is given."""
+    claims = {"it": Claim.model_validate({"claim": "it", **({"control": "other"} if control else {}), **claim})}
+    effects = {"it": effect} if effect else {}
+    if control:
+        claims["other"] = Claim.model_validate({"claim": "other", **claim})
+        effects["other"] = control
+    return verdict(Evidence(claims=claims), effects, "it")
+
+
+def interval(low: float, high: float, count: int = 5) -> Effect:
+    return Effect((low + high) / 2, low, high, count, str(count))
+
+
+def test_an_effect_is_found_only_where_its_interval_excludes_0():
+    assert judged(interval(0.1, 2)) == "reproduced"
+    assert judged(interval(-0.1, 2)) == "undecided"
+    assert judged(interval(-2, -0.1)) == "not reproduced"
+    assert judged(interval(-2, -0.1), claimed="lower") == "reproduced"
+    assert judged(None) == "not attempted"
+    assert judged(None, lost=True) == "undecided"
+
+
+def test_an_effect_smaller_than_the_margin_is_none():
+    assert judged(interval(-0.3, 0.4), margin=0.5) == "not reproduced"
+    assert judged(interval(-0.3, 0.6), margin=0.5) == "undecided"
+    assert judged(interval(-0.6, 0.3), margin=0.5, claimed="lower") == "undecided"
+
+
+def test_no_loss_is_shown_by_an_interval_above_the_margin():
+    assert judged(interval(-0.4, 0.4), margin=0.5, claimed="none") == "reproduced"
+    assert judged(interval(-0.6, 0.4), margin=0.5, claimed="none") == "undecided"
+    assert judged(interval(-2, -0.6), margin=0.5, claimed="none") == "not reproduced"
+    with pytest.raises(ConfigError, match="margin"):
+        judged(interval(-2, -0.6), claimed="none")
+
+
+def test_a_lead_that_the_control_has_too_is_confounded():
+    assert judged(interval(1, 2), control=interval(-0.5, 0.5)) == "confounded"
+    assert judged(interval(1, 2), control=interval(0.5, 1)) == "reproduced"
+    assert judged(interval(1, 2), uncontrolled="its steps are longer") == "confounded"
+    assert judged(interval(-1, 2), control=interval(-0.5, 0.5)) == "undecided"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_two_seeds_decide_nothing(count: int):
+    assert judged(interval(1, 2, count)) == "undecided"
+
+
+def test_a_curve_is_compared_by_seed_over_its_rounds(tmp_path: Path):
+    rows = ["study,method,seed,round,accuracy/test,simulated_time_s/total"]
+    for seed, gap in ((0, 0.1), (1, 0.2), (2, 0.3)):
+        for index in range(10):
+            rows.append(f"s,a,{seed},{index},{0.05 * index + (gap if index > 7 else 0)},{index}")
+            rows.append(f"s,b,{seed},{index},{0.05 * index},{2 * index}")
+    rows += [f"s,a,3,{index},1,1" for index in range(10)]
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    base = {"rows": "rows.csv", "studies": ["s"], "first": "a", "second": "b"}
+    last = measured(Measure.model_validate(base | {"rounds": [8, 9]}), tmp_path)
+    assert last.count == 3  # the fourth seed has no partner
+    assert last.value == pytest.approx(20)
+    assert last.quoted(1) == "+20.0 ± 24.8"  # 4.303 * 10 / sqrt(3)
+    assert measured(Measure.model_validate(base | {"rounds": [0, 7]}), tmp_path).value == pytest.approx(0)
+    seconds = {"kind": "seconds", "metric": "simulated_time_s/total", "target": 0.3, "scale": 1}
+    assert measured(Measure.model_validate(base | seconds), tmp_path).value == pytest.approx(-6)
+    with pytest.raises(ConfigError, match="has not all rounds"):
+        measured(Measure.model_validate(base | {"rounds": [8, 10]}), tmp_path)
+
+
+def test_settings_are_pooled_within_a_seed(tmp_path: Path):
+    rows = ["study,method,seed,round,accuracy/test"]
+    for seed in (0, 1, 2):
+        for study, gap in (("easy", 0.1), ("hard", -0.1 + 0.01 * seed)):
+            rows += [f"{study},a,{seed},0,{0.5 + gap}", f"{study},b,{seed},0,0.5"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    measure = Measure(rows="rows.csv", studies=("easy", "hard"), first="a", second="b")
+    effect = measured(measure, tmp_path)
+    assert (effect.count, effect.counted) == (3, "3 (2 settings pooled)")
+    assert effect.value == pytest.approx(0.5)
+
+
+def test_paired_times_are_a_ratio_over_another(tmp_path: Path):
+    case = {"group": "alpha 0.6", "case": "exact", "ratios": [0.2] * 5 + [0.4], "details": {"mac_ratio": 0.1}}
+    (tmp_path / "times.json").write_text(json.dumps({"results": [case]}))
+    base = {"rows": "times.json", "kind": "pairs", "scale": 1, "case": ["alpha 0.6"]}
+    effect = measured(Measure.model_validate(base | {"over": "mac_ratio"}), tmp_path)
+    assert (effect.value, effect.low, effect.high) == pytest.approx((2, 2, 4))
+    with pytest.raises(ConfigError, match="0 cases"):
+        measured(Measure.model_validate(base | {"case": ["alpha 0.7"]}), tmp_path)
+
+
+@given(st.lists(st.integers(), min_size=6, max_size=40))
+def test_the_interval_of_a_median_takes_as_few_values_as_hold_it(values: list[int]):
+    """Of n values each side may leave out k - 1 with 2 P(Binomial(n, 1/2) < k) at most 5 %."""
+    low, high = median_interval(values) or (0, 0)
+    left_out = {6: 0, 8: 0, 9: 1, 10: 1, 11: 1, 12: 2, 15: 3, 20: 5, 40: 13}.get(len(values))
+    if left_out is not None:
+        ordered = sorted(values)
+        assert (low, high) == (ordered[left_out], ordered[-1 - left_out])
+    assert median_interval(values[:5]) is None
