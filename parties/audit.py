@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -105,8 +105,8 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> Audit:
         raise ConfigError(f"--rows: {rows} are too few for the attacks; use {FEWEST_ROWS} or more")
     *earlier, last = CheckpointStore(run_dir / "checkpoints").rounds() or [0]
     trained = load_trained(run_dir)
-    inferring, left_out = label_attacks(trained.config)
-    seed = trained.config.seed
+    inferring, left_out = label_attacks(trained.server.config)
+    seed = trained.server.config.seed
     findings = list[Finding]()
     for seen in watch(trained, last, rows):
         if inferring:
@@ -133,13 +133,13 @@ def label_attacks(config: ExperimentConfig) -> tuple[bool, tuple[str, ...]]:
 def watch(trained: InProcess, round_index: int, rows: int) -> list[Seen]:
     """Train one more round in memory; return what passed between the server and each party, on at most so many rows."""
     server = trained.server
-    reached = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.items()}
-    server.assign = lambda _round, _reports: reached
+    reached = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
+    server.recorded = {round_index: reached}  # in the place of a schedule or controller, whose rounds may be over
     onlookers = [Onlooker(party.protocol) for party in trained.parties]
     for party, onlooker in zip(trained.parties, onlookers, strict=True):
-        party.protocol = onlooker
+        party.protocol = cast(PartyProtocol, onlooker)  # it does what either side's protocol does
     server.train_round(round_index)
-    labels_N, hidden = trained.split.labels.train.values, trained.config.models.head.hidden
+    labels_N, hidden = trained.split.labels.train.values, trained.server.config.models.head.hidden
     return [
         _seen(trained, party, onlooker, labels_N, hidden, rows)
         for party, onlooker in zip(trained.parties, onlookers, strict=True)
@@ -150,7 +150,7 @@ def _seen(
     trained: InProcess, party: FeatureParty, onlooker: Onlooker, labels_N: Tensor, hidden: Sequence[int], most: int
 ) -> Seen:
     rows_N = torch.cat(onlooker.rows)[:most]
-    settings, features = feature_config(trained.config, party.name), party.preparation.features
+    settings, features = feature_config(trained.server.config, party.name), party.preparation.features
     return Seen(
         party.name,
         labels_N[rows_N].numpy(),

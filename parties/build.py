@@ -10,13 +10,15 @@ from models.features import Features, ModelSpec
 from models.mlp import MLP, PlaceholderMLP
 from parties.exchanges import Exchanges
 from parties.feature_party import FeatureParty
-from parties.head_server import HeadServer
+from parties.head_server import OWNER, HeadServer
 from parties.joint_model import JointModel
 from parties.roster import PartyHandle, Roster
 from vfl.components import FEATURE_MODELS
 from vfl.config import ExperimentConfig, FeatureModelConfig
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
+from vfl.leakage.defences import party_defence, secret_of, server_defence
+from vfl.leakage.epsilon import check_installed
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
@@ -66,11 +68,16 @@ def build_head_server(
     config: ExperimentConfig,
     runtime: Runtime,
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
+    secret: bytes | None = None,
 ) -> HeadServer:
-    """Build the server of the parties of a roster."""
+    """Build the server of the parties of a roster. ``secret``: of its noise, if it has one of its own.
+
+    Raises ConfigError where the noise asked for cannot be accounted for.
+    """
+    check_installed(config)
     presence = train.presence(config)
     trainer = build_head(config, train.task, runtime, presence)
-    protocol = build_server_protocol(config, len(train.labels_N))
+    protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))
     exchanges = Exchanges(roster, trainer, protocol, train.labels_N, presence, config)
     return HeadServer(exchanges, JointModel(roster, trainer, config, test), on_exchange)
 
@@ -94,10 +101,12 @@ def build_party(
     config: ExperimentConfig,
     runtime: Runtime,
     team: Single | None = None,
+    secret: bytes | None = None,
 ) -> FeatureParty:
     """Build a party on its prepared samples; its initial weights depend on the seed and its name alone.
 
     ``labels`` are those of its training samples with ``labels: shared``, None otherwise; ``team`` are its processes.
+    ``secret``: of its noise, if it has one of its own.
     """
     settings = feature_config(config, name)
     with seeded(config.seed, "init", owner=name):
@@ -111,7 +120,14 @@ def build_party(
             check_trains(model, inputs)
     sender = EmbeddingSender(build_receiver(name, len(data.train), config), exact=loses_nothing(config.wire))
     protocol = build_party_protocol(name, labels, config, runtime)
-    return FeatureParty(name, model, data, protocol, sender, config, runtime, team)
+    defence = party_defence(config.privacy, secret or shared_secret(config, name))
+    return FeatureParty(name, model, data, protocol, sender, config, runtime, team, defence)
+
+
+def shared_secret(config: ExperimentConfig, owner: str) -> bytes:
+    """Return the secret of an owner's noise where all are in one process, or the owner has set ``noise_seed``."""
+    seed = config.privacy.noise_seed
+    return secret_of(config.seed if seed is None else seed, owner)
 
 
 def build_head(config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence) -> HeadTrainer:
@@ -130,14 +146,15 @@ def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> Embed
     return EmbeddingReceiver(sender, width, build_compressor(config.wire), feedback)
 
 
-def build_server_protocol(config: ExperimentConfig, samples: int) -> ServerProtocol:
+def build_server_protocol(config: ExperimentConfig, samples: int, secret: bytes) -> ServerProtocol:
     """Build the server's side of the label protocol, of so many training samples."""
     if config.training.labels == "server":
         gradients = config.wire.gradients
         widths = [feature_config(config, name).embedding_size for name in config.parties]
         residuals = [torch.zeros(samples, width) if gradients.error_feedback else None for width in widths]
         compressor = gradient_compressor(config.wire)
-        return ReturnGradients([ResidualSender(compressor, gradients.beta, residual_ND) for residual_ND in residuals])
+        senders = [ResidualSender(compressor, gradients.beta, residual_ND) for residual_ND in residuals]
+        return ReturnGradients(senders, server_defence(config.privacy, secret))
     return ShareEmbeddings(config.training.head_sync)
 
 

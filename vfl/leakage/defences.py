@@ -5,15 +5,18 @@ and without the secret nobody can take it off.
 
 Shapes: B rows of a batch, D embedding width, F features.
 """
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch's own signatures are partly untyped.
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from vfl.leakage.config import PrivacyConfig
 
 SHORTEST = 1e-30
 """Gradients that are no longer than this stay as they are: they have no direction to add noise along."""
@@ -28,15 +31,17 @@ class Noise:
 
     def of(self, values: Tensor, *shape: int) -> Tensor:
         """Return noise [*shape] that belongs to some float32 values: of the same ones always the same."""
-        digest = hashlib.blake2b(values.contiguous().cpu().numpy().tobytes(), key=self.secret, digest_size=16).digest()
+        digest = hashlib.blake2b(
+            values.detach().float().contiguous().cpu().numpy().tobytes(), key=self.secret, digest_size=16
+        ).digest()
         # A key of 128 bits: torch's generator starts from 32, which could be tried out.
         stream = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
         return torch.from_numpy(stream.standard_normal(shape, dtype=np.float32)).to(values.device)
 
 
-def secret_of(seed: int, purpose: str) -> bytes:
-    """Return the secret of a purpose that follows from a seed."""
-    return hashlib.blake2b(f"{purpose} {seed}".encode(), digest_size=32).digest()
+def secret_of(seed: int, owner: str) -> bytes:
+    """Return the secret of an owner that follows from a seed: of whoever knows the seed it hides nothing."""
+    return hashlib.blake2b(f"{owner} {seed}".encode(), digest_size=32).digest()
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class MaxNorm:
             return values_BD
         excess_B1 = (lengths_B1.max() / lengths_B1.clamp(min=SHORTEST)).square() - 1
         spread_B1 = torch.where(lengths_B1 > SHORTEST, excess_B1.clamp(min=0).sqrt(), 0.0)
-        return values_BD * (1 + self.strength * spread_B1 * self.noise.of(values_BD, len(values_BD), 1))
+        noisy_BD: Tensor = values_BD * (1 + self.strength * spread_B1 * self.noise.of(values_BD, len(values_BD), 1))
+        return noisy_BD
 
 
 @dataclass(frozen=True)
@@ -74,12 +80,83 @@ class Gaussian:
     def apply(self, values_BD: Tensor) -> Tensor:
         """Return the rows, clipped and with noise."""
         lengths_B1 = values_BD.norm(dim=1, keepdim=True)
-        clipped_BD = values_BD * (self.clip / lengths_B1.clamp(min=self.clip))
+        clipped_BD: Tensor = values_BD * (self.clip / lengths_B1.clamp(min=self.clip))
         return clipped_BD + self.strength * self.clip * self.noise.of(values_BD, *values_BD.shape)
 
 
 Defence = MaxNorm | Gaussian
 """What is done to the rows of a batch before they leave."""
+
+
+class Open:
+    """A party without a defence: its embeddings leave as they are."""
+
+    def conceal(self, embedding_nD: Tensor) -> Tensor:
+        """Return what stands for the embeddings wherever they leave, with its gradient."""
+        return embedding_nD
+
+    def gradient(self, inputs: Sequence[Tensor], embedding_nD: Tensor, gradient_nD: Tensor) -> Tensor:
+        """Return the gradient by which the party trains, given that of the joint loss."""
+        return gradient_nD
+
+    def macs(self, inputs: Sequence[Tensor], embedding_nD: Tensor) -> int:
+        """Return the multiply-accumulates that ``gradient`` costs."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Concealed(Open):
+    """A party that sends noisy embeddings."""
+
+    defence: Gaussian
+
+    def conceal(self, embedding_nD: Tensor) -> Tensor:
+        """Return the clipped embeddings with noise."""
+        return self.defence.apply(embedding_nD)
+
+
+@dataclass(frozen=True)
+class Decorrelated(Open):
+    """A party that also trains its embeddings to depend less on its features."""
+
+    weight: float
+    """Of the distance correlation beside the joint loss."""
+
+    def gradient(self, inputs: Sequence[Tensor], embedding_nD: Tensor, gradient_nD: Tensor) -> Tensor:
+        """Return the gradient of the joint loss and the weighted distance correlation."""
+        if len(embedding_nD) < 2:  # one row has no distances
+            return gradient_nD
+        features_nF = torch.cat([tensor.float().flatten(1) for tensor in inputs], dim=1)
+        moved_nD = embedding_nD.detach().float().requires_grad_()
+        (slope_nD,) = torch.autograd.grad(distance_correlation(features_nF, moved_nD), moved_nD)
+        return gradient_nD + self.weight * slope_nD
+
+    def macs(self, inputs: Sequence[Tensor], embedding_nD: Tensor) -> int:
+        """Return those of the distances: once between features, and forward and twice back between embeddings."""
+        columns = sum(tensor[:1].numel() for tensor in inputs)
+        return len(embedding_nD) ** 2 * (columns + 3 * embedding_nD.shape[1])
+
+
+def party_defence(privacy: PrivacyConfig, secret: bytes) -> Open:
+    """Return what a party does to its embeddings."""
+    match privacy.embeddings:
+        case "gaussian":
+            return Concealed(Gaussian(privacy.embedding_strength, privacy.embedding_clip, Noise(secret)))
+        case "distance_correlation":
+            return Decorrelated(privacy.embedding_strength)
+        case None:
+            return Open()
+
+
+def server_defence(privacy: PrivacyConfig, secret: bytes) -> Defence | None:
+    """Return what the server does to the rows of a gradient, None where it returns them as they are."""
+    match privacy.gradients:
+        case "max_norm":
+            return MaxNorm(privacy.gradient_strength, Noise(secret))
+        case "gaussian":
+            return Gaussian(privacy.gradient_strength, privacy.gradient_clip, Noise(secret))
+        case None:
+            return None
 
 
 def distance_correlation(first_BF: Tensor, second_BD: Tensor) -> Tensor:
