@@ -17,11 +17,11 @@ from parties.build import feature_config, model_spec
 from parties.feature_party import FeatureParty
 from parties.local import InProcess
 from parties.trained import load_trained
-from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ExperimentConfig
 from vfl.errors import ConfigError
 from vfl.leakage.audit import NORM, Finding, Seen, attacks_on_features, attacks_on_labels, attacks_with_gradients
 from vfl.lightweighting.schedule import Ratios
+from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.vertical.feature_models import build_feature_model
 from vfl.vertical.labels import PartyProtocol, ReceivedGradient
 from vfl.vertical.presence import Share

@@ -13,16 +13,16 @@ from parties.feature_party import FeatureParty
 from parties.head_server import OWNER, HeadServer
 from parties.joint_model import JointModel
 from parties.roster import PartyHandle, Roster
-from vfl.components import FEATURE_MODELS
 from vfl.config import ExperimentConfig, FeatureModelConfig
+from vfl.config.components import FEATURE_MODELS
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
+from vfl.digest import weights_digest
 from vfl.leakage.defences import party_defence, secret_of, server_defence
 from vfl.leakage.epsilon import check_installed
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.random import seeded
 from vfl.runtime import Runtime
-from vfl.tasks import Task, task_of
 from vfl.vertical.compressors import gradient_compressor, loses_nothing
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 from vfl.vertical.feature_models import build_feature_model, check_alone, check_embedding, check_trains
@@ -38,6 +38,7 @@ from vfl.vertical.labels import (
 from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Presence
+from vfl.vertical.tasks import Task, task_of
 from vfl.vertical.team import Single
 
 
@@ -54,6 +55,12 @@ class TrainingLabels:
     def presence(self, config: ExperimentConfig) -> Presence:
         """Return who takes part in which batch."""
         return Presence(self.present_NK, len(config.parties), config.training.party_dropout, config.seed)
+
+    def digest(self, test: Labels) -> str:
+        """Return what stands for these labels and those of the test samples, and for which rows parties lack."""
+        gaps = {"train_present": self.present_NK, "test_present": test.present}
+        there = {name: present for name, present in gaps.items() if present is not None}
+        return weights_digest({"train": self.labels_N, "test": test.values, **there})
 
 
 def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLabels:
@@ -75,11 +82,18 @@ def build_head_server(
     Raises ConfigError where the noise asked for cannot be accounted for.
     """
     check_installed(config)
-    presence = train.presence(config)
-    trainer = build_head(config, train.task, runtime, presence)
+    joint = build_joint_model(roster, train, test, config, runtime)
     protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))
-    exchanges = Exchanges(roster, trainer, protocol, train.labels_N, presence, config)
-    return HeadServer(exchanges, JointModel(roster, trainer, config, test), on_exchange)
+    exchanges = Exchanges(roster, joint.trainer, protocol, train.labels_N, train.presence(config), config)
+    return HeadServer(exchanges, joint, train.digest(test), on_exchange)
+
+
+def build_joint_model(
+    roster: Roster, train: TrainingLabels, samples: Labels, config: ExperimentConfig, runtime: Runtime
+) -> JointModel:
+    """Build the parties of a roster and the head as one model, asked about some samples."""
+    trainer = build_head(config, train.task, runtime, train.presence(config))
+    return JointModel(roster, trainer, config, samples)
 
 
 def build_roster(

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from parties.joint_model import JointModel
-from vfl.checkpoint import State
-from vfl.loop import Metrics
-from vfl.vertical.subsets import AND, subsets_of
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import Metrics
+from vfl.runs.subsets import AND, subsets_of
 from vfl.wire.control import EvaluatedModel
 
 

@@ -20,14 +20,14 @@ from parties.feature_party import FeatureParty
 from parties.local import InProcess
 from parties.trained import load_party, load_trained
 from vfl.amounts import amount
-from vfl.atomic import write_atomically
 from vfl.config import ConfigError, ExperimentConfig, dump_config
 from vfl.data.samples import Samples
 from vfl.data.source import Source, open_source
 from vfl.digest import weights_digest
-from vfl.export.model import TOLERANCE, Exported, export_model
+from vfl.export import TOLERANCE, Exported, export_model
 from vfl.macs import count_macs, count_parameters
-from vfl.tasks import Classification, Regression
+from vfl.runs.atomic import write_atomically
+from vfl.vertical.tasks import Classification, Regression
 
 CHECKED_SAMPLES = 32
 HEAD = "head"

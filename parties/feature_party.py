@@ -10,19 +10,19 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
+from vfl.config.schedules import largest, schedule_of
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared
 from vfl.digest import check_same_data, weights_digest
 from vfl.leakage.defences import Open
 from vfl.lightweighting.pruning import psi
 from vfl.lightweighting.unprunable import build_pruner
-from vfl.loop import finite
 from vfl.macs import count_macs, count_parameters
 from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import finite
 from vfl.runtime import Runtime
-from vfl.schedules import largest, schedule_of
 from vfl.vertical.batch_statistics import embed_still
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.embeddings import EmbeddingSender, encode_as

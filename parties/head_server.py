@@ -5,7 +5,7 @@ Shapes: N training samples.
 
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,12 +15,12 @@ from parties.exchanges import Exchanges
 from parties.joint_model import JointModel
 from parties.price_list import PriceList
 from parties.roster import PartyHandle
-from vfl.checkpoint import State
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.leakage.epsilon import guarantees
 from vfl.lightweighting.controllers import Given, build_controller
 from vfl.lightweighting.schedule import Ratios
-from vfl.loop import Metrics, finite
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import Metrics, finite
 from vfl.vertical.clock import Clock, Worked
 from vfl.vertical.decisions import decision_metrics, tell_unmet
 from vfl.vertical.reports import Reports
@@ -37,6 +37,7 @@ class HeadServer:
     Args:
         exchanges: of the training samples, between the parties and the head model.
         joint: the same parties and head, asked about the test samples.
+        labels_digest: stands for the labels of both.
         on_exchange: called with (exchanges done, exchanges of the round).
     """
 
@@ -44,6 +45,7 @@ class HeadServer:
         self,
         exchanges: Exchanges,
         joint: JointModel,
+        labels_digest: str,
         on_exchange: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self.exchanges, self.on_exchange = exchanges, on_exchange
@@ -51,6 +53,7 @@ class HeadServer:
         self.trainer, self.config = exchanges.trainer, exchanges.config
         config = self.config
         self.joint, self.evaluation = joint, Evaluation(joint)
+        self.labels_digest = labels_digest
         self.price_list = prices = PriceList(exchanges)
         given = Given(config.lightweighting, self.roster.names, config.training.rounds, lambda: prices.forecast)
         self.assign = build_controller(given)
@@ -154,14 +157,14 @@ class HeadServer:
             "clock": self.clock.state_dict(),
             "unmet": self.unmet,
             "prices": self.price_list.state_dict(),
-            "data_digest": self._data_digest,
+            "data_digest": self.labels_digest,
         }
         return {OWNER: own} | self.roster.save(len(self.clock.history))
 
     def load_state_dict(self, state: Mapping[str, State]) -> None:
         """Continue from a state."""
         own = state[OWNER]
-        check_same_data("the labels", own["data_digest"], self._data_digest)
+        check_same_data("the labels", own["data_digest"], self.labels_digest)
         self.trainer.load_state_dict(own["head"])
         self.exchanges.protocol.load_state_dict(own["protocol"])
         for party in self.roster:
@@ -191,10 +194,3 @@ class HeadServer:
         name, now_s = party.name, party.under_way_s
         waited_s = None if now_s is None else now_s - self._under_way_s[name]
         return Worked(self.reports.last[name], self.ledger.round_cost(name), waited_s)
-
-    @cached_property
-    def _data_digest(self) -> str:
-        test, exchanges = self.joint.samples, self.exchanges
-        gaps = {"train_present": exchanges.presence.held_NK, "test_present": test.present}
-        there = {name: present for name, present in gaps.items() if present is not None}
-        return weights_digest({"train": exchanges.labels_N, "test": test.values, **there})

@@ -14,11 +14,11 @@ from parties.roster import PartyHandle, Roster
 from vfl.config import ExperimentConfig
 from vfl.data.files import Labels
 from vfl.errors import Diverged
-from vfl.loop import Metrics
-from vfl.tasks import measure
+from vfl.runs.loop import Metrics
 from vfl.vertical.embeddings import decode_finite
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Share
+from vfl.vertical.tasks import measure
 from vfl.wire.control import EvaluatedModel, SampleRange
 from vfl.wire.messages import Kind, Message, PartKind
 

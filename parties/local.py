@@ -11,10 +11,10 @@ import torch
 from parties.build import build_head_server, build_party, build_roster, training_labels
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
-from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.data.samples import Samples
 from vfl.data.source import Source, Split, open_source, prepare_party, split_samples
+from vfl.runs.checkpoint import State
 from vfl.runtime import Runtime
 from vfl.vertical.link import PartyLink, done
 from vfl.wire.messages import Message

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from parties.local import build_in_process
 from parties.widths import ShowWidths
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.experiments.mode import Built, Mode, Stage
-from vfl.tensorboard import REACHED
+from vfl.runs.experiments.mode import Built, Mode, Stage
+from vfl.runs.tensorboard import REACHED
 from vfl.vertical.decisions import recorded_decisions
 from vfl.vertical.table import summary_table
 

@@ -12,8 +12,8 @@ from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.amounts import amount
 from vfl.cli import numbers_table
+from vfl.config.devices import DeviceConfig
 from vfl.costs import savings
-from vfl.devices import DeviceConfig
 from vfl.lightweighting.forecast import ALPHAS, Cost, Forecast
 from vfl.lightweighting.schedule import Ratios, scheduled
 

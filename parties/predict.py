@@ -19,13 +19,13 @@ from parties.local import InProcess, LocalLink
 from parties.roster import PartyHandle, Roster
 from parties.trained import load_trained
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.registry import nearest
 from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.source import NewSamples, prepare_samples
 from vfl.errors import PeerLost
 from vfl.metrics import shown, title
-from vfl.registry import nearest
-from vfl.tasks import Task
+from vfl.vertical.tasks import Task
 
 WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean"]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from parties.exchanges import Exchanges
-from vfl.checkpoint import State
 from vfl.lightweighting.forecast import Forecast, Work
+from vfl.runs.checkpoint import State
 from vfl.vertical.prices import build_forecast, checked_prices, scheduled_alphas
 from vfl.wire.control import AskedRatios, Prices
 from vfl.wire.messages import Kind, Message

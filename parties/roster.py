@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from vfl.checkpoint import State
 from vfl.errors import PeerLost
+from vfl.runs.checkpoint import State
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import PartyLink, read

@@ -17,11 +17,11 @@ from parties.feature_party import FeatureParty
 from parties.local import build_in_process
 from vfl.cli import numbers_table
 from vfl.config import ExperimentConfig, OptimizerConfig
+from vfl.config.schedules import largest, schedule_of, value_at
 from vfl.lightweighting.pruning import StructuredPruner
 from vfl.macs import count_macs
 from vfl.optim import build_optimizer
 from vfl.runtime import Runtime, start_runtime
-from vfl.schedules import largest, schedule_of, value_at
 
 K = TypeVar("K")
 

@@ -7,11 +7,11 @@ from parties.build import build_party
 from parties.feature_party import FeatureParty
 from parties.local import InProcess, build_in_process
 from parties.remote.party.worker import SECTION
-from vfl.checkpoint import CheckpointStore, State
 from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.data.samples import Samples
 from vfl.data.source import open_source, prepare_party
-from vfl.run_folder import PROCESSES
+from vfl.runs.checkpoint import CheckpointStore, State
+from vfl.runs.run_folder import PROCESSES
 from vfl.runtime import start_runtime
 
 

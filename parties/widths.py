@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from parties.head_server import HeadServer
-from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.tensorboard import MOST_OWNERS, TensorBoard
+from vfl.runs.loop import Callback, Metrics, TrainingLoop
+from vfl.runs.tensorboard import MOST_OWNERS, TensorBoard
 from vfl.wire.control import Description
 
 FULL, KEPT = "#D9D9D9", "#0072B2"

@@ -35,7 +35,7 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Attack, show, write."""
     from parties.audit import audit
-    from vfl.atomic import write_atomically
+    from vfl.runs.atomic import write_atomically
 
     found = audit(arguments.run, arguments.rows)
     show(found, console)

@@ -27,8 +27,8 @@ def parse_arguments() -> argparse.Namespace:
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Read, show, write."""
-    from vfl.atomic import write_atomically
     from vfl.data.tables.describe import describe_table, proposed_yaml
+    from vfl.runs.atomic import write_atomically
 
     out = arguments.out or arguments.file.with_suffix(".yaml")
     if out.exists():

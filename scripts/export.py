@@ -25,7 +25,7 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Export and say where to."""
     from parties.export import export_run
-    from vfl.export.model import check_tools
+    from vfl.export import check_tools
 
     check_tools()
     folder = arguments.out or arguments.run / "export"

@@ -40,7 +40,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     from parties.remote.joining import check_party
     from parties.remote.party.party_process import follow_party, run_party
     from vfl.config import load_config
-    from vfl.workers import Workers, join_workers
+    from vfl.runs.workers import Workers, join_workers
 
     config = load_config(arguments.config, arguments.overrides)
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"

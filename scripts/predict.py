@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.atomic import write_csv
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.runs.atomic import write_csv
 
 if TYPE_CHECKING:
     from parties.predict import Prediction
@@ -98,7 +98,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 def new_tables(run: Path, given: Sequence[str]) -> dict[str, Path]:
     """Return the tables by party; a file without one is everybody's. Raises ValueError for an unknown party."""
     from parties.trained import load_run
-    from vfl.registry import nearest
+    from vfl.config.registry import nearest
 
     if not given:
         return {}

@@ -24,8 +24,8 @@ def parse_arguments() -> argparse.Namespace:
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Write the report."""
-    from vfl.reports.runs import load_subject
-    from vfl.reports.write import PAGE, write_page, write_report
+    from vfl.runs.reports.runs import load_subject
+    from vfl.runs.reports.write import PAGE, write_page, write_report
 
     out = arguments.out or arguments.folders[0] / "report"
     subject = load_subject(*arguments.folders)

@@ -31,8 +31,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Serve the experiment and show what it saved."""
     from parties.remote.server.server_process import run_server
     from vfl.config import load_config
-    from vfl.experiments.run import show_outcome
-    from vfl.run_folder import find_run_dir
+    from vfl.runs.experiments.run import show_outcome
+    from vfl.runs.run_folder import find_run_dir
 
     config = load_config(arguments.config, arguments.overrides)
     for line in config.warnings():

@@ -36,8 +36,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def read_secret(path: Path | None) -> bytes:
     """Return the secret of a file, which is made where it is not there; a new one for None."""
-    from vfl.atomic import write_durably
     from vfl.data.files import PRIVATE
+    from vfl.runs.atomic import write_durably
 
     fresh = secrets.token_bytes(SECRET_BYTES)
     if path is None:

@@ -35,10 +35,10 @@ def parse_arguments() -> argparse.Namespace:
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the sweep."""
-    from vfl.experiments.sweep import foresee, parse_shard, train_sweep
-    from vfl.experiments.sweep_plan import load_sweep
-    from vfl.experiments.sweep_view import names
-    from vfl.experiments.where import open_executor
+    from vfl.runs.experiments.sweep import foresee, parse_shard, train_sweep
+    from vfl.runs.experiments.sweep_plan import load_sweep
+    from vfl.runs.experiments.sweep_view import names
+    from vfl.runs.experiments.where import open_executor
 
     shard = parse_shard(arguments.shard)
     sweep = load_sweep(arguments.sweep, arguments.overrides)

@@ -37,10 +37,10 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Build the experiment, train it and show what it saved."""
     from vfl.config import load_config
-    from vfl.experiments.mode import mode_of
-    from vfl.experiments.run import run_experiment, show_outcome
-    from vfl.run_folder import find_run_dir
-    from vfl.workers import join_workers
+    from vfl.runs.experiments.mode import mode_of
+    from vfl.runs.experiments.run import run_experiment, show_outcome
+    from vfl.runs.run_folder import find_run_dir
+    from vfl.runs.workers import join_workers
 
     config = load_config(arguments.config, arguments.overrides)
     workers = join_workers(config, mode_of(config).check_workers)

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from vfl.checkpoint import State
+from vfl.runs.checkpoint import State
 
 
 def content(round_index: int, version: int = 0) -> dict[str, State]:

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from vfl.checkpoint import CheckpointStore, State
-from vfl.loop import Callback, Metrics, TrainingLoop
+from vfl.runs.checkpoint import CheckpointStore, State
+from vfl.runs.loop import Callback, Metrics, TrainingLoop
 
 
 class Fake:

@@ -11,8 +11,8 @@ from models.features import ClassifierSpec, Features, ModelSpec
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from parties.local import LocalLink
-from vfl.components import CLASSIFIERS, SOURCES
-from vfl.data.config import DataConfig
+from vfl.config.components import CLASSIFIERS, SOURCES
+from vfl.config.data import DataConfig
 from vfl.data.samples import Dataset, Samples
 from vfl.data.source import Source
 from vfl.data.sources.images import Standardisation

@@ -12,9 +12,9 @@ from fake_algorithm import Fake, Watch, run
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from vfl.callbacks import EarlyStop, JsonLines, ShowProgress
-from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.tensorboard import TensorBoard
+from vfl.runs.callbacks import EarlyStop, JsonLines, ShowProgress
+from vfl.runs.loop import Callback, Metrics, TrainingLoop
+from vfl.runs.tensorboard import TensorBoard
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from checkpoint_states import assert_same, content
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vfl.atomic import write_atomically
-from vfl.checkpoint import CheckpointStore, CheckpointWriteError, CorruptCheckpoint, State
+from vfl.runs.atomic import write_atomically
+from vfl.runs.checkpoint import CheckpointStore, CheckpointWriteError, CorruptCheckpoint, State
 
 SECTIONS = ("loop", "party_1")
 TREE_FILES = [f"{name}.{kind}" for name in SECTIONS for kind in ("json", "safetensors")]

@@ -19,7 +19,7 @@ import torch
 from checkpoint_states import assert_same, content
 
 import vfl
-from vfl.checkpoint import CheckpointStore
+from vfl.runs.checkpoint import CheckpointStore
 
 REACHED = 20
 """Rounds that are passed before processes are no longer killed."""

@@ -11,7 +11,7 @@ import torch
 from vfl.cli import exit_code
 from vfl.config import ConfigError
 from vfl.errors import PeerLost
-from vfl.run_folder import only_process_in
+from vfl.runs.run_folder import only_process_in
 
 PRINTER = """
 import sys, time
@@ -77,7 +77,7 @@ def test_expected_errors_are_one_line(capsys: pytest.CaptureFixture[str], error:
 
 @pytest.mark.parametrize("error", [KeyError("bug"), RuntimeError("shapes do not fit")])
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, error: Exception):
-    monkeypatch.setattr("vfl.registry._loaded", {})  # other tests' packages, which would be suspected
+    monkeypatch.setattr("vfl.config.registry._loaded", {})  # other tests' packages, which would be suspected
 
     def fail() -> int:
         raise error

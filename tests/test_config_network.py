@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vfl.config import ConfigError, changed_keys, dump_config, load_config, parse_config
-from vfl.run_folder import check_run, open_run
+from vfl.runs.run_folder import check_run, open_run
 
 SMALL = {"name": "small"}
 

@@ -52,6 +52,25 @@ def test_settings_that_are_ignored_are_warned_of_and_others_are_not():
     ]
 
 
+def test_steps_and_codings_that_do_not_go_together_are_refused_or_said():
+    for overrides, line in (
+        (["wire.step=1.0"], "wire.step: needs wire.coding=entropy"),
+        (["wire.gradients.step=1.0"], "wire.gradients.step: needs wire.coding=entropy"),
+        (["wire.step=1.0", "wire.bits=4", "wire.coding=entropy"], "wire.step: wire.bits is given as well"),
+        (["wire.step=0.3", "wire.coding=entropy"], "0.36"),
+    ):
+        with pytest.raises(ValueError, match=line):
+            configured("training.labels=server", *overrides)
+    assert configured("wire.coding=entropy").warnings() == [
+        "wire.coding: ignored, no bits and no step is given in wire or wire.gradients"
+    ]
+    fed_back = "lightweighting.error_feedback=true"
+    coarse = configured("wire.step=2.0", "wire.coding=entropy", "lightweighting.beta=0.5", fed_back)
+    assert [line.split(";")[0] for line in coarse.warnings()] == [
+        "wire.rounding: stochastic to steps of 2 or to 2 bits errs by more than the value"
+    ]
+
+
 OF_VERTICAL = {
     "lightweighting": {"alpha": 0.4},
     "wire": {"bits": 4},

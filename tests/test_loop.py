@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from fake_algorithm import Fake, LoggingStore, Watch, run
 
-from vfl.callbacks import JsonLines
-from vfl.checkpoint import CheckpointStore
 from vfl.errors import Diverged
-from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.signals import stop_on_signal
+from vfl.runs.callbacks import JsonLines
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.loop import Callback, Metrics, TrainingLoop
+from vfl.runs.signals import stop_on_signal
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from vfl import registry
-from vfl.registry import Registry
+from vfl.config import registry
+from vfl.config.registry import Registry
 
 GROUP = "lvfl.tests"
 THINGS = Registry(GROUP, "thing", {"ours": "collections:Counter"}, "a class")

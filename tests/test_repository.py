@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from vfl.components import ALGORITHMS
+from vfl.config.components import ALGORITHMS
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(path for top in ("models", "vfl", "parties", "scripts") for path in (ROOT / top).rglob("*.py"))
@@ -29,9 +29,16 @@ FORBIDDEN = {
     "parties": {"scripts", "tests"},
     "scripts": {"scripts", "tests"},
 }
-GENERAL = ("loop", "callbacks", "tensorboard", "checkpoint", "costs", "errors", "workers", "run_folder", "experiments")
-"""What both modes use."""
-OF_ONE_MODE = ("vfl.vertical", "vfl.horizontal", "vfl.lightweighting", "vfl.wire")
+FLOORS = (
+    {"errors", "random", "digest", "amounts", "costs", "metrics", "macs", "torchrun"},
+    {"config"},
+    {"cli", "settings", "runtime", "optim", "export"},
+    {"runs"},
+    {"data", "leakage", "lightweighting"},
+    {"wire", "api"},
+    {"vertical", "horizontal", "matching"},
+)
+"""The rooms of ``vfl/``, the lowest first: a room imports those below, and none beside it."""
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -110,13 +117,28 @@ def test_models_import_torch_and_the_standard_library_only():
     assert strange == []
 
 
-@pytest.mark.parametrize("name", GENERAL)
-def test_what_both_modes_share_knows_nothing_of_one(name: str):
-    place = ROOT / "vfl" / name
-    paths = list(place.glob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
-    special = [(path.name, each) for path in paths for each in imported(path) if each.startswith(OF_ONE_MODE)]
-    assert special == []
-    assert all(".mode == " not in path.read_text(encoding="utf-8") for path in paths)
+def room(name: str) -> str:
+    """Return the room of one of our modules in ``vfl/``."""
+    return name.split(".")[1]
+
+
+def test_a_room_imports_only_rooms_below_it():
+    """So what both modes share, ``runs`` above all, knows nothing of one."""
+    floor = {each: number for number, rooms in enumerate(FLOORS) for each in rooms}
+    inside = [path for path in SOURCES if path.parts[len(ROOT.parts)] == "vfl" and path != ROOT / "vfl" / "__init__.py"]
+    assert {room(dotted(path)) for path in inside} == floor.keys()
+    wrong = [
+        f"{dotted(path)} imports {name}"
+        for path in inside
+        for name in imported(path)
+        if name.startswith("vfl.") and room(name) in floor and room(name) != room(dotted(path))
+        if floor[room(name)] >= floor[room(dotted(path))]
+    ]
+    assert wrong == []
+
+
+def test_no_room_asks_for_the_mode():
+    assert [str(path) for path in SOURCES if ".mode == " in path.read_text() and "runs" in path.parts] == []
 
 
 def test_an_algorithm_is_named_in_its_own_files_its_registry_and_the_studies_alone():

@@ -11,7 +11,7 @@ from sklearn import metrics as library
 
 from vfl.config import parse_config
 from vfl.metrics import headline, is_better, points_lost
-from vfl.tasks import Classification, task_of
+from vfl.vertical.tasks import Classification, task_of
 
 metrics: Any = library
 LABELS = torch.tensor([0, 1, 1, 1])

@@ -12,12 +12,12 @@ from tensorboard.summary.writer import event_file_writer
 
 from parties.mode import VERTICAL
 from parties.widths import ShowWidths, by_number, draw_widths
-from vfl.checkpoint import CheckpointStore
 from vfl.config import dotted_settings, parse_config
 from vfl.horizontal.mode import HORIZONTAL
-from vfl.loop import TrainingLoop
-from vfl.tensorboard import TensorBoard, layout, run_name
-from vfl.tensorboard_hparams import hparams_summaries
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.loop import TrainingLoop
+from vfl.runs.tensorboard import TensorBoard, layout, run_name
+from vfl.runs.tensorboard_hparams import hparams_summaries
 from vfl.wire.control import Description
 
 

@@ -15,13 +15,13 @@ from vfl.cli import ShowConsole
 from vfl.config import ExperimentConfig, load_config, parse_config
 from vfl.config.files import lay_over, read_settings
 from vfl.errors import ConfigError
-from vfl.experiments.mode import mode_of
-from vfl.experiments.run import run_experiment
 from vfl.lightweighting.schedule import Lightweighted, chosen_ratios
-from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.reports.runs import load_runs
-from vfl.reports.write import write_page
-from vfl.run_folder import Row, choose_run_dir, read_rows, read_summary
+from vfl.runs.experiments.mode import mode_of
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.loop import Callback, Metrics, TrainingLoop
+from vfl.runs.reports.runs import load_runs
+from vfl.runs.reports.write import write_page
+from vfl.runs.run_folder import Row, choose_run_dir, read_rows, read_summary
 
 Choose = Callable[[int, Metrics], Mapping[str, tuple[float, float]]]
 """The ratios of a round: (alpha, beta) by party, given the round and the metrics so far, by tag."""

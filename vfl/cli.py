@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.errors import ConfigError, PeerLost, may_pass, one_line
-from vfl.registry import doubt, suspicion
 from vfl.torchrun import speaks
 
 DONE = 0
@@ -70,7 +69,7 @@ def _path(text: str) -> Path:
 
 
 def add_executor_options(parser: argparse.ArgumentParser) -> None:
-    """Add where many runs are trained, which ``vfl.experiments.where`` reads."""
+    """Add where many runs are trained, which ``vfl.runs.experiments.where`` reads."""
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; on Ray as many as find room)")
     parser.add_argument(
         "--on", default="local", metavar="local|ray[=HOST:PORT]",
@@ -158,6 +157,8 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     try:
         return run()
     except (ValueError, OSError, PeerLost) as error:
+        from vfl.config.registry import doubt  # reads all sections, which --help need not wait for
+
         _say(f"error: {one_line(error)}{doubt(error)}")
         return failure_code(error)
     except KeyboardInterrupt:
@@ -184,6 +185,8 @@ def _told(error: BaseException) -> str | None:
     """Return the line about too little memory, or a suspected component; None for an error of this program."""
     if _out_of_memory(error):
         return "not enough memory: lower training.batch_size, or the sizes in data and models"
+    from vfl.config.registry import suspicion
+
     return suspicion(error)
 
 

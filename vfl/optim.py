@@ -10,7 +10,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from vfl.config import OptimizerConfig
-from vfl.schedules import value_at
+from vfl.config.schedules import value_at
 
 _PREFIXES = {"momentum_buffer": "", "exp_avg": "exp_avg/", "exp_avg_sq": "exp_avg_sq/", "step": "step/"}
 """What stands before a parameter's name in the saved state, by what the optimizer keeps of it."""

@@ -15,17 +15,20 @@ from vfl.data.tables.keys import Rows
 from vfl.data.tables.match import Match, read_match, write_match
 from vfl.data.tables.own_keys import OwnKeys, shuffled
 from vfl.matching.group import POINT_BYTES, new_scalar, raise_keys, raise_points
-from vfl.wire.matching import Brought, ListRange, Matched
+from vfl.matching.proof import prove, public_key
+from vfl.wire.matching import Brought, ListRange, Matched, OwnList
 from vfl.wire.messages import REPLIES, Buffer, Kind, Message, MessageError, Part, PartKind
 
 S = TypeVar("S", Sequence[str], Buffer)
 PLACE = np.dtype("<i4")
 """A place as it travels; -1 for none."""
+MOST_AT_ONCE = 1 << 20
+"""Keys or samples that a message may ask for."""
 
 
 @dataclass(eq=False)
 class MatchingOwner:
-    """Answers one match, with a scalar and orders that are drawn for it and never leave memory."""
+    """Answers one match, with scalars and orders that are drawn for it and never leave memory."""
 
     name: str
     keys: OwnKeys
@@ -38,11 +41,15 @@ class MatchingOwner:
     """Where points are multiplied."""
     workers: int
     """So many parts of a message at once."""
+    most_keys: int
+    """Of a list of others, and most samples: network.consent.keys."""
+    others: int
+    """Other owners: so many lists pass."""
     raised: int = field(default=0, init=False)
     """Points of others, so far."""
 
     def __post_init__(self) -> None:
-        self._scalar = new_scalar()
+        self._scalars = [new_scalar() for _ in self.keys.lists]
         self._orders = [shuffled(len(each)) for each in self.keys.lists]
         self._samples = _sample_order(self.keys)
         self._places: list[Rows] = []
@@ -57,16 +64,20 @@ class MatchingOwner:
     def _answer(self, request: Message) -> tuple[Part, ...]:
         match request.kind:
             case Kind.MATCH:
-                return (self._brought().part(),)
+                publics = b"".join(map(public_key, self._scalars))
+                return (self._brought().part(), Part(PartKind.POINTS, publics))
             case Kind.LIST:
                 wanted = ListRange.of(request)
-                order = self._orders[self._checked(wanted, len(self._orders))][wanted.start : wanted.stop]
+                order = self._orders[self._own(wanted)][self._within(wanted, len(self._orders[wanted.list]))]
                 keys = self.keys.lists[wanted.list].take(order).to_pylist()
-                return (Part(PartKind.POINTS, self._in_parts(raise_keys, keys, 1)),)
+                return (Part(PartKind.POINTS, self._in_parts(raise_keys, wanted.list, keys, 1)),)
             case Kind.RAISE:
-                points = bytes(request.only(PartKind.POINTS))
-                self.raised += len(points) // POINT_BYTES
-                return (Part(PartKind.POINTS, self._in_parts(raise_points, points, POINT_BYTES)),)
+                place, points = self._own(OwnList.of(request)), bytes(request.only(PartKind.POINTS))
+                self._count(len(points) // POINT_BYTES)
+                return (Part(PartKind.POINTS, self._in_parts(raise_points, place, points, POINT_BYTES)),)
+            case Kind.PROVE:
+                place, points = self._own(OwnList.of(request)), request.only(PartKind.POINTS)
+                return (Part(PartKind.PROOF, prove(self._scalars[place], points)),)
             case Kind.PLACES if self.keys.known_as is not None:
                 return (Part(PartKind.PLACES, self._placed(ListRange.of(request))),)
             case Kind.MATCHED:
@@ -86,30 +97,47 @@ class MatchingOwner:
             known_as=dict(self.keys.known_as) if self.keys.known_as is not None else None,
         )
 
-    def _checked(self, wanted: ListRange, lists: int) -> int:
-        if wanted.list >= lists:
-            raise MessageError(f"list {wanted.list} is asked for, {self.name} has {lists}")
+    def _own(self, wanted: OwnList) -> int:
+        if wanted.list >= len(self.keys.lists):
+            raise MessageError(f"list {wanted.list} is asked for, {self.name} has {len(self.keys.lists)}")
         return wanted.list
 
-    def _in_parts(self, multiply: Callable[[bytes, S], bytes], items: S, width: int) -> bytes:
+    def _within(self, wanted: ListRange, size: int) -> slice:
+        if not wanted.start <= wanted.stop <= min(size, wanted.start + MOST_AT_ONCE):
+            raise MessageError(
+                f"{wanted.start} to {wanted.stop} of {size} is asked for, at most {MOST_AT_ONCE} at once"
+            )
+        return slice(wanted.start, wanted.stop)
+
+    def _count(self, points: int) -> None:
+        """Count others' points. Whoever has more of them raised than all lists have tests guesses."""
+        self.raised += points
+        if self.raised > self.others * self.most_keys:
+            lists = f"{self.others} lists of {self.most_keys:,} keys"
+            raise MessageError(f"{self.raised:,} points came to be multiplied, network.consent.keys allows {lists}")
+
+    def _in_parts(self, multiply: Callable[[bytes, S], bytes], place: int, items: S, width: int) -> bytes:
         """Multiply keys or points at once in several processes."""
         step = max(1, -(-len(items) // width // self.workers)) * width
         parts = [items[start : start + step] for start in range(0, len(items), step)]
         try:
-            return b"".join(self.pool.map(partial(multiply, self._scalar), parts))
+            return b"".join(self.pool.map(partial(multiply, self._scalars[place]), parts))
         except BrokenProcessPool:
             raise OSError("a process that multiplied points was killed; start again") from None
 
     def _placed(self, wanted: ListRange) -> bytes:
-        order = self._orders[self._checked(wanted, len(self._orders))]
+        order, samples = self._orders[self._own(wanted)], self._samples[self._within(wanted, len(self._samples))]
         place_of = np.empty(len(order), np.int64)
         place_of[order] = np.arange(len(order))
-        keys = self.keys.places[wanted.list][self._samples[wanted.start : wanted.stop]]
-        return place_of[keys].astype(PLACE).tobytes()
+        return place_of[self.keys.places[wanted.list][samples]].astype(PLACE).tobytes()
 
     def _take(self, part: Matched, places: Rows, masks: Sequence[Buffer]) -> None:
         """Take a part of the result, and write the file with the last one."""
         came = sum(map(len, self._places))
+        if part.samples > self.most_keys:
+            raise MessageError(f"{part.samples:,} samples are matched, network.consent.keys allows {self.most_keys:,}")
+        if not len(places) and part.samples:
+            raise MessageError("a part of the result came without a place")
         if part.start != came or came + len(places) > part.samples:
             raise MessageError(f"{len(places)} places from {part.start} on came where {part.samples - came} are due")
         others = sorted(self.keys.known_as or {})  # as JSON has them

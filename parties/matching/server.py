@@ -1,26 +1,38 @@
 """The server's side of a match: lists pass all their owners, the server joins what comes out, each owner gets its rows.
 
 A list passes in chunks, so that no more than one of each is under way; what comes out is kept, 33 bytes a key.
+
+No owner can compare two lists that it sees. The first that raises a list sees it under its holder's scalar, which no
+other list has; every later one sees it under a factor of the server that is new with each pass, and taken off in the
+end. That each owner has raised every point by the one scalar of its public key is proven (``vfl/matching/proof.py``).
 """
 
-import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from parties.matching.owner import PLACE, read_places
 from vfl.data.tables.keys import Rows
-from vfl.errors import PeerLost, PeerMisbehaved
-from vfl.matching.group import POINT_BYTES, add_points, check_points
+from vfl.errors import PeerLost
+from vfl.matching.group import (
+    POINT_BYTES,
+    check_points,
+    inverse_of_product,
+    new_scalar,
+    raise_points,
+    split_points,
+    weighted_sums,
+)
 from vfl.matching.join import How, as_column, has_doubled, join_points, order_digest
+from vfl.matching.proof import draw_weights, is_proven
 from vfl.vertical.link import PartyLink, read
-from vfl.wire.matching import MOST_LISTS, Brought, ListRange, Matched
+from vfl.wire.matching import MOST_LISTS, Brought, ListRange, Matched, OwnList
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
 
 K = TypeVar("K")
@@ -28,8 +40,6 @@ T = TypeVar("T")
 CHUNK = 1 << 13
 """Points of a message: under half a second of work."""
 PLACES_CHUNK = 1 << 20
-SUMS = 16
-"""Sums of points of each chunk that a party is asked to raise: a wrong point escapes them with probability 2^-16."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +53,30 @@ class Outcome:
     """All owners had the result of an earlier match: nothing was done."""
 
 
+class At(NamedTuple):
+    """An owner, and one of its lists: whoever goes by the same key has a scalar for it there."""
+
+    owner: str
+    place: int = 0
+
+
 @dataclass(frozen=True)
 class KeyList:
     """A list of keys on its way."""
 
-    holder: str
-    place: int
-    """Among the holder's lists."""
+    holder: At
     size: int
-    others: tuple[str, ...]
+    others: tuple[At, ...]
     """Whom it passes."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What an owner has brought."""
+
+    brought: Brought
+    publics: tuple[bytes, ...]
+    """A public key for each list."""
 
 
 @dataclass(eq=False)
@@ -69,20 +93,13 @@ class Peer:
         with self._lock:
             if self.stopped.is_set():
                 raise PeerLost("the match has ended")
-            return read(self.link, request, self.link.send(request), take)
+            reply = self.link.send(request)
+            wait([reply])  # it works for another thread while this one looks at what came
+        return read(self.link, request, reply, take)
 
-    def points(self, kind: Kind, part: Part, count: int) -> bytes:
-        """Return as many points as are due."""
-        return self.ask(kind, lambda reply: check_points(reply.only(PartKind.POINTS), count), part)
 
-    def points_again(self, kind: Kind, part: Part, before: bytes) -> None:
-        """Ask for points that came before. What is other now is the party's doing."""
-
-        def compare(reply: Message) -> None:
-            if reply.only(PartKind.POINTS) != before:
-                raise MessageError("its points do not fit those before: another list, another scalar or order")
-
-        self.ask(kind, compare, part)
+Sums = list[tuple[bytes, bytes]]
+"""Of points before and after they passed an owner."""
 
 
 @dataclass
@@ -93,72 +110,105 @@ class Passing:
     """
 
     peers: Mapping[str, Peer]
+    publics: Mapping[At, bytes]
     keys: KeyList
     chunk: int
     progress: Callable[[int], None]
-    seen: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict[str, list[tuple[bytes, bytes]]])
-    """By owner, some sums of points before and after they passed it."""
+
+    def __post_init__(self) -> None:
+        self._blinds = {at: new_scalar() for at in self.keys.others[1:]}
+        """By owner that sees the list under the server's factor: what this adds to the factor before it."""
+        self._sums: dict[At, Sums] = {at: [] for at in self.keys.others}
 
     def run(self) -> bytes:
-        """Return the list under all scalars, in its holder's order."""
-        result = bytearray()
+        """Return the list under all owners' scalars, in its holder's order. Raises PeerLost as ``Peer.ask``."""
+        result, unblind = bytearray(), inverse_of_product(self._blinds.values())
         for start in range(0, self.keys.size, self.chunk):
             points = self._part(start, min(start + self.chunk, self.keys.size))
-            for name in self.keys.others:
-                points = self._pass(name, points)
-            result += points
-        for name, pairs in self.seen.items():
-            before, after = (b"".join(each) for each in zip(*pairs, strict=True))
-            self.peers[name].points_again(Kind.RAISE, Part(PartKind.POINTS, before), after)
+            for at in self.keys.others:
+                points = self._pass(at, raise_points(self._blinds[at], points) if at in self._blinds else points)
+            result += raise_points(unblind, points) if self._blinds else points
+        for at, sums in self._sums.items():
+            self._have_proven(at, sums)
         return bytes(result)
 
     def _part(self, start: int, stop: int) -> bytes:
-        peer = self.peers[self.keys.holder]
-        points = peer.points(Kind.LIST, ListRange(list=self.keys.place, start=start, stop=stop).part(), stop - start)
+        holder, place = self.keys.holder
+        wanted = ListRange(list=place, start=start, stop=stop).part()
+        points = self.peers[holder].ask(
+            Kind.LIST, lambda reply: check_points(reply.only(PartKind.POINTS), stop - start), wanted
+        )
         self.progress(stop - start)
-        one = start + secrets.randbelow(stop - start)
-        wanted = ListRange(list=self.keys.place, start=one, stop=one + 1).part()
-        peer.points_again(Kind.LIST, wanted, points[(one - start) * POINT_BYTES :][:POINT_BYTES])
         return points
 
-    def _pass(self, name: str, points: bytes) -> bytes:
+    def _pass(self, at: At, points: bytes) -> bytes:
         count = len(points) // POINT_BYTES
-        raised = self.peers[name].points(Kind.RAISE, Part(PartKind.POINTS, points), count)
+
+        def take(reply: Message) -> bytes:
+            raised = bytes(reply.only(PartKind.POINTS))
+            weights = draw_weights(count)  # now that the products are known
+            after = weighted_sums(raised, weights)  # first: it checks the points
+            self._sums[at] += zip(weighted_sums(points, weights), after, strict=True)
+            return raised
+
+        own = OwnList(list=at.place).part()
+        raised = self.peers[at.owner].ask(Kind.RAISE, take, own, Part(PartKind.POINTS, points))
         self.progress(count)
-        # Raising is linear. An owner that exchanged points could do so again, but cannot tell what a sum is of.
-        choices = [_some_of(count) for _ in range(SUMS)]
-        pairs = zip(add_points(points, choices), add_points(raised, choices), strict=True)
-        self.seen.setdefault(name, []).extend((before, after) for before, after in pairs if before)
         return raised
+
+    def _have_proven(self, at: At, sums: Sums) -> None:
+        """Have an owner prove that it has raised sums of points. What does not fit is the party's doing."""
+        pairs = [each for each in sums if any(each)]  # the identity raised is the identity
+        if not pairs:
+            return
+        before, after = (b"".join(each) for each in zip(*pairs, strict=True))
+
+        def check(reply: Message) -> None:
+            if not all(map(all, pairs)) or not is_proven(reply.only(PartKind.PROOF), self.publics[at], before, after):
+                raise MessageError("its points are not those that it was given times the scalar of its public key")
+
+        self.peers[at.owner].ask(Kind.PROVE, check, OwnList(list=at.place).part(), Part(PartKind.POINTS, before))
 
 
 def match_keys(
     links: Sequence[PartyLink],
+    leader: str,
     how: How,
+    most_keys: int,
     progress: Callable[[float, int], None] = lambda share, keys: None,
     chunk: int = CHUNK,
 ) -> Outcome:
     """Match the owners' keys and give each its result.
 
-    Where all of them have the result of the same earlier match, nothing is done. ``progress`` is called with the share
-    of the work that is done, and the number of keys in all lists. Raises PeerLost for an owner that is lost or
-    misbehaves, ValueError where not just one of them is the label owner.
+    Where all of them have the result of the same earlier match, nothing is done. Raises PeerLost for an owner that is
+    lost or misbehaves.
+
+    Args:
+        links: to all owners.
+        leader: the label owner.
+        how: all of its samples (left), or those that all owners have (inner).
+        most_keys: in a list, and most samples.
+        progress: called with the share of the work that is done, and the number of keys in all lists.
+        chunk: points of a message.
     """
     stopped = threading.Event()
     peers = {link.name: Peer(link, stopped) for link in links}
     with ThreadPoolExecutor(MOST_LISTS) as threads:
         try:
-            brought = _at_once(threads, {name: partial(_brought, peer, peers.keys()) for name, peer in peers.items()})
-            orders = {each.order for each in brought.values()}
+            offers = _at_once(
+                threads, {n: partial(_offer, each, {*peers}, leader, most_keys) for n, each in peers.items()}
+            )
+            orders = {each.brought.order for each in offers.values()}
             if len(orders) == 1 and None not in orders:
                 return Outcome(0, {}, again=True)
-            leader = _leader(brought)
-            lists = key_lists(brought, leader)
+            brought = offers[leader].brought
+            publics = {At(n, place): key for n, each in offers.items() for place, key in enumerate(each.publics)}
+            lists = key_lists({name: each.brought for name, each in offers.items()}, leader)
             advance = _counted(progress, lists)
-            raised = _at_once(threads, {each: Passing(peers, each, chunk, advance).run for each in lists})
-            rows = _join(peers[leader], brought[leader], lists, raised, how)
-            part = _described(brought[leader], rows, rows[leader])
-            held = [rows[owner] >= 0 for owner in sorted(brought[leader].known_as or {})]
+            raised = _at_once(threads, {each: Passing(peers, publics, each, chunk, advance).run for each in lists})
+            rows = _join(peers, leader, brought, {each: raised[each] for each in lists}, how)
+            part = _described(brought, rows, rows[leader])
+            held = [rows[owner] >= 0 for owner in sorted(brought.known_as or {})]
             masks = {name: held if name == leader else [] for name in peers}
             _at_once(threads, {n: partial(_deliver, peer, part, rows[n], masks[n]) for n, peer in peers.items()})
             return Outcome(part.samples, {name: int((each < 0).sum()) for name, each in rows.items()}, again=False)
@@ -172,42 +222,49 @@ def key_lists(brought: Mapping[str, Brought], leader: str) -> list[KeyList]:
     groups: dict[int, list[str]] = {}
     for owner, place in known_as.items():
         groups.setdefault(place, []).append(owner)
-    lists = [KeyList(leader, place, brought[leader].lists[place], tuple(group)) for place, group in groups.items()]
+    lists = [
+        KeyList(At(leader, place), brought[leader].lists[place], tuple(map(At, group)))
+        for place, group in groups.items()
+    ]
     for owner, place in known_as.items():
-        others = (leader, *(other for other in groups[place] if other != owner))
-        lists.append(KeyList(owner, 0, brought[owner].lists[0], others))
+        others = (At(leader, place), *(At(other) for other in groups[place] if other != owner))
+        lists.append(KeyList(At(owner), brought[owner].lists[0], others))
     return lists
 
 
-def _brought(peer: Peer, names: Collection[str]) -> Brought:
-    def read(reply: Message) -> Brought:
+def _offer(peer: Peer, names: Collection[str], leader: str, most_keys: int) -> Offer:
+    name = peer.link.name
+
+    def take(reply: Message) -> Offer:
         brought = Brought.of(reply)
-        if brought.known_as is not None and {*brought.known_as, peer.link.name} != set(names):
+        if (brought.known_as is not None) != (name == leader):
+            raise MessageError(f"known_as: must come from {leader}, the owner of the label, and from no other")
+        if brought.known_as is not None and {*brought.known_as, name} != {*names}:
             raise MessageError(f"known_as: names {', '.join(brought.known_as)}, not all other owners")
-        return brought
+        for what, size in (("keys in a list", max(brought.lists)), ("samples", brought.samples or 0)):
+            if size > most_keys:
+                raise MessageError(
+                    f"it brings {size:,} {what}, network.consent.keys of the server allows {most_keys:,}"
+                )
+        publics = check_points(reply.only(PartKind.POINTS), len(brought.lists))
+        return Offer(brought, tuple(split_points(publics)))
 
-    return peer.ask(Kind.MATCH, read)
-
-
-def _leader(brought: Mapping[str, Brought]) -> str:
-    leaders = [name for name, each in brought.items() if each.known_as is not None]
-    if len(leaders) != 1:
-        raise MessageError(f"data.tables: {', '.join(leaders) or 'no owner'} names the label; one must")
-    return leaders[0]
+    return peer.ask(Kind.MATCH, take)
 
 
 def _join(
-    leader: Peer, brought: Brought, lists: Sequence[KeyList], raised: Mapping[KeyList, bytes], how: How
+    peers: Mapping[str, Peer], name: str, brought: Brought, raised: Mapping[KeyList, bytes], how: How
 ) -> dict[str, Rows]:
-    """Return each owner's places by sample. Raises PeerMisbehaved for a list with a key twice."""
-    points = {each: as_column(raised[each]) for each in lists}
+    """Return each owner's places by sample; ``name`` has the label. Raises PeerLost for a list with a key twice."""
+    points = {each: as_column(of_list) for each, of_list in raised.items()}
     for each, column in points.items():
         if has_doubled(column):
-            raise PeerMisbehaved(each.holder, "a point comes twice in its list: its keys are not all different")
-    name, known_as = leader.link.name, brought.known_as or {}
-    own = {each.holder: column for each, column in points.items() if each.holder != name}
-    theirs = {each.place: column for each, column in points.items() if each.holder == name}
-    places = {place: _places(leader, place, brought.samples or 0, len(column)) for place, column in theirs.items()}
+            twice = MessageError("a point comes twice in its list: its keys are not all different")
+            peers[each.holder.owner].link.blame(twice)
+    known_as = brought.known_as or {}
+    own = {each.holder.owner: column for each, column in points.items() if each.holder.owner != name}
+    theirs = {each.holder.place: column for each, column in points.items() if each.holder.owner == name}
+    places = {place: _places(peers[name], place, brought.samples or 0, len(column)) for place, column in theirs.items()}
     return join_points(
         name,
         {owner: theirs[place] for owner, place in known_as.items()},
@@ -230,13 +287,13 @@ def _places(leader: Peer, place: int, samples: int, size: int) -> Rows:
     for start in range(0, samples, PLACES_CHUNK):
         wanted = ListRange(list=place, start=start, stop=min(start + PLACES_CHUNK, samples))
 
-        def read(reply: Message, wanted: ListRange = wanted) -> Rows:
+        def take(reply: Message, wanted: ListRange = wanted) -> Rows:
             places = read_places(reply.only(PartKind.PLACES))
             if len(places) != wanted.stop - wanted.start or places.min() < 0 or places.max() >= size:
                 raise MessageError(f"{len(places)} places came, one below {size} is due for each sample")
             return places
 
-        parts.append(leader.ask(Kind.PLACES, read, wanted.part()))
+        parts.append(leader.ask(Kind.PLACES, take, wanted.part()))
     return np.concatenate(parts)
 
 
@@ -247,13 +304,6 @@ def _deliver(peer: Peer, part: Matched, places: Rows, masks: Sequence[npt.NDArra
         parts = [Part(PartKind.PLACES, places[here].astype(PLACE).tobytes())]
         parts += [Part(PartKind.PRESENCE, mask[here].tobytes()) for mask in masks]
         peer.ask(Kind.MATCHED, lambda reply: None, part.model_copy(update={"start": start}).part(), *parts)
-
-
-def _some_of(count: int) -> list[int]:
-    """Return about half of so many places, one at least; nobody can tell which."""
-    drawn = np.unpackbits(np.frombuffer(secrets.token_bytes(count // 8 + 1), np.uint8), count=count)
-    drawn[secrets.randbelow(count)] = 1
-    return np.flatnonzero(drawn).tolist()
 
 
 def _counted(progress: Callable[[float, int], None], lists: Sequence[KeyList]) -> Callable[[int], None]:

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from parties.remote.tls.certificates import Peer
-from vfl.atomic import naming
 from vfl.cli import DONE, INTERRUPTED, failure_code
 from vfl.errors import one_line
+from vfl.runs.atomic import naming
 
 LINES_A_MINUTE = 120
 """Of one peer; a run of honest ones stays far below."""

@@ -22,7 +22,7 @@ from parties.remote.transport.rpc import error_text, open_channel, open_stream
 from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.errors import one_line
-from vfl.run_folder import check_run, read_run_id
+from vfl.runs.run_folder import check_run, read_run_id
 from vfl.wire.envelope import Envelope, EnvelopeError, kind_of
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Self, cast
 from pydantic import AfterValidator, Field, PlainValidator
 
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.schedules import Schedule, parse_ratio_schedule, schedule_of
-from vfl.settings import AsItIs, Positive, Section
+from vfl.config.schedules import Schedule, parse_ratio_schedule, schedule_of
+from vfl.config.settings import AsItIs, Positive, Section
 from vfl.wire.envelope import Envelope, EnvelopeError, Hello, kind_of
 from vfl.wire.text import plain
 

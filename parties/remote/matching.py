@@ -21,19 +21,19 @@ from parties.remote.joining import DataDigests, Expected, check_party
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.orders import Worker
 from parties.remote.party.participation import Answer, Participation
-from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.server.sessions import in_sessions
+from parties.remote.server.sessions import Connections, Offences, Work, in_sessions
 from parties.remote.supervisor import Supervisor, make_keys, networked, party_command, write_configs
 from parties.remote.tls.certificates import SERVER
 from parties.remote.transport.security import load_identity
+from vfl.cli import DONE
 from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.tables.config import TableConfig
+from vfl.config.tables import TableConfig
 from vfl.data.tables.match import read_match
 from vfl.data.tables.own_keys import own_keys
-from vfl.orphans import end_with_parent
-from vfl.run_folder import PROCESSES, only_process_in, private_files
+from vfl.runs.orphans import end_with_parent
+from vfl.runs.run_folder import PROCESSES, only_process_in, private_files
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Restore
 
 TELL_S = 5.0
@@ -61,13 +61,16 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
     Raises ValueError for unusable settings, PeerLost where an owner stays away.
     """
     _check(config)
+    leader = next((name for name, table in config.data.tables.items() if table.label is not None), None)
+    if leader is None:
+        raise ConfigError("data.tables: no owner has a label; name its column at one, so that no other can claim to")
     tls = load_identity(SERVER, config.network, insecure=insecure)
     run = secrets.token_hex(8)
     expected = {name: Expected(0, match_agreement(config), DataDigests()) for name in config.parties}
 
-    def match(connections: dict[str, PartyConnection], session: int) -> Outcome:
+    def match(connections: Connections, session: int) -> Outcome:
         links = [RemoteLink(connections[name], session) for name in config.parties]
-        return match_keys(links, config.data.join, ShowPace(console))
+        return match_keys(links, leader, config.data.join, config.network.consent.keys, ShowPace(console))
 
     with private_files():
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -75,7 +78,8 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: match {run}, listening on {config.network.listen}")
         gather = partial(hub.wait_for, config.parties, config.network.wait_s)
-        return in_sessions(hub, config.parties, config.network, console, gather, match, described)
+        work = Work(config.parties, gather, match, lambda outcome: (described(outcome), DONE))
+        return in_sessions(hub, work, Offences(config.network.max_offences), config.network, console)
 
 
 def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: bool, console: Console) -> Goodbye:
@@ -96,7 +100,8 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
     owners: list[MatchingOwner] = []
 
     def restore() -> MatchingOwner:
-        owners.append(MatchingOwner(name, keys, config.data.join, path, pool, workers))
+        most, others = config.network.consent.keys, len(config.parties) - 1
+        owners.append(MatchingOwner(name, keys, config.data.join, path, pool, workers, most, others))
         return owners[-1]
 
     def begin(welcome: Envelope) -> Answer:
@@ -163,7 +168,7 @@ def _of_owner(config: ExperimentConfig, name: str) -> ExperimentConfig:
 def multiplying(workers: int) -> ProcessPoolExecutor:
     """Return processes that multiply points: they know the group and nothing else, and end with this one."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vfl.matching.group", "vfl.orphans"])
+    context.set_forkserver_preload(["vfl.matching.group", "vfl.runs.orphans"])
     return ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
 
 

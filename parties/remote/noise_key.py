@@ -3,9 +3,9 @@
 import secrets
 from pathlib import Path
 
-from vfl.atomic import write_atomically
 from vfl.config import ExperimentConfig
-from vfl.run_folder import private_files
+from vfl.runs.atomic import write_atomically
+from vfl.runs.run_folder import private_files
 
 NOISE_KEY = "noise.key"
 _BYTES = 32

@@ -15,7 +15,7 @@ from parties.remote.audit import ENDED
 from parties.remote.audit import NAME as AUDIT
 from vfl.config import ConfigError
 from vfl.config.files import read_yaml
-from vfl.run_folder import PROCESSES, Row, read_run_id, read_summary, whole_rows
+from vfl.runs.run_folder import PROCESSES, Row, read_run_id, read_summary, whole_rows
 
 Status = dict[str, Any]
 """What ``lvfl status --json`` prints; its keys are in ``status_of``."""

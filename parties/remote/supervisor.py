@@ -16,11 +16,11 @@ from rich.console import Console
 from parties.remote.tls.certificates import SERVER, Owner
 from parties.remote.tls.files import CA, CERTIFICATE, KEY
 from parties.remote.tls.folders import issue, make_authority
-from vfl.atomic import write_atomically
 from vfl.cli import BAD_INPUT, TRY_LATER
 from vfl.config import ExperimentConfig, dump_config, parse_config
-from vfl.run_folder import private_files
-from vfl.signals import stop_on_signal
+from vfl.runs.atomic import write_atomically
+from vfl.runs.run_folder import private_files
+from vfl.runs.signals import stop_on_signal
 
 CRASHED = 1
 """Python's exit code after a traceback."""

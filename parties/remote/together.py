@@ -24,7 +24,7 @@ from vfl.data.files import load_label_data
 from vfl.data.prediction_files import write_prediction_files
 from vfl.data.source import open_source
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
-from vfl.run_folder import PROCESSES, check_run, private_files
+from vfl.runs.run_folder import PROCESSES, check_run, private_files
 
 
 def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, console: Console) -> int:

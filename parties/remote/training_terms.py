@@ -6,8 +6,8 @@ import torch
 
 from parties.build import TrainingLabels, feature_config
 from parties.remote.joining import DataDigests, Expected, Terms
-from vfl.agreement import agreed_values
 from vfl.config import ExperimentConfig
+from vfl.config.agreement import agreed_values
 from vfl.digest import weights_digest
 
 

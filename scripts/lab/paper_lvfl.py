@@ -18,7 +18,7 @@ from scripts.lab.studies.lvfl.page import write_results
 from scripts.lab.studies.lvfl.plan import make_plan, parse_ends, parse_figures, scale_rounds
 from vfl.cli import ShowConsole, command, to_stderr, whole_numbers
 from vfl.config import ConfigError, ExperimentConfig, load_config
-from vfl.shipped import shipped_folder
+from vfl.config.shipped import shipped_folder
 
 DEFAULT_CONFIG = shipped_folder() / "cifar10_quadrants.yaml"
 

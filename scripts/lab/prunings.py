@@ -18,11 +18,11 @@ from scripts.lab.studies.lvfl.plan import longest_fork
 from scripts.lab.studies.page import cells
 from scripts.lab.studies.runs import StudyRun, load_results, results_table
 from scripts.lab.studies.study import Study
-from vfl.atomic import write_csv
 from vfl.cli import ShowConsole, command, to_stderr, whole_numbers
 from vfl.config import ConfigError
 from vfl.config.files import read_yaml
-from vfl.results import ACCURACY
+from vfl.runs.atomic import write_csv
+from vfl.runs.results import ACCURACY
 
 COLUMNS = cells(ACCURACY, BEFORE, AFTER, "loss/train", "loss/test", "savings/compute", "savings/communication")
 

@@ -16,15 +16,15 @@ import torch.multiprocessing as mp
 from rich.console import Console
 
 from models.features import Features, ModelSpec
-from vfl.experiments.executor import AnyExecutor, Resources
-from vfl.experiments.on_ray import on_ray
-from vfl.experiments.pool import LocalProcesses
-from vfl.experiments.sweep import train_sweep
-from vfl.experiments.sweep_plan import Sweep
+from vfl.runs.experiments.executor import AnyExecutor, Resources
+from vfl.runs.experiments.on_ray import on_ray
+from vfl.runs.experiments.pool import LocalProcesses
+from vfl.runs.experiments.sweep import train_sweep
+from vfl.runs.experiments.sweep_plan import Sweep
+from vfl.runs.workers import Workers
 from vfl.runtime import Runtime
 from vfl.vertical.feature_models import build_feature_model
 from vfl.vertical.team import Single, Team
-from vfl.workers import Workers
 
 CONSOLE = Console(soft_wrap=True, highlight=False)
 RUNS = 12

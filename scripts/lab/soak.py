@@ -32,7 +32,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     """Soak, show and save."""
     from scripts.lab.benchmarks.report import check_output, provenance
     from scripts.lab.benchmarks.soak import as_json, judge, soak
-    from vfl.atomic import write_atomically
+    from vfl.runs.atomic import write_atomically
 
     check_output(arguments.json)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:

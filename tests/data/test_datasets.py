@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shorthand import load_dataset
 
-from vfl.components import SOURCES
 from vfl.config import ConfigError, parse_config
-from vfl.data.config import DataConfig
+from vfl.config.components import SOURCES
+from vfl.config.data import DataConfig
 from vfl.data.samples import Dataset
 from vfl.data.source import Source
 from vfl.data.sources.pooled import TEST_ID_START

@@ -16,7 +16,7 @@ from vfl.data.prediction_files import (
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples
 from vfl.data.sources.images import check_images, grid_partition
-from vfl.tensor_file import write_tensors
+from vfl.runs.tensor_file import write_tensors
 
 PARTIES = ("party_1", "party_2")
 IMAGES = torch.arange(3 * 2 * 4 * 4, dtype=torch.uint8).reshape(3, 2, 4, 4)

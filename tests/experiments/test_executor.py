@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vfl.config import ExperimentConfig
-from vfl.experiments.executor import Ended, Event, Executor, Progress, Run
+from vfl.runs.experiments.executor import Ended, Event, Executor, Progress, Run
 
 ROUNDS = 3
 

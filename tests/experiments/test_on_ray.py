@@ -18,12 +18,12 @@ import yaml
 from rich.console import Console
 
 from vfl.errors import ConfigError
-from vfl.experiments import on_ray as engine
-from vfl.experiments.executor import AnyExecutor, Ended, Event, Lost, Progress, Resources
-from vfl.experiments.on_ray import OnRay, on_ray
-from vfl.experiments.pool import LocalProcesses
-from vfl.experiments.sweep import train_sweep
-from vfl.experiments.sweep_plan import SweepRun, load_sweep
+from vfl.runs.experiments import on_ray as engine
+from vfl.runs.experiments.executor import AnyExecutor, Ended, Event, Lost, Progress, Resources
+from vfl.runs.experiments.on_ray import OnRay, on_ray
+from vfl.runs.experiments.pool import LocalProcesses
+from vfl.runs.experiments.sweep import train_sweep
+from vfl.runs.experiments.sweep_plan import SweepRun, load_sweep
 
 pytestmark = pytest.mark.timeout(1200)
 LEAN = {"num_cpus": 1, "object_store_memory": engine.OBJECT_STORE, "include_dashboard": False}

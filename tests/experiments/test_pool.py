@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vfl.config import ExperimentConfig
-from vfl.experiments.executor import Ended, Event, Run
-from vfl.experiments.pool import LocalProcesses, LocalRun
+from vfl.runs.experiments.executor import Ended, Event, Run
+from vfl.runs.experiments.pool import LocalProcesses, LocalRun
 
 
 def test_a_signal_while_a_run_starts_ends_that_run_as_well(tmp_path: Path, configure: Callable[..., ExperimentConfig]):

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from vfl.config import ExperimentConfig
-from vfl.experiments import run
-from vfl.experiments.mode import MODES, Built, Stage
+from vfl.runs.experiments import run
+from vfl.runs.experiments.mode import MODES, Built, Stage
 
 
 def test_a_run_has_let_go_of_the_one_before_it(

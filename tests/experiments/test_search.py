@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from vfl.config import ConfigError
-from vfl.experiments.search import ALPHA, BETA, Search
-from vfl.experiments.sweep_plan import RatioRange, SearchConfig, Settings, folder_name
+from vfl.runs.experiments.search import ALPHA, BETA, Search
+from vfl.runs.experiments.sweep_plan import RatioRange, SearchConfig, Settings, folder_name
 
 CONFIG = SearchConfig(trials=12, points=2.0, seeds=(0, 1))
 

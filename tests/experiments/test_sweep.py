@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from vfl.config import ConfigError
-from vfl.experiments import sweep as sweeps
-from vfl.experiments.executor import Ended, Event
-from vfl.experiments.pool import LocalProcesses
-from vfl.experiments.sweep_plan import SearchConfig, Sweep, SweepRun
+from vfl.runs.experiments import sweep as sweeps
+from vfl.runs.experiments.executor import Ended, Event
+from vfl.runs.experiments.pool import LocalProcesses
+from vfl.runs.experiments.sweep_plan import SearchConfig, Sweep, SweepRun
 
 BYTES = {"uplink_bytes": 1, "downlink_bytes": 1, "dense_uplink_bytes": 2, "dense_downlink_bytes": 2}
 SUMMARY = {"rounds": 1, "test_accuracy": 0.9, "train_macs": 1, "unpruned_train_macs": 2, "wall_time_s": 1.0} | BYTES

@@ -23,15 +23,15 @@ from parties.export import card_text, export_run
 from parties.predict import predict
 from parties.remote.party.worker import SECTION
 from parties.trained import load_run, load_trained
-from vfl.checkpoint import CheckpointStore
+from vfl import export as exporting
 from vfl.config import ConfigError, parse_config
 from vfl.data.source import open_source
 from vfl.data.split import write_split
-from vfl.experiments.run import run_experiment
-from vfl.export import model as exporting
-from vfl.export.model import ExportMismatch, check_tools, export_model, plain_model, run_onnx
+from vfl.export import ExportMismatch, check_tools, export_model, plain_model, run_onnx
 from vfl.lightweighting.pruning import StructuredPruner
-from vfl.run_folder import open_run
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run_folder import open_run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "export.py"
 

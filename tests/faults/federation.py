@@ -27,7 +27,7 @@ from parties.remote.server import server_process
 from vfl.config import ExperimentConfig, parse_config
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
 from vfl.errors import PeerLost
-from vfl.experiments.run import run_experiment
+from vfl.runs.experiments.run import run_experiment
 
 SERVER = "server"
 RESTARTS_S = 1.0
@@ -198,9 +198,9 @@ def simulating(turns: Turns) -> Generator[None]:
         # It would look at the real network, where somebody may listen.
         mock.patch("parties.remote.party.dialer.explain", return_value=None),
         # Not under test here, and most of the time.
-        mock.patch("vfl.tensorboard.SummaryWriter"),
+        mock.patch("vfl.runs.tensorboard.SummaryWriter"),
         mock.patch("parties.widths.draw_widths"),
-        mock.patch("vfl.run_folder.load_config", lambda path: known_config(path.read_text())),
+        mock.patch("vfl.runs.run_folder.load_config", lambda path: known_config(path.read_text())),
     ):
         try:
             yield

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from vfl.checkpoint import CheckpointStore
-from vfl.components import ALGORITHMS
 from vfl.config import ConfigError, load_config, parse_config
+from vfl.config.components import ALGORITHMS
 from vfl.horizontal.devices import Devices
+from vfl.runs.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).parents[2]
 MOMENTUM = {"training": {"optimizer": {"momentum": 0.9}}}

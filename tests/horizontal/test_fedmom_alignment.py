@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from vfl.checkpoint import CheckpointStore
-from vfl.loop import TrainingLoop
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.loop import TrainingLoop
 
 
 @pytest.fixture

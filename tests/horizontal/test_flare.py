@@ -11,12 +11,12 @@ from rich.console import Console
 
 from scripts.lab.studies.flare.gap import random_cell
 from vfl.config import ConfigError, ExperimentConfig, parse_config
-from vfl.experiments.run import run_experiment
 from vfl.horizontal.flare import Flare
 from vfl.horizontal.mode import HORIZONTAL
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.scheduling import build_policy
+from vfl.runs.experiments.run import run_experiment
 from vfl.runtime import start_runtime
 
 QUIET = Console(quiet=True)

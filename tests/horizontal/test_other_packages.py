@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from vfl import registry
-from vfl.config import ConfigError, dump_config, load_config
+from vfl.config import ConfigError, dump_config, load_config, registry
 
 SOURCE = '''
 """Every entry moves by a fixed step to where most clients moved it."""
 
 import torch
 
-from vfl.settings import AboveZero
+from vfl.config.settings import AboveZero
 from vfl.config.horizontal import AlgorithmConfig
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from vfl.callbacks import Callback
-from vfl.checkpoint import CheckpointStore
-from vfl.components import ALGORITHMS
+from vfl.config.components import ALGORITHMS
 from vfl.horizontal.client_states import OnDisk
-from vfl.loop import TrainingLoop
+from vfl.runs.callbacks import Callback
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.loop import TrainingLoop
 
 ROUNDS = 5
 KILLED_IN = 3

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vfl.components import ALGORITHMS
+from vfl.config.components import ALGORITHMS
 from vfl.horizontal.traffic import transfer_bytes
 from vfl.wire.codec import encode
 from vfl.wire.messages import Kind, Message, Part, PartKind, control, pack

@@ -25,7 +25,9 @@ from vfl.errors import ConfigError
 EVIDENCE = read_evidence()
 EFFECTS = effects_of(EVIDENCE)
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)? ± \d+(?:\.\d+)?")
-README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+PAGES = (ROOT / "README.md", ROOT / "docs" / "guide.md")
+README = " ".join(" ".join(page.read_text(encoding="utf-8") for page in PAGES).split())
+"""With the guide, to which it hands on what it has no room for."""
 
 
 @pytest.mark.parametrize("path", written(), ids=lambda path: str(path.relative_to(RESULTS)))

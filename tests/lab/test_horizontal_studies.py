@@ -17,7 +17,7 @@ from scripts.lab.studies.page import spread
 from scripts.lab.studies.runs import StudyResult, results_table
 from scripts.lab.studies.study import horizontal_studies, make_runs
 from vfl.config import ConfigError
-from vfl.results import ACCURACY, CLOCK
+from vfl.runs.results import ACCURACY, CLOCK
 
 ROOT = Path(__file__).parents[2]
 STUDIES = horizontal_studies()

@@ -17,7 +17,7 @@ from scripts.lab.studies.lvfl.plan import (
 from scripts.lab.studies.runs import StudyRun
 from vfl.cli import whole_numbers
 from vfl.config import ConfigError, parse_config
-from vfl.schedules import value_at
+from vfl.config.schedules import value_at
 
 PAPER = {
     "name": "paper",

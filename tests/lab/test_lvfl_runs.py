@@ -22,12 +22,12 @@ from scripts.lab.studies.forks import SaveForks, fork_store
 from scripts.lab.studies.lvfl.plan import Plan, make_plan
 from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyResult, load_results
-from vfl.checkpoint import CheckpointStore
 from vfl.config import parse_config
-from vfl.experiments.executor import Ended, Event, Executor, Run
-from vfl.experiments.run import run_experiment
-from vfl.loop import Callback, TrainingLoop
-from vfl.run_folder import read_rows
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.experiments.executor import Ended, Event, Executor, Run
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.loop import Callback, TrainingLoop
+from vfl.runs.run_folder import read_rows
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "lab" / "paper_lvfl.py"
 QUIET = Console(quiet=True)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfl.schedules import (
+from vfl.config.schedules import (
     falls,
     named_parties,
     parse_party_schedule,

@@ -1,139 +1,41 @@
 """A match in one process: the same as a plain join, nothing readable on the way, and what evil peers are told."""
 
-import csv
 import hashlib
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiny_matches import (
+    Wire,
+    answers,
+    brought,
+    changed,
+    match,
+    owners,
+    path_of,
+    plain,
+    result,
+    rows_of,
+    run,
+    tables,
+    write,
+)
 
-from parties.matching.owner import MatchingOwner
-from parties.matching.server import match_keys
+from parties.matching import owner, server
 from vfl.config import parse_config
 from vfl.data.tables.arrow import pa
 from vfl.data.tables.columns import read_table
 from vfl.data.tables.join import matched
 from vfl.data.tables.keys import keys_of
-from vfl.data.tables.match import read_match
-from vfl.data.tables.own_keys import own_keys
 from vfl.errors import PeerMisbehaved
-from vfl.matching.group import POINT_BYTES, new_scalar, raise_keys, raise_points
-from vfl.vertical.link import done
-from vfl.wire.matching import Brought
+from vfl.matching.group import GENERATOR, POINT_BYTES, new_scalar, raise_keys
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pack, unpack
-
-
-def honest(request, reply):
-    return reply
-
-
-class Wire:
-    """A link that keeps all bytes; an answer that cannot be taken is its party's doing, as on a network."""
-
-    def __init__(self, owner, change=honest):
-        self.owner, self.name, self.change = owner, owner.name, change
-        self.bytes = []
-        self.points = []
-
-    def send(self, request):
-        sent = pack(request)
-        reply = self.change(request, self.owner.handle(unpack(sent)))
-        came = reply if isinstance(reply, bytes) else pack(reply)
-        self.bytes += [sent, came]
-        parts = () if isinstance(reply, bytes) else reply.parts
-        self.points += [part.payload for part in parts if part.kind == PartKind.POINTS]
-        try:
-            return done(unpack(came))
-        except MessageError as error:
-            self.blame(error)
-
-    def blame(self, error):
-        raise PeerMisbehaved(self.name, str(error)) from error
-
-
-def write(path, rows):
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(rows)
-
-
-def tables(folder, keys, foreign=(), join="inner", duplicates="refuse", **data):
-    """``keys``: by owner the keys of its rows, tuples of cells; the first one has the label and the foreign keys.
-
-    ``foreign``: by other owner, the key by which the first knows each of its rows.
-    """
-    leader = next(iter(keys))
-    sections = {}
-    for owner, own in keys.items():
-        names = [f"k{number}" for number in range(len(own[0]))]
-        rows = [list(key) for key in own]
-        sections[owner] = {"file": str(folder / f"{owner}.csv"), "key": names, "duplicates": duplicates}
-        sections[owner]["match"] = str(folder / f"{owner}.match")
-        if owner == leader:
-            sections[owner] |= {"label": "label", "keys": {}}
-            for other in foreign:
-                columns = [f"{other}{number}" for number in range(len(foreign[other][0]))]
-                sections[owner]["keys"][other] = columns
-                names = [*names, *columns]
-                rows = [[*row, *key] for row, key in zip(rows, foreign[other], strict=True)]
-            names, rows = [*names, "label"], [[*row, "yes"] for row in rows]
-        write(folder / f"{owner}.csv", [names, *rows])
-    values = {"name": "m", "data": {"dataset": {"kind": "tables"}, "tables": sections, "join": join, **data}}
-    return parse_config(values)
-
-
-def owners(config, pool, workers=1):
-    return [
-        MatchingOwner(
-            name, own_keys(config.data, name), config.data.join, config.data.tables[name].match, pool, workers
-        )
-        for name in config.parties
-    ]
-
-
-def run(config, chunk=7, change=None, workers=1):
-    with ThreadPoolExecutor(2) as pool:
-        links: list[Any] = [
-            Wire(owner, (change or {}).get(owner.name, honest)) for owner in owners(config, pool, workers)
-        ]
-        return match_keys(links, config.data.join, chunk=chunk), links
-
-
-def path_of(config, name) -> Path:
-    path = config.data.tables[name].match
-    assert path is not None
-    return path
-
-
-def result(config, name):
-    return read_match(path_of(config, name), name)
-
-
-def rows_of(config):
-    return {name: result(config, name).rows for name in config.parties}
-
-
-def plain(keys, foreign, join):
-    """The join by dictionaries: a set of tuples with each owner's row."""
-    leader, *others = keys
-    where = {}
-    for owner, own in keys.items():
-        where[owner] = {}
-        for row, key in enumerate(own):
-            where[owner].setdefault(key, row)
-    joined = set()
-    for key, row in where[leader].items():
-        theirs = [where[other].get(foreign[other][row] if other in foreign else key, -1) for other in others]
-        if join == "left" or -1 not in theirs:
-            joined.add((row, *theirs))
-    return joined
-
 
 WORDS = ["a", "b", "ä", "日本", "x y", "0", "1", "12", "é", "z" * 40]
 CASES = st.tuples(
@@ -233,10 +135,26 @@ def test_no_byte_on_the_way_tells_a_key_even_to_one_who_can_list_all_keys(tmp_pa
         words = [word for text in said for word in _texts(json.loads(text)) if word not in "abc" and len(word) != 64]
         assert said
         assert not words
-        points = b"".join(bytes(payload) for link in links for payload in link.points)
+        points = b"".join(link.points() for link in links)
         seen.append({points[start : start + POINT_BYTES] for start in range(0, len(points), POINT_BYTES)})
     assert not seen[0] & seen[1]
     assert len(seen[0]) > 3 * 3 * 60 - 60
+
+
+def test_no_file_holds_a_secret(tmp_path, monkeypatch):
+    drawn = []
+
+    def drawing():
+        drawn.append(new_scalar())
+        return drawn[-1]
+
+    for side in (owner, server):
+        monkeypatch.setattr(side, "new_scalar", drawing)
+    run(tables(tmp_path, KEYS))
+    assert len(drawn) == 3 + 3  # a scalar for each owner's list, and the server's for each list's second pass
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) == 6
+    assert not any(secret in content for secret in drawn for content in written)
 
 
 def test_the_order_on_the_way_is_not_that_of_the_table(tmp_path):
@@ -256,7 +174,7 @@ def test_a_second_start_leaves_a_finished_match_and_repeats_one_that_an_owner_lo
     order = result(config, "a").order
     outcome, links = run(config)
     assert outcome.again
-    assert not any(link.points for link in links)
+    assert not any(link.points() for link in links)
     path_of(config, "b").unlink()
     assert not run(config)[0].again
     orders = {result(config, name).order for name in "abc"}
@@ -303,53 +221,17 @@ def open_matches(config):
 KEYS = {name: [(str(number),) for number in range(40)] for name in "abc"}
 
 
-def answers(kind, make):
-    return lambda request, reply: make(request, reply) if request.kind is kind else reply
-
-
-def with_points(reply, points):
-    return Message(reply.kind, parts=(Part(PartKind.POINTS, points),))
-
-
-def another_scalar(request, reply):
-    return with_points(reply, raise_points(new_scalar(), bytes(request.only(PartKind.POINTS))))
-
-
-def exchanging():
-    """Gives others' points of the first chunk for its points, the same ones whenever it is asked for these again."""
-    known: dict[bytes, bytes] = {}
-
-    def change(request, reply):
-        if request.kind is not Kind.RAISE:
-            return reply
-        before, after = (
-            [points[start : start + POINT_BYTES] for start in range(0, len(points), POINT_BYTES)]
-            for points in (bytes(each.only(PartKind.POINTS)) for each in (request, reply))
-        )
-        if not known:
-            known.update(zip(before, after[1:] + after[:1], strict=True))
-        return with_points(reply, b"".join(known.get(asked, own) for asked, own in zip(before, after, strict=True)))
-
-    return change
-
-
-def brought(**change):
-    return answers(
-        Kind.MATCH,
-        lambda request, reply: Message(
-            Kind.BROUGHT,
-            parts=(Brought.from_json(reply.only(PartKind.CONTROL)).model_copy(update=change).part(),),
-        ),
-    )
-
-
-def changed(kind, change):
-    """Answers of a kind with other points."""
-    return answers(kind, lambda request, reply: with_points(reply, change(bytes(reply.only(PartKind.POINTS)))))
-
-
 def placed(payload):
     return answers(Kind.PLACES, lambda request, reply: Message(Kind.PLACED, parts=(Part(PartKind.PLACES, payload),)))
+
+
+def public(change):
+    """Other public keys."""
+
+    def answer(request, reply):
+        return Message(reply.kind, parts=(reply.parts[0], Part(PartKind.POINTS, change(reply.parts[1].payload))))
+
+    return answers(Kind.MATCH, answer)
 
 
 @pytest.mark.parametrize(
@@ -363,11 +245,14 @@ def placed(payload):
         ("b", changed(Kind.LIST, lambda points: b"\2" + b"\xff" * 32 + points[33:]), "point 1 is not on the curve"),
         ("b", changed(Kind.LIST, lambda points: points * 2), "462 bytes came where 7 points of 33 bytes are due"),
         ("c", changed(Kind.RAISE, lambda points: points[33:]), "198 bytes came where 7 points of 33 bytes are due"),
-        ("c", answers(Kind.RAISE, another_scalar), "its points do not fit those before: another list"),
-        ("c", exchanging(), "its points do not fit those before: another list"),
         ("b", lambda request, reply: b"garbage" * 9, "protocol version 103"),
         ("b", lambda request, reply: Message(Kind.DONE), "DONE of round 0"),
         ("a", brought(known_as={"b": 0}), "known_as: names b, not all other owners"),
+        ("a", brought(known_as=None, samples=None), "known_as: must come from a, the owner of the label"),
+        ("b", brought(known_as={"a": 0, "c": 0}, samples=40), "known_as: must come from a, the owner of the label"),
+        ("b", answers(Kind.MATCH, lambda request, reply: Message(reply.kind, parts=reply.parts[:1])), "BROUGHT with 1"),
+        ("b", public(lambda points: points * 2), "66 bytes came where 1 points"),
+        ("b", public(lambda points: bytes(33)), "point 1 is the identity"),
         ("a", placed(b"\xff" * 160), "40 places came, one below 40"),
         ("a", placed(bytes(9)), "9 bytes are no places"),
     ],
@@ -375,12 +260,6 @@ def placed(payload):
 def test_an_owner_that_does_not_keep_to_the_protocol_is_named(tmp_path, evil, change, what):
     with pytest.raises(PeerMisbehaved, match=f"{evil} is lost: .*({what})"):
         run(tables(tmp_path, KEYS), change={evil: change})
-
-
-def test_owners_without_a_label_owner_are_refused(tmp_path):
-    config = tables(tmp_path, KEYS)
-    with pytest.raises(MessageError, match="no owner names the label"):  # so that the owners are told
-        run(config, change={"a": brought(known_as=None, samples=None)})
 
 
 def ask(owner, kind, *parts):
@@ -395,6 +274,25 @@ def test_an_owner_refuses_what_the_server_must_not_ask(tmp_path):
         for kind, control, payload, what in (
             (Kind.LIST, {"list": 1, "start": 0, "stop": 4}, None, "list 1 is asked for, b has 1"),
             (Kind.LIST, {"list": 0, "start": -1, "stop": 4}, None, "ListRange: 'start'"),
+            (
+                Kind.LIST,
+                {"list": 0, "start": 0, "stop": 41},
+                None,
+                "0 to 41 of 40 is asked for, at most 1048576 at once",
+            ),
+            (Kind.LIST, {"list": 0, "start": 9, "stop": 4}, None, "9 to 4 of 40 is asked for"),
+            (Kind.RAISE, {"list": 1}, (PartKind.POINTS, bytes(33)), "list 1 is asked for, b has 1"),
+            (Kind.RAISE, {}, (PartKind.POINTS, bytes(33)), "point 1 is the identity"),
+            (
+                Kind.RAISE,
+                {},
+                (PartKind.POINTS, GENERATOR * 2000),
+                "2,001 points came to be multiplied, network.consent",
+            ),
+            (Kind.PROVE, {"list": 1}, (PartKind.POINTS, bytes(33)), "list 1 is asked for, b has 1"),
+            (Kind.PROVE, {}, (PartKind.POINTS, bytes(33)), "point 1 is the identity"),
+            (Kind.MATCHED, part | {"samples": 1001}, (PartKind.PLACES, bytes(4)), "1,001 samples are matched, network"),
+            (Kind.MATCHED, part, (PartKind.PLACES, b""), "a part of the result came without a place"),
             (Kind.PLACES, {"list": 0, "start": 0, "stop": 4}, None, "b cannot answer PLACES"),
             (Kind.START_ROUND, {}, None, "b cannot answer START_ROUND"),
             (Kind.MATCHED, part, np.full(41, 1, "<i4").tobytes(), "41 places from 0 on came where 40 are due"),
@@ -407,19 +305,11 @@ def test_an_owner_refuses_what_the_server_must_not_ask(tmp_path):
             (Kind.MATCHED, part, None, "0 PLACES parts instead of 1"),
         ):
             parts = [Part(PartKind.CONTROL, json.dumps(control).encode())]
-            parts += [] if payload is None else [Part(PartKind.PLACES, payload)]
+            kind_of_part, content = payload if isinstance(payload, tuple) else (PartKind.PLACES, payload)
+            parts += [] if content is None else [Part(kind_of_part, content)]
             with pytest.raises(MessageError, match=what):
                 ask(b, kind, *parts)
-        with pytest.raises(MessageError, match="point 1 is the identity"):
-            ask(b, Kind.RAISE, Part(PartKind.POINTS, bytes(33)))
         assert not path_of(config, "b").exists()
-
-
-def test_points_are_asked_for_again_in_every_chunk(tmp_path):
-    """Another scalar for a whole list is found by one chunk alone."""
-    config = tables(tmp_path, {name: own[:3] for name, own in KEYS.items()})
-    with pytest.raises(PeerMisbehaved, match="its points do not fit"):
-        run(config, chunk=16, change={"c": answers(Kind.RAISE, another_scalar)})
 
 
 def test_an_owner_that_lists_a_key_twice_is_named(tmp_path):
@@ -427,10 +317,11 @@ def test_an_owner_that_lists_a_key_twice_is_named(tmp_path):
     with ThreadPoolExecutor(2) as pool:
         a, b, c = owners(config, pool)
         twice = pa.concat_arrays([b.keys.lists[0], b.keys.lists[0].slice(3, 1)])
-        b = MatchingOwner("b", replace(b.keys, lists=(twice,)), "inner", path_of(config, "b"), pool, 1)
+        b.keys = replace(b.keys, lists=(twice,))
+        b.__post_init__()
         links: list[Any] = [Wire(owner) for owner in (a, b, c)]
         with pytest.raises(PeerMisbehaved, match="b is lost: a point comes twice in its list"):
-            match_keys(links, "inner")
+            match(config, links)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -439,7 +330,7 @@ def test_progress_counts_every_point_once_and_ends_at_the_total(tmp_path, worker
     config = tables(tmp_path, KEYS)
     with ThreadPoolExecutor(2) as pool:
         links: list[Any] = [Wire(owner) for owner in owners(config, pool, workers)]
-        match_keys(links, "inner", lambda *at: told.append(at), chunk=9)
+        match(config, links, progress=lambda *at: told.append(at), chunk=9)
     assert told[-1] == (1, 120)
     assert len(told) == 45
     assert [share for share, _keys in told] == sorted(share for share, _keys in told)

@@ -4,7 +4,7 @@ from shorthand import build_feature_model
 from torch import nn
 
 from models.mlp import MLP
-from vfl.components import FEATURE_MODELS
+from vfl.config.components import FEATURE_MODELS
 from vfl.macs import count_macs, count_parameters
 
 TINY = 0.05

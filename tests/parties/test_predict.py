@@ -23,11 +23,11 @@ from parties.predict import (
     take_samples,
 )
 from parties.trained import load_trained
-from vfl.checkpoint import CheckpointStore, CorruptCheckpoint
 from vfl.config import ConfigError, parse_config
 from vfl.errors import PeerLost
-from vfl.experiments.run import run_experiment
-from vfl.run_folder import read_summary
+from vfl.runs.checkpoint import CheckpointStore, CorruptCheckpoint
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run_folder import read_summary
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 CLASSES = 10

@@ -16,10 +16,10 @@ import yaml
 
 from parties.remote.tls.certificates import SERVER
 from parties.remote.together import prepare, process_configs
-from vfl.atomic import write_atomically
-from vfl.checkpoint import CheckpointStore
 from vfl.config import ExperimentConfig, dump_config, parse_config
-from vfl.run_folder import PROCESSES
+from vfl.runs.atomic import write_atomically
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.run_folder import PROCESSES
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 100.0
@@ -313,7 +313,7 @@ def in_process(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[s
 def train_in_process(config: ExperimentConfig, run_dir: Path) -> dict[str, Any]:
     from rich.console import Console
 
-    from vfl.experiments.run import run_experiment
+    from vfl.runs.experiments.run import run_experiment
 
     run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
     return outcome_of(run_dir)

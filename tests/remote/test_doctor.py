@@ -14,7 +14,7 @@ from parties.remote.party import party_process
 from parties.remote.tls.certificates import SERVER, Owner
 from parties.remote.tls.folders import issue, make_authority
 from vfl.config import load_config
-from vfl.run_folder import write_run_id
+from vfl.runs.run_folder import write_run_id
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "doctor.py"
 

@@ -10,12 +10,12 @@ import pytest
 from parties.local import LocalLink
 from parties.remote.server.droppable import DroppableParty
 from parties.remote.tls.certificates import SERVER
+from vfl.config.wire import WireConfig
 from vfl.errors import PeerLost
 from vfl.vertical.embeddings import EmbeddingReceiver, build_compressor
 from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import done
 from vfl.vertical.reports import Reports
-from vfl.wire.config import WireConfig
 from vfl.wire.control import Report
 from vfl.wire.messages import Kind, Message, Part, PartKind
 

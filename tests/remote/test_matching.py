@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from parties.remote.matching import match_together
+from parties.remote.matching import match_together, serve_match
 from parties.remote.supervisor import make_keys, networked, write_configs
 from parties.remote.tls.certificates import SERVER
 from vfl.config import ConfigError, parse_config
@@ -20,6 +20,12 @@ from vfl.data.tables.match import Match, read_match, write_match
 from .conftest import ROOT, Federation, Strike, Zygote, train_in_process
 
 OWNERS = ("bank", "shop", "club")
+FILES = {"audit.jsonl", "ca.pem", "certificate.pem", "key.pem", "ca-key.pem", "issued.txt"}
+FILES |= {f"{name}.{kind}" for name in OWNERS for kind in ("csv", "log", "match", "yaml")} | {
+    "server.log",
+    "server.yaml",
+}
+"""What a match leaves, whoever was killed: no part of a result, nothing secret but the keys."""
 TIMING = {"heartbeat_s": 0.3, "silence_s": 30, "wait_s": 60}
 
 
@@ -58,6 +64,10 @@ class Matching(Federation):
         rows = zip(*(match.rows for match in matches), strict=True)
         return {tuple(self.keys[name][row] for name, row in zip(OWNERS, each, strict=True)) for each in rows}
 
+    def files(self) -> set[str]:
+        """The names of all files here."""
+        return {path.name for path in self.folder.rglob("*") if path.is_file()}
+
     def expected(self) -> set[tuple[str, ...]]:
         return {(key,) * 3 for key in set.intersection(*map(set, self.keys.values()))}
 
@@ -83,11 +93,35 @@ def test_whoever_is_killed_is_started_again_and_the_match_is_the_same(zygote, tm
         assert died == {name: [-signal.SIGKILL] * (name in killed) for name in matching.names}, matching.logs()
         assert {codes[-1] for codes in matching.codes.values()} == {0}, matching.logs()
         assert matching.found() == matching.expected()
+        assert matching.files() == FILES
         for name in OWNERS:
             held = open_source(matching.config).held_by(name)
             assert len(held.train) + len(held.test) == len(matching.expected())
     finally:
         matching.close()
+
+
+def test_an_owner_that_claims_the_label_is_refused_alone(zygote, tmp_path):
+    matching = Matching(zygote, tmp_path / "m")
+    try:
+        for name in (SERVER, "bank", "club"):
+            matching.start(name)
+        matching.start("shop", extra=("data.tables.shop.label=left", "data.tables.bank.label=null"))
+        assert matching.wait("shop") == 2
+        assert "known_as: must come from bank, the owner of the label, and from no other" in matching.log("shop")
+        matching.start("shop")
+        matching.finish()
+        assert {name: codes[-1] for name, codes in matching.codes.items()} == dict.fromkeys(matching.names, 0)
+        assert matching.found() == matching.expected()
+    finally:
+        matching.close()
+
+
+def test_a_server_that_does_not_know_who_has_the_label_says_so(tmp_path):
+    config = parse_config({"name": "m", "data": {"dataset": {"kind": "tables"}, "tables": {"bank": {}, "shop": {}}}})
+    with pytest.raises(ConfigError, match=r"^data\.tables: no owner has a label; name its column at one"):
+        serve_match(config, tmp_path / "run", insecure=False, console=Console())
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_owner_of_another_join_is_refused_and_a_slow_one_is_waited_for(zygote, tmp_path):

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from parties.predict import predict_in_process
 from parties.remote.tls.certificates import SERVER
-from vfl.experiments.run import run_experiment
+from vfl.runs.experiments.run import run_experiment
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 ROWS = 80

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vfl.checkpoint import CheckpointStore
+from vfl.runs.checkpoint import CheckpointStore
 
 TEAM = "party_2"
 FURTHER = f"{TEAM}.1"

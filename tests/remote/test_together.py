@@ -4,7 +4,7 @@ import signal
 import time
 from pathlib import Path
 
-from vfl.checkpoint import CheckpointStore
+from vfl.runs.checkpoint import CheckpointStore
 
 TOGETHER = "together"
 ROUNDS = 15

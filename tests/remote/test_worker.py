@@ -13,10 +13,10 @@ from parties.build import build_party
 from parties.feature_party import FeatureParty
 from parties.remote.party.own_view import OwnView
 from parties.remote.party.worker import PartyWorker, open_store
-from vfl.checkpoint import State
 from vfl.data.samples import Samples
 from vfl.data.source import AsItIs, Prepared
 from vfl.digest import weights_digest
+from vfl.runs.checkpoint import State
 from vfl.runtime import start_runtime
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Restore, Save, kind_of
 from vfl.wire.messages import Kind, Message, MessageError, PartKind, control, pack, unpack

@@ -122,10 +122,10 @@ def at(module: str, path: str, *, after: bool = False) -> Callable[[Strike], Non
 
 def at_half_a_tensor_file(strike: Strike) -> None:
     """Strike when half of a checkpoint's tensors are written."""
-    import vfl.atomic
-    import vfl.checkpoint
+    import vfl.runs.atomic
+    import vfl.runs.checkpoint
 
-    write = vfl.checkpoint.write_tensors
+    write = vfl.runs.checkpoint.write_tensors
 
     def write_half(path: Path, *arguments: Any, **options: Any) -> Any:
         written = write(path, *arguments, **options)
@@ -134,7 +134,7 @@ def at_half_a_tensor_file(strike: Strike) -> None:
         strike()
         return written
 
-    vfl.checkpoint.write_tensors = write_half
+    vfl.runs.checkpoint.write_tensors = write_half
 
 
 PLACES: dict[str, Callable[[Strike], None]] = {
@@ -154,7 +154,7 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "has the embeddings": at("vfl.vertical.labels", "ShareEmbeddings.begin"),
     "trains the head": at("vfl.vertical.head", "HeadTrainer.step"),
     "commits": lambda strike: around(Path, "rename", strike),
-    "writes its summary": at("vfl.experiments.run", "write_summary"),
+    "writes its summary": at("vfl.runs.experiments.run", "write_summary"),
     # at an owner in a match
     "brings its keys": at("parties.matching.owner", "MatchingOwner._brought"),
     "multiplies": at("parties.matching.owner", "MatchingOwner._in_parts"),

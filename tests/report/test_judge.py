@@ -7,10 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfl.config import parse_config
-from vfl.reports.judge import cheapest_within, lost, noise, pareto_front, reached, sent_bytes, target_score, train_macs
-from vfl.reports.runs import ReportedRun, Subject, Variant, load_subject
-from vfl.reports.tables import advice, settings_table, tables
-from vfl.reports.write import markdown
+from vfl.runs.reports.judge import (
+    cheapest_within,
+    lost,
+    noise,
+    pareto_front,
+    reached,
+    sent_bytes,
+    target_score,
+    train_macs,
+)
+from vfl.runs.reports.runs import ReportedRun, Subject, Variant, load_subject
+from vfl.runs.reports.tables import advice, settings_table, tables
+from vfl.runs.reports.write import markdown
 
 
 def variant(label: str, cost: int, accuracy: float) -> Variant:

@@ -12,8 +12,8 @@ from chromium import Browse
 from made_runs import vertical_rows
 from PIL import Image
 
-from vfl.loop import TrainingLoop
-from vfl.tensorboard import TensorBoard
+from vfl.runs.loop import TrainingLoop
+from vfl.runs.tensorboard import TensorBoard
 
 pytestmark = pytest.mark.browser
 HEADER = 70

@@ -117,7 +117,8 @@ def test_a_sweep_over_a_shipped_experiment_is_trained_and_reported(lvfl: Command
 
 
 def test_nothing_of_the_checkout_was_used(environment: Path, folder: Path):
-    code = "import lvfl, vfl, parties, models, vfl.shipped as s; print(lvfl, vfl, parties, models, s.shipped_folder())"
+    shipped = "from vfl.config.shipped import shipped_folder"
+    code = f"import lvfl, vfl, parties, models; {shipped}; print(lvfl, vfl, parties, models, shipped_folder())"
     python = environment / "bin/python"
     said = subprocess.run([python, "-c", code], cwd=folder, capture_output=True, text=True, check=True).stdout
     assert said.count(str(environment)) == 5

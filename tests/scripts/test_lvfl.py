@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vfl.config import ConfigError, load_config
-from vfl.experiments.sweep_plan import load_sweep
-from vfl.shipped import find_config, shipped_folder
+from vfl.config.shipped import find_config, shipped_folder
+from vfl.runs.experiments.sweep_plan import load_sweep
 
 ROOT = Path(__file__).parents[2]
 command = import_module("lvfl.__main__")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from vfl.checkpoint import CheckpointStore
+from vfl.runs.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "sweep.py"

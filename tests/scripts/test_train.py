@@ -10,10 +10,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tiny_training import QUICK, Train, content_of, rows_of, summary_of, timeless
 
 from vfl.amounts import amount
-from vfl.checkpoint import CheckpointStore
 from vfl.config import load_config
 from vfl.digest import combined_digest, weights_digest
-from vfl.tensorboard import how_to_watch
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.tensorboard import how_to_watch
 
 PARTIES = ("party_1", "party_2")
 TAGS_OF_PARTIES = (

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from vfl.checkpoint import CheckpointStore
+from vfl.runs.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "train.py"
@@ -325,7 +325,13 @@ def serve() -> None:
 
 def preload() -> None:
     """Import what a run imports on its way, and compute nothing: threads would not survive a fork."""
-    for name in ("sklearn.datasets", "torch._dynamo", "vfl.experiments.run", "parties.mode", "vfl.horizontal.mode"):
+    for name in (
+        "sklearn.datasets",
+        "torch._dynamo",
+        "vfl.runs.experiments.run",
+        "parties.mode",
+        "vfl.horizontal.mode",
+    ):
         importlib.import_module(name)
 
 
@@ -383,7 +389,7 @@ def at_update(counter: Counter) -> None:
 
 
 def at_half_a_row(counter: Counter) -> None:
-    from vfl.callbacks import JsonLines
+    from vfl.runs.callbacks import JsonLines
 
     write_row = JsonLines.on_round
 
@@ -398,11 +404,11 @@ def at_half_a_row(counter: Counter) -> None:
 
 
 def at_half_a_file(counter: Counter) -> None:
-    import vfl.atomic
-    import vfl.checkpoint
-    import vfl.tensor_file
+    import vfl.runs.atomic
+    import vfl.runs.checkpoint
+    import vfl.runs.tensor_file
 
-    write = vfl.atomic.write_durably
+    write = vfl.runs.atomic.write_durably
 
     def write_half(path: Path, *arguments: Any) -> Any:
         written = write(path, *arguments)
@@ -412,7 +418,7 @@ def at_half_a_file(counter: Counter) -> None:
             os.kill(os.getpid(), signal.Signals[action])
         return written
 
-    vfl.atomic.write_durably = vfl.checkpoint.write_durably = vfl.tensor_file.write_durably = write_half
+    vfl.runs.atomic.write_durably = vfl.runs.checkpoint.write_durably = vfl.runs.tensor_file.write_durably = write_half
 
 
 def at_open(counter: Counter, folder: str, mode_then: str = "wb") -> None:
@@ -428,15 +434,15 @@ def at_open(counter: Counter, folder: str, mode_then: str = "wb") -> None:
 
 def at_row_without_checkpoint(counter: Counter) -> None:
     """Strike when the row is written and neither the bar nor the checkpoint has followed."""
-    from vfl.callbacks import ShowProgress
+    from vfl.runs.callbacks import ShowProgress
 
     before(ShowProgress, "on_round", counter)
 
 
 def at_summary(counter: Counter) -> None:
-    import vfl.experiments.run
+    import vfl.runs.experiments.run
 
-    before(vfl.experiments.run, "write_summary", counter)
+    before(vfl.runs.experiments.run, "write_summary", counter)
 
 
 def at_removal(counter: Counter) -> None:

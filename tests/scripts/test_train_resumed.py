@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tiny_training import QUICK, Train, content_of, damage, rows_of, summary_of, timeless
 
-from vfl.checkpoint import CheckpointStore
 from vfl.config import load_config
 from vfl.data.sources.pooled import PooledSource
+from vfl.runs.checkpoint import CheckpointStore
 
 
 def test_resuming_a_finished_run_changes_nothing(train: Train, copied: Path):

@@ -206,7 +206,7 @@ def test_a_full_disk_leaves_keys_as_they_were(tmp_path, monkeypatch):
         if sum(path.name.startswith(".partial") for path in (keys / "party_1").iterdir()) == 3:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vfl.atomic.os.fsync", full)
+    monkeypatch.setattr("vfl.runs.atomic.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         issue(keys, [Owner("party_1")], 30, overwrite=True)
     assert content(keys) == before

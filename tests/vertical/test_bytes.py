@@ -101,6 +101,27 @@ def test_labels_at_the_server_send_a_party_nothing_but_its_own_gradient(build):
         assert kinds == {PartKind.GRADIENT, PartKind.CONTROL}
 
 
+@pytest.mark.parametrize("labels", ["shared", "server"])
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_coding_changes_bytes_alone(build, labels: str, staleness: int):
+    training = {"rounds": 2, "batch_size": 48, "labels": labels, "staleness": staleness, "steps_per_round": 3}
+    summaries = []
+    for coding in ("packed", "entropy"):
+        gradients = {"bits": 8} if labels == "server" else {}
+        wire = {"bits": 4, "gradients": gradients, "rounding": "dithered", "coding": coding}
+        server = build(
+            training=training, wire=wire, models={"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 32}}
+        )
+        for round_index in range(2):
+            server.train_round(round_index)
+        summaries.append(server.summary())
+    packed, coded = summaries
+    assert coded["model_digest"] == packed["model_digest"]
+    assert coded["dense_uplink_bytes"] == packed["dense_uplink_bytes"]
+    assert coded["uplink_bytes"] < packed["uplink_bytes"]
+    assert coded["downlink_bytes"] < packed["downlink_bytes"]
+
+
 def test_shared_labels_forward_the_others_frames_as_they_came(build):
     server = build(training={"rounds": 1, "batch_size": 16}, lightweighting={"beta": 0.5})
     links = record(server, 1)

@@ -6,13 +6,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vfl.components import COMPRESSORS
-from vfl.lightweighting.quantise import BLOCK, dequantise, dequantise_dithered, quantise, quantise_dithered
+from vfl.config.components import COMPRESSORS
+from vfl.config.wire import Bits, WireConfig
+from vfl.lightweighting.quantise import (
+    BLOCK,
+    BetweenLargest,
+    OfSpread,
+    dequantise,
+    dequantise_dithered,
+    quantise,
+    quantise_dithered,
+)
 from vfl.lightweighting.sparsify import ErrorFeedback, random_top_k, sparsify
 from vfl.vertical.compressors import loses_nothing, magnitude
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
 from vfl.wire.codec import CodecError, entropy_bound_bytes
-from vfl.wire.config import Bits, WireConfig
 
 HEADER = 17
 WIDTHS: tuple[Bits, ...] = (8, 4, 2)
@@ -28,7 +36,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 def test_a_value_moves_to_a_level_beside_it(bits: Bits, stochastic: bool, entries: int, size: float):
     values = sparsify(randn(1, entries) * size, 0.3)[0]
     stream = torch.Generator().manual_seed(1) if stochastic else None
-    codes, steps = quantise(values, bits, stream)
+    codes, steps = quantise(values, BetweenLargest(bits), stream)
     result = dequantise(codes, steps)
     assert codes.abs().max() <= 2 ** (bits - 1) - 1 if entries else len(steps) == 0
     step_of = steps.repeat_interleave(BLOCK)[:entries]
@@ -42,7 +50,7 @@ def test_a_value_moves_to_a_level_beside_it(bits: Bits, stochastic: bool, entrie
 @pytest.mark.parametrize("bits", WIDTHS)
 def test_stochastic_rounding_is_exact_in_the_mean(bits: Bits):
     values, stream, draws = randn(100), torch.Generator().manual_seed(3), 1000
-    mean = torch.stack([dequantise(*quantise(values, bits, stream)) for _ in range(draws)]).mean(dim=0)
+    mean = torch.stack([dequantise(*quantise(values, BetweenLargest(bits), stream)) for _ in range(draws)]).mean(dim=0)
     step = float(values.abs().max()) / (2 ** (bits - 1) - 1)
     assert (mean - values).abs().max() < 5 * step / 2 / draws**0.5  # five standard deviations
     assert (mean - values).abs().max() > 0
@@ -52,12 +60,49 @@ def test_stochastic_rounding_is_exact_in_the_mean(bits: Bits):
 @given(st.sampled_from(WIDTHS), st.integers(0, 2 * BLOCK + 3), st.sampled_from([1e-30, 1.0, 1e30]))
 def test_of_a_dithered_value_half_a_step_is_lost_at_most_and_nothing_in_the_mean(bits: Bits, entries: int, size: float):
     values = randn(entries) * size
-    codes, steps = quantise_dithered(values, bits)
+    codes, steps = quantise_dithered(values, BetweenLargest(bits))
     error = (dequantise_dithered(codes, steps) - values) / steps.repeat_interleave(BLOCK)[:entries]
     assert codes.abs().max() <= 2 ** (bits - 1) - 1 if entries else len(steps) == 0
     assert (error.abs() <= 0.5001).all()
     assert error.mean().abs() < 5 * (12 * entries) ** -0.5 if entries else True  # five standard deviations
     assert error.square().mean() == pytest.approx(1 / 12, rel=0.2) if entries > BLOCK else True
+
+
+@settings(max_examples=40)
+@given(
+    st.floats(0.36, 8), st.booleans(), st.integers(1, 2 * BLOCK + 3), st.sampled_from([1e-30, 1.0, 1e30]), st.booleans()
+)
+def test_a_step_of_the_spread_is_the_error_and_no_value_is_cut_off(
+    step, dithered, entries: int, size: float, lonely: bool
+):
+    values = (
+        randn(entries) * size if not lonely else torch.zeros(entries).index_fill(0, torch.tensor([entries - 1]), size)
+    )
+    spacing = OfSpread(step)
+    if dithered:
+        codes, steps = quantise_dithered(values, spacing)
+        error = dequantise_dithered(codes, steps) - values
+    else:
+        codes, steps = quantise(values, spacing, None)
+        error = dequantise(codes, steps) - values
+    assert codes.abs().max() <= 127
+    for at, block in enumerate(values.split(BLOCK)):
+        rms = float(block.double().square().mean().sqrt())
+        assert float(steps[at]) == pytest.approx(step * rms, rel=1e-5)
+        assert float(error[at * BLOCK :][:BLOCK].abs().max()) <= 0.5001 * step * rms * 1.00001
+
+
+@given(st.sampled_from(WIDTHS), st.sampled_from(ROUNDINGS), st.sampled_from(["magnitude", "random_top_k"]))
+@settings(max_examples=20)
+def test_coded_frames_hold_the_values_of_packed_ones_in_fewer_bytes(bits: Bits, rounding: str, name: str):
+    wire = WireConfig.model_validate({"bits": bits, "rounding": rounding, "compressor": name})
+    packed, coded = (build_compressor(wire.model_copy(update={"coding": each})) for each in ("packed", "entropy"))
+    for beta in (0.0, 0.4, 0.9):
+        embedding_BD = randn(200, 40) * torch.linspace(0.1, 2.0, 40)
+        frames = [each.compress(embedding_BD, beta) for each in (packed, coded)]
+        assert len(frames[1]) <= len(frames[0]) * (0.9 if bits == 4 and beta == 0 else 1)
+        received = [each.decompress(frame, (200, 40)) for each, frame in zip((packed, coded), frames, strict=True)]
+        assert torch.equal(*received)
 
 
 def test_what_was_left_out_stays_zero_and_is_not_sent_also_with_dither():
@@ -120,6 +165,7 @@ SETTINGS: dict[str, tuple[WireConfig, float]] = {
     "2 bits to the nearest": (WireConfig(bits=2, rounding="nearest"), 0.0),
     "4 bits at random": (WireConfig(bits=4), 0.0),
     "4 bits dithered": (WireConfig(bits=4, rounding="dithered"), 0.0),
+    "a step of the spread": (WireConfig(step=1.0, rounding="nearest", coding="entropy"), 0.5),
     "4 bits of a tenth": (WireConfig(bits=4, rounding="nearest"), 0.9),
     "a random tenth": (WireConfig(compressor="random_top_k"), 0.9),
     "all of it": (WireConfig(compressor="random_top_k", bits=8), 0.9),

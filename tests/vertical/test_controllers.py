@@ -5,8 +5,8 @@ import warnings
 
 import pytest
 
-from vfl.checkpoint import CheckpointStore
 from vfl.config import parse_config
+from vfl.runs.checkpoint import CheckpointStore
 from vfl.vertical.decisions import recorded_decisions
 
 SPEED, BANDWIDTH = 1e9, 1e6

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from vfl.config.wire import WireConfig
 from vfl.vertical.compressors import magnitude
 from vfl.vertical.embeddings import EmbeddingReceiver, decode_finite
 from vfl.wire.codec import CodecError, encode
-from vfl.wire.config import WireConfig
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -9,7 +9,7 @@ from shorthand import build_feature_model, links_of
 from torch import Tensor, nn
 
 from models.features import Features, ModelSpec
-from vfl.components import FEATURE_MODELS
+from vfl.config.components import FEATURE_MODELS
 from vfl.lightweighting.pruning import StructuredPruner
 from vfl.vertical.feature_models import check_feature_model
 

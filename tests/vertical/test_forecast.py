@@ -51,6 +51,17 @@ def test_every_rounds_costs_are_those_that_were_forecast(
             assert sent == pytest.approx((forecast[name].uplink_bytes, forecast[name].downlink_bytes), rel=margin)
 
 
+@pytest.mark.parametrize("spacing", [{"bits": 4}, {"step": 1.0}])
+def test_coded_frames_are_forecast_as_of_normal_values(build, spacing: dict[str, float]):
+    wire = spacing | {"gradients": spacing, "coding": "entropy", "rounding": "dithered"}
+    server = build(training={"labels": "server", "batch_size": 48}, wire=wire)
+    forecast = next(planned_rounds(server, server.forecast))
+    server.train_round(0)
+    for name, costs in server.costs.items():
+        sent = payload(costs, "up"), payload(costs, "down")
+        assert sent == pytest.approx((forecast[name].uplink_bytes, forecast[name].downlink_bytes), rel=0.3), name
+
+
 def test_rows_that_parties_lack_are_not_forecast(build):
     server = build(training={"party_dropout": 0.5, "rounds": 8})
     forecast = sum_of(planned_rounds(server, server.price_list.forecast))

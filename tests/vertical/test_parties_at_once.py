@@ -11,8 +11,8 @@ from torch import nn
 from models.features import ModelSpec
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
-from vfl.components import FEATURE_MODELS
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.components import FEATURE_MODELS
 from vfl.digest import weights_digest
 from vfl.wire.control import SampleRange
 from vfl.wire.messages import Kind, Message

@@ -19,10 +19,10 @@ from vfl.data.files import LabelData, PartyData
 from vfl.data.source import Split
 from vfl.data.sources.images import ImageGrid
 from vfl.optim import build_optimizer
+from vfl.runs.subsets import lost_without, subsets_of
 from vfl.runtime import start_runtime
 from vfl.vertical.batches import batch_rows
 from vfl.vertical.presence import Presence, Share, pack, unpack
-from vfl.vertical.subsets import lost_without, subsets_of
 from vfl.wire.codec import dense_frame_size
 from vfl.wire.messages import MessageError
 

@@ -274,7 +274,7 @@ ZERO = bytes(4)
         (b"", "shorter than a header"),
         (header()[:8], "shorter than a header"),
         (b"\x02" + header()[1:], "version"),
-        (header(frame_format=3), "unknown format"),
+        (header(frame_format=4), "unknown format"),
         (header(values=6), "value type"),
         (header(shape=(1,) * 9) + bytes(4), "dimensions"),
         (header(shape=(1, 1))[:-1], "cut short"),

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from vfl.config.wire import WireConfig
 from vfl.lightweighting.sparsify import sparsify
 from vfl.vertical.compressors import magnitude
 from vfl.vertical.embeddings import Compressor, EmbeddingReceiver
 from vfl.wire.codec import CodecError, ValueType, decode, encode
-from vfl.wire.config import WireConfig
 from vfl.wire.control import SampleRange
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, check_run
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pieces, unpack
@@ -24,7 +24,8 @@ VALUES: tuple[ValueType, ...] = ("float32", "float16", "bfloat16")
 MIB = 1 << 20
 
 
-WIRES = (*(WireConfig(values=values) for values in VALUES), *(WireConfig(bits=bits) for bits in (8, 4, 2)))
+CODED = WireConfig(step=1.0, coding="entropy", rounding="dithered")
+WIRES = (*(WireConfig(values=values) for values in VALUES), *(WireConfig(bits=bits) for bits in (8, 4, 2)), CODED)
 
 
 def originals() -> list[tuple[bytes, Compressor]]:

@@ -6,21 +6,30 @@ from typing import Annotated, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from vfl.agreement import OWN, REPLAYED, SHARED
-from vfl.components import COMPRESSORS, SOURCES
+from vfl.config.agreement import OWN, REPLAYED, SHARED
+from vfl.config.components import COMPRESSORS, SOURCES
+from vfl.config.data import TABLE_KINDS, DataConfig
+from vfl.config.devices import SimulationConfig
 from vfl.config.horizontal import HorizontalConfig
+from vfl.config.lightweighting import LightweightingConfig
 from vfl.config.models import ModelsConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
-from vfl.data.config import TABLE_KINDS, DataConfig
-from vfl.data.tables.config import table_owners
-from vfl.devices import SimulationConfig
-from vfl.leakage.config import PrivacyConfig
-from vfl.lightweighting.config import LightweightingConfig
-from vfl.registry import nearest
-from vfl.schedules import Schedule, falls, named_parties, schedule_of
-from vfl.settings import AboveZero, AtLeastTwo, Fraction, Positive, Probability, Section, ignored_settings, strict_int
-from vfl.wire.config import GradientConfig, WireConfig
+from vfl.config.privacy import PrivacyConfig
+from vfl.config.registry import nearest
+from vfl.config.schedules import Schedule, falls, named_parties, schedule_of
+from vfl.config.settings import (
+    AboveZero,
+    AtLeastTwo,
+    Fraction,
+    Positive,
+    Probability,
+    Section,
+    ignored_settings,
+    strict_int,
+)
+from vfl.config.tables import table_owners
+from vfl.config.wire import GradientConfig, WireConfig, is_coarse
 
 STATISTICS_SAMPLES = 256
 """On the quickstart and from its second round on, 128 to 1024 rows give the same test accuracy within 3 points."""
@@ -307,15 +316,18 @@ class ExperimentConfig(Section):
     def _about_wire(self) -> list[str]:
         lines: list[str] = []
         wire, fed_back = self.wire, self.lightweighting.error_feedback
-        if wire.rounding != "nearest" and 2 in (
-            wire.bits if fed_back else None,
-            wire.gradients.bits if wire.gradients.error_feedback else None,
-        ):
+        sections = [(wire, fed_back), (wire.gradients, wire.gradients.error_feedback)]
+        if wire.rounding != "nearest" and any(is_coarse(each) for each, fed in sections if fed):
             lines.append(
-                f"wire.rounding: {wire.rounding} to 2 bits errs by more than the value; error feedback needs nearest"
+                f"wire.rounding: {wire.rounding} to steps of 2 or to 2 bits errs by more than the value; "
+                "error feedback needs nearest"
             )
-        if wire.bits is not None and wire.compressor not in COMPRESSORS.built_in:
-            lines.append(f"wire.bits: compressor {wire.compressor} is another package's and may ignore it")
+        if wire.compressor not in COMPRESSORS.built_in:
+            lines += [
+                f"wire.{field}: compressor {wire.compressor} is another package's and may ignore it"
+                for field in ("bits", "step")
+                if getattr(wire, field) is not None
+            ]
         if self.training.labels == "shared" and wire.gradients != GradientConfig():
             lines.append("wire.gradients: ignored with training.labels=shared, no gradient travels")
         if self.training.labels == "shared" and self.privacy.gradients is not None:

@@ -10,10 +10,10 @@ import yaml
 from pydantic import ValidationError
 
 from vfl.config.experiment import ExperimentConfig
+from vfl.config.registry import did_you_mean, nearest
+from vfl.config.settings import Section, section_of, section_of_values
+from vfl.config.shipped import find_config
 from vfl.errors import ConfigError, one_line
-from vfl.registry import did_you_mean, nearest
-from vfl.settings import Section, section_of, section_of_values
-from vfl.shipped import find_config
 
 S = TypeVar("S", bound=Section)
 
@@ -239,7 +239,8 @@ def _flat(values: object, prefix: str, kind: type[Any]) -> dict[str, object]:
     if not isinstance(values, kind):
         return {prefix: values}
     flat: dict[str, object] = {}
-    nested: dict[str, object] = dict(cast(Any, values))  # of a pydantic model its fields, not turned to dicts within
+    # Of a section its fields, not turned to dicts within. dict() would take a field called keys for a mapping's method.
+    nested: dict[str, object] = vars(values) if isinstance(values, Section) else cast(Any, values)
     for key, value in nested.items():
         flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key), kind)
     return flat

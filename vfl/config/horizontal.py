@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, create_model, model_validator
 
-from vfl.components import ALGORITHMS
+from vfl.config.components import ALGORITHMS
+from vfl.config.devices import LinkConfig
 from vfl.config.optimizer import OptimizerConfig
-from vfl.devices import LinkConfig
-from vfl.horizontal.wireless.settings import WirelessConfig
-from vfl.settings import AboveZero, Fraction, NotNegative, Number, Positive, Probability, Section, name_in
+from vfl.config.settings import AboveZero, Fraction, NotNegative, Number, Positive, Probability, Section, name_in
+from vfl.config.wireless import WirelessConfig
 
 
 class SamplePartitionConfig(Section):

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from vfl.agreement import OWN, REPLAYED
-from vfl.components import CLASSIFIERS, FEATURE_MODELS
-from vfl.settings import Fraction, Number, Positive, Section, name_in
+from vfl.config.agreement import OWN, REPLAYED
+from vfl.config.components import CLASSIFIERS, FEATURE_MODELS
+from vfl.config.settings import Fraction, Number, Positive, Section, name_in
 
 
 class FeatureModelConfig(Section):

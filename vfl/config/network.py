@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from vfl.settings import Fraction, Number, Positive, Section, strict_int
+from vfl.config.settings import Fraction, Number, Positive, Section, strict_int
 
 
 def _with_port(address: str) -> str:
@@ -47,6 +47,9 @@ class ConsentConfig(Section):
     """Least sparsification of the embeddings that it sends."""
     evaluation_rows: Positive | None = None
     """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
+    keys: Positive = 10_000_000
+    """Most keys in another owner's list, and most samples, of a match (``lvfl align``); in the server's file, of every
+    owner's. The server needs some 0.3 GB for a million keys at each of two owners."""
     accepted: str | None = None
     """Fingerprint of terms that the owner has accepted, as the party shows it."""
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vfl.settings import Fraction, Number, RateSchedule, Section
+from vfl.config.settings import Fraction, Number, RateSchedule, Section
 
 
 class OptimizerConfig(Section):

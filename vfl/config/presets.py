@@ -1,7 +1,7 @@
-"""Settings for tables that need no search: `lvfl compare` of tables and Python's estimators begin with them.
+"""Settings for tables that need no search: Python's estimators begin with them.
 
-Chosen on validation days of the flights and on seeds of scikit-learn's small tables that report nothing
-(docs/results/tables/README.md#defaults).
+Chosen on one set of validation days of the flights and on seeds of scikit-learn's small tables that report nothing
+(docs/results/tables/README.md#encoded-numbers).
 """
 
 import math
@@ -30,7 +30,7 @@ def table_settings(rows: int, rounds: int = ROUNDS) -> dict[str, Any]:
     steps = max(STEPS, PASSES * (rows // batch))
     rates = {each: RATE * (1 + math.cos(math.pi * (each + 0.5) / rounds)) / 2 for each in range(rounds)}
     return {
-        "data": {"numbers": "quantiles"},
+        "data": {},
         "models": {
             "feature": {"kind": "mlp", "width": 0.25, "embedding_size": 8, "dropout": 0.2},
             "head": {"hidden": [16]},

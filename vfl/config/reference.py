@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import cast, get_args
 
 from vfl.config.experiment import ExperimentConfig, MetricName
-from vfl.settings import Section, section_of, section_of_values
+from vfl.config.settings import Section, section_of, section_of_values
 
 HEAD = """# Configuration
 
@@ -24,6 +24,7 @@ TYPES = {
     "Share": "number above 0, below 1",
     "AboveZero": "number above 0",
     "NotNegative": "number from 0",
+    "Step": "number from 0.36 to 8",
     "Probability": "number above 0, up to 1",
     "RatioSchedule": "ratio, `{round: ratio}`, or either by party",
     "RateSchedule": "number, or `{round: number}`",

@@ -1,1 +1,4 @@
-"""What the parties train on: samples, the datasets they come from, and their partition over parties."""
+"""Who holds which samples: data sources, tables, partitions, and a party's part on disk.
+
+Others import ``source`` (the interface), ``samples`` (what all other code sees) and ``files`` (a part as a file).
+"""

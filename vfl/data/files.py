@@ -25,9 +25,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vfl.atomic import Fingerprint
 from vfl.data.samples import Samples, check_ids, check_labels, check_present, ids_digest
-from vfl.tensor_file import write_tensors
+from vfl.runs.atomic import Fingerprint
+from vfl.runs.tensor_file import write_tensors
 
 PRIVATE = 0o600
 FEATURES, LABELS, SHARED_LABELS = "features", "labels", "shared_labels"

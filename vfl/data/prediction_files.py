@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vfl.atomic import write_together
 from vfl.data.files import (
     PRIVATE,
     check_classes,
@@ -30,7 +29,8 @@ from vfl.data.files import (
 from vfl.data.samples import Samples, check_ids, check_labels
 from vfl.data.source import NewSamples
 from vfl.data.split import LABELS_FILE, party_file
-from vfl.tensor_file import write_tensors
+from vfl.runs.atomic import write_together
+from vfl.runs.tensor_file import write_tensors
 
 SAMPLES, SAMPLE_LABELS, SAMPLE_IDS = "samples", "sample_labels", "sample_ids"
 

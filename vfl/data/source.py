@@ -13,13 +13,13 @@ from typing import Literal
 from torch import Tensor, nn
 
 from models.features import Features
-from vfl.checkpoint import State
-from vfl.components import SOURCES
+from vfl.config.components import SOURCES
+from vfl.config.data import DataConfig
 from vfl.config.experiment import ExperimentConfig
-from vfl.data.config import DataConfig
 from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data
 from vfl.data.samples import Dataset, Samples, check_aligned, check_finite
 from vfl.digest import weights_digest
+from vfl.runs.checkpoint import State
 
 
 @dataclass(frozen=True, eq=False)

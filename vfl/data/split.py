@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import torch
 
-from vfl.atomic import write_together
 from vfl.config import ExperimentConfig
 from vfl.data.files import (
     LabelData,
@@ -22,6 +21,7 @@ from vfl.data.files import (
 )
 from vfl.data.samples import Samples
 from vfl.data.source import Split, open_source, split_samples
+from vfl.runs.atomic import write_together
 
 H = TypeVar("H", Samples, Labels)
 

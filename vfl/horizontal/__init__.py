@@ -1,1 +1,4 @@
-"""Horizontal federated learning: clients hold different samples of the same features."""
+"""Horizontal learning: an algorithm is one file, an engine computes local training, and neither knows the other.
+
+Other packages import ``algorithm``; ``mode`` is found by name.
+"""

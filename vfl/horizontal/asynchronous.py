@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vfl.checkpoint import State
 from vfl.horizontal.algorithm import Report
 from vfl.horizontal.devices import Work
 from vfl.horizontal.fleet import Assignment
 from vfl.horizontal.local import LocalResult
 from vfl.horizontal.trainer import HorizontalTrainer, report_metrics, spent, spent_since
-from vfl.loop import Metrics
 from vfl.random import generator
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import Metrics
 
 STARTS_TRIED = 1000
 """Times that a client is looked for, nobody being at work, before the run gives up."""

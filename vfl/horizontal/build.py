@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from models.features import ClassifierSpec
-from vfl.components import ALGORITHMS, CLASSIFIERS
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.components import ALGORITHMS, CLASSIFIERS
 from vfl.data.horizontal.partition import SamplePartition
 from vfl.data.samples import Dataset
 from vfl.digest import weights_digest
@@ -26,8 +26,8 @@ from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
 from vfl.random import seeded
+from vfl.runs.workers import Alone, Workers
 from vfl.runtime import Runtime
-from vfl.workers import Alone, Workers
 
 
 def assemble(

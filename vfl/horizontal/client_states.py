@@ -4,11 +4,11 @@ from pathlib import Path
 
 from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - a bare PathLike in its stub
 
-from vfl.atomic import sync_directory
-from vfl.checkpoint import State
 from vfl.horizontal.algorithm import Vectors
 from vfl.horizontal.local import client_name, client_number
-from vfl.tensor_file import write_tensors
+from vfl.runs.atomic import sync_directory
+from vfl.runs.checkpoint import State
+from vfl.runs.tensor_file import write_tensors
 
 
 class InMemory:

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from vfl.config import OptimizerConfig
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
+from vfl.config.schedules import largest
+from vfl.config.settings import AboveZero, NotNegative, Number
 from vfl.horizontal.algorithm import (
     Aggregate,
     ClientUpdate,
@@ -29,8 +31,6 @@ from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.dms_weights import Bounds, Kept, corollary1_weights, limited, theorem3_weights
 from vfl.horizontal.local import LocalResult, LocalTask
 from vfl.random import generator
-from vfl.schedules import largest
-from vfl.settings import AboveZero, NotNegative, Number
 
 GRADIENT_STATISTICS = "gradient_statistics"
 """What a client sends beside its change where G or sigma is estimated: two numbers."""

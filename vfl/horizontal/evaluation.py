@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vfl.horizontal.flat import FlatModel
-from vfl.loop import Metrics, finite
+from vfl.runs.loop import Metrics, finite
 from vfl.runtime import Runtime
 
 

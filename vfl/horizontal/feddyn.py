@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from vfl.config.horizontal import AlgorithmConfig
+from vfl.config.settings import AboveZero
 from vfl.horizontal.algorithm import Aggregate, ClientUpdate, FederatedAlgorithm, Report, Vectors, combine, equal_mean
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalResult, LocalTask
-from vfl.settings import AboveZero
 
 
 class FedDynConfig(AlgorithmConfig):

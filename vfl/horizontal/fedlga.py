@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vfl.config import OptimizerConfig
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
+from vfl.config.settings import NotNegative
 from vfl.horizontal.algorithm import (
     Aggregate,
     ClientUpdate,
@@ -27,7 +28,6 @@ from vfl.horizontal.algorithm import (
 )
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalResult, LocalTask
-from vfl.settings import NotNegative
 
 LARGE_CORRECTION = 10.0
 """Norm of a correction, over that of the change it corrects, above which a run warns."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vfl.checkpoint import CheckpointStore
 from vfl.config import ConfigError
 from vfl.config.horizontal import AlgorithmConfig
+from vfl.config.settings import AboveZero, Fraction
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Federation, Report, Vectors, combine
-from vfl.settings import AboveZero, Fraction
+from vfl.runs.checkpoint import CheckpointStore
 
 
 class FedMomConfig(AlgorithmConfig):

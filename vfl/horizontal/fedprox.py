@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vfl.config.horizontal import AlgorithmConfig
+from vfl.config.settings import NotNegative
 from vfl.horizontal.algorithm import FederatedAlgorithm, Vectors
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
-from vfl.settings import NotNegative
 
 
 class FedProxConfig(AlgorithmConfig):

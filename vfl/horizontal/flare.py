@@ -12,12 +12,12 @@ from typing import Literal
 from torch import Tensor
 
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
+from vfl.config.settings import AboveZero
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Federation, Report, Selection, Vectors
 from vfl.horizontal.devices import RoundPlan, Work
 from vfl.horizontal.local import LocalTask
 from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.wireless.scheduling import Scheduler
-from vfl.settings import AboveZero
 
 FIRST_STEPS = "first_steps"
 """Entry of the server's state: the local steps of all N clients in the first round."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
+from vfl.config.schedules import value_at
 from vfl.costs import PartyCosts
 from vfl.horizontal.algorithm import FederatedAlgorithm, Report, Vectors
 from vfl.horizontal.client_states import ClientStates
@@ -21,7 +21,7 @@ from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask, client_name, client_number, local_batches
 from vfl.horizontal.traffic import book_message
 from vfl.random import stream_seed
-from vfl.schedules import value_at
+from vfl.runs.checkpoint import State
 
 STATISTICS = "statistics"
 """Name of the floating-point buffers in a server's state and in what travels."""

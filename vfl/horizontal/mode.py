@@ -15,9 +15,9 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.horizontal.partition import SamplePartition, partition_samples
 from vfl.data.horizontal.summary import class_counts, draw_split, split_table
 from vfl.data.source import open_source, prepare_whole
-from vfl.experiments.mode import Built, Mode, Stage
 from vfl.horizontal.build import assemble
-from vfl.loop import Callback, TrainingLoop
+from vfl.runs.experiments.mode import Built, Mode, Stage
+from vfl.runs.loop import Callback, TrainingLoop
 
 
 def _build(config: ExperimentConfig, stage: Stage) -> Built:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.costs import total_costs
 from vfl.digest import check_same_data, weights_digest
@@ -21,7 +20,8 @@ from vfl.horizontal.devices import Devices
 from vfl.horizontal.evaluation import Evaluator
 from vfl.horizontal.fleet import STATISTICS, Assignment, Fleet
 from vfl.horizontal.local import client_name
-from vfl.loop import Metrics, finite
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import Metrics, finite
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.leakage.config import PrivacyConfig
+from vfl.config.privacy import PrivacyConfig
 
 SHORTEST = 1e-30
 """Gradients that are no longer than this stay as they are: they have no direction to add noise along."""

@@ -1,1 +1,4 @@
-"""Lightweighting: pruning of feature models (alpha), sparsification of embeddings (beta), and their schedules."""
+"""What a party is spared: pruning (alpha), sparsification (beta), and who chooses both for a round.
+
+Others import ``pruning``, ``sparsify``, ``quantise``, ``forecast`` and, to choose ratios, ``schedule``.
+"""

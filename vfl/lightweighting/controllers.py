@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median_low
 
-from vfl.components import CONTROLLERS
-from vfl.lightweighting.config import LightweightingConfig
+from vfl.config.components import CONTROLLERS
+from vfl.config.lightweighting import LightweightingConfig
+from vfl.config.schedules import schedule_of, value_at
 from vfl.lightweighting.decision import (
     LATE,
     ByParty,
@@ -25,7 +26,6 @@ from vfl.lightweighting.decision import (
 )
 from vfl.lightweighting.forecast import ALPHAS, BETAS, Forecast
 from vfl.lightweighting.schedule import Assign, Ratios, Reports, Spent, chosen_ratios, scheduled
-from vfl.schedules import schedule_of, value_at
 
 ALL = "all"
 """Name of what all parties spend together."""

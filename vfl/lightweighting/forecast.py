@@ -1,7 +1,8 @@
 """What alpha and beta will cost, before it is spent: every party's multiply-accumulates and bytes.
 
-Exact but for two things: how far the codec shortens the positions of a sparse frame depends on where the entries lie,
-and who lacks rows is counted with those that its batches have in the mean.
+Exact but for three things: how far the codec shortens the positions of a sparse frame depends on where the entries lie,
+an entropy-coded frame depends on its values, which count as normally distributed (most are not, and take less), and who
+lacks rows is counted with those that its batches have in the mean.
 """
 
 from collections.abc import Callable, Mapping

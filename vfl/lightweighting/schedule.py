@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from vfl.config.registry import nearest
+from vfl.config.schedules import PartySchedule, schedule_of, value_at
 from vfl.errors import ConfigError
-from vfl.registry import nearest
-from vfl.schedules import PartySchedule, schedule_of, value_at
 
 
 class Ratios(NamedTuple):

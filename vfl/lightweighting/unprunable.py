@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vfl.lightweighting.config import PruningConfig
+from vfl.config.lightweighting import PruningConfig
 from vfl.lightweighting.pruning import PruningState, StructuredPruner
 from vfl.lightweighting.shrink import Optimizer
 

@@ -1,1 +1,4 @@
-"""Matching keys in private: the group in which they are compared, and what the server joins."""
+"""Private matching of keys without a link: points of a group, and the join of the points at the server.
+
+``parties/matching`` imports it.
+"""

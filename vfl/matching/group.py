@@ -13,16 +13,21 @@ nothing else, so it imports little.
 # The bindings bring no types.
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 from coincurve import GLOBAL_CONTEXT
 from coincurve.utils import get_valid_secret
 
 from vfl.wire.messages import Buffer, MessageError
 
-POINT_BYTES = 33
+POINT_BYTES, SCALAR_BYTES = 33, 32
+GENERATOR = bytes.fromhex("0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798")
+ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+"""Of the group, with its generator in SEC 2."""
 TAG = b"LVFL-V01-CS01-with-secp256k1_XMD:SHA-512_SwiftEC_RO_"
 """Domain separation (RFC 9380, section 3.1)."""
 _SHA512_BLOCK_BYTES = 128
@@ -61,28 +66,89 @@ def raise_points(scalar: bytes, points: Buffer) -> bytes:
     return _times(scalar, _parsed(points))
 
 
+def split_points(points: bytes) -> list[bytes]:
+    """Return points one by one."""
+    return [points[start : start + POINT_BYTES] for start in range(0, len(points), POINT_BYTES)]
+
+
 def check_points(points: Buffer, count: int) -> bytes:
     """Return the points. Raises MessageError for another number of them and for one that is not of the group."""
-    if len(points) != count * POINT_BYTES:
-        raise MessageError(f"{len(points)} bytes came where {count} points of {POINT_BYTES} bytes are due")
+    _check_length(points, count)
     for _point in _parsed(points):
         pass
     return bytes(points)
 
 
-def add_points(points: Buffer, choices: Iterable[Sequence[int]]) -> list[bytes]:
-    """Return, for each choice of places, the sum of the points there; b"" where it is the identity.
+def weighted_sums(points: Buffer, weights: npt.NDArray[np.uint8]) -> list[bytes]:
+    """Return, for each row of weights [sums, points], the sum of so many times each point; b"" for the identity.
 
     Raises MessageError as ``check_points``.
     """
-    held, total = _ffi.new("secp256k1_pubkey[]", len(points) // POINT_BYTES), _ffi.new("secp256k1_pubkey *")
+    _check_length(points, weights.shape[1])
+    held = _held(points)
+    return [_weighted_sum(held, each) for each in weights]
+
+
+def add_points(left: Buffer, right: Buffer) -> list[bytes]:
+    """Return the sums of points in pairs; b"" for the identity. Raises MessageError as ``check_points``."""
+    pairs, count = (_held(left), _held(right)), len(left) // POINT_BYTES
+    return [_serialized(total) if (total := _sum([each + place for each in pairs])) else b"" for place in range(count)]
+
+
+def subtract_product(minuend: bytes, one: bytes, other: bytes) -> bytes:
+    """Return a scalar less the product of two, in constant time."""
+    result = _ffi.new(f"unsigned char[{SCALAR_BYTES}]", one)
+    done = _lib.secp256k1_ec_seckey_tweak_mul(_context, result, other)
+    done = done and _lib.secp256k1_ec_seckey_negate(_context, result)
+    done = done and _lib.secp256k1_ec_seckey_tweak_add(_context, result, minuend)
+    if not done:  # with random scalars as good as never
+        raise ValueError("a scalar is 0 or not below the group's order")
+    return bytes(_ffi.buffer(result))
+
+
+def inverse_of_product(scalars: Iterable[bytes]) -> bytes:
+    """Return the scalar that takes all of some off again."""
+    product = 1
+    for each in scalars:
+        product = product * int.from_bytes(each, "big") % ORDER
+    return pow(product, -1, ORDER).to_bytes(SCALAR_BYTES, "big")
+
+
+def _check_length(points: Buffer, count: int) -> None:
+    if len(points) != count * POINT_BYTES:
+        raise MessageError(f"{len(points)} bytes came where {count} points of {POINT_BYTES} bytes are due")
+
+
+def _held(points: Buffer) -> Any:
+    """Return points as an array of the library's structs."""
+    held = _ffi.new("secp256k1_pubkey[]", len(points) // POINT_BYTES)
     for place, point in enumerate(_parsed(points)):
         held[place] = point[0]  # a copy of the struct, as the next point takes its place
-    sums: list[bytes] = []
-    for choice in choices:
-        added = _lib.secp256k1_ec_pubkey_combine(_context, total, [held + place for place in choice], len(choice))
-        sums.append(_serialized(total) if added else b"")
-    return sums
+    return held
+
+
+def _weighted_sum(held: Any, weights: npt.NDArray[np.uint8]) -> bytes:
+    """Add the points of each weight, then these sums by the bits of their weights: hardly an addition per point."""
+    order = np.argsort(weights, kind="stable")
+    first = int(_ffi.cast("uintptr_t", held))
+    places = np.ascontiguousarray(first + order.astype(np.uintp) * _ffi.sizeof("secp256k1_pubkey"), np.uintp)
+    pointers = _ffi.cast("secp256k1_pubkey **", _ffi.from_buffer(places))
+    drawn, starts = np.unique(weights[order], return_index=True)
+    of_weight: list[tuple[int, Any]] = [
+        (weight, _sum(pointers + start, end - start))
+        for weight, start, end in zip(drawn.tolist(), starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True)
+    ]
+    total = None
+    for bit in reversed(range(8)):
+        added = [point for weight, point in of_weight if point and weight >> bit & 1]
+        total = _sum([*added, *([total] * 2 if total else [])])
+    return _serialized(total) if total else b""
+
+
+def _sum(points: Any, count: int | None = None) -> Any:
+    """Return the sum of points, None for the identity."""
+    count, total = len(points) if count is None else count, _ffi.new("secp256k1_pubkey *")
+    return total if count and _lib.secp256k1_ec_pubkey_combine(_context, total, points, count) else None
 
 
 def _parsed(points: Buffer) -> Iterator[Any]:

@@ -1,1 +1,4 @@
-"""What both sides of the LVFL algorithm share; the sides themselves are in ``parties``."""
+"""The mathematics that both sides of vertical learning share, without a link: read ``reference`` first.
+
+``parties/`` imports it; nothing else in ``vfl/`` does.
+"""

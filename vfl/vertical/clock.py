@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vfl.checkpoint import State
-from vfl.devices import DeviceConfig, SimulationConfig
+from vfl.config.devices import DeviceConfig, SimulationConfig
 from vfl.lightweighting.forecast import Cost
 from vfl.lightweighting.schedule import Spent
-from vfl.loop import Metrics
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import Metrics
 from vfl.wire.control import Report
 
 

@@ -8,13 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.components import COMPRESSORS
-from vfl.lightweighting.quantise import blocks_of, dequantise, dequantise_dithered, quantise, quantise_dithered
+from vfl.config.components import COMPRESSORS
+from vfl.config.wire import Bits, WireConfig
+from vfl.lightweighting.quantise import (
+    BetweenLargest,
+    OfSpread,
+    Spacing,
+    blocks_of,
+    dequantise,
+    dequantise_dithered,
+    quantise,
+    quantise_dithered,
+)
 from vfl.lightweighting.sparsify import random_top_k, sparsify
 from vfl.random import stream_of
 from vfl.vertical.embeddings import check_finite, encode_as
 from vfl.wire.codec import CodecError, ValueType, decode
-from vfl.wire.config import Bits, WireConfig
 from vfl.wire.messages import Buffer
 
 WHOLE: dict[Bits, ValueType] = {8: "int8", 4: "int4", 2: "int2"}
@@ -38,13 +47,17 @@ class Floats:
 
 @dataclass(frozen=True)
 class Levels:
-    """Values of few bits: a block's distance between levels as float32, little endian, block by block, and then a frame
-    of whole numbers.
+    """Values as whole numbers: a block's distance between levels as float32, little endian, block by block, and then a
+    frame of whole numbers.
 
     The values themselves seed the rounding: equal values give equal draws, also after a resume, without any state.
     """
 
-    bits: Bits
+    spacing: Spacing
+    whole: ValueType
+    """As what the numbers travel."""
+    coded: bool
+    """Whether by entropy, where that is smaller."""
     stochastic: bool
 
     def encode(self, tensor_BD: Tensor) -> bytes:
@@ -52,7 +65,7 @@ class Levels:
         # What is not finite would make the scale of its whole block so.
         check_finite(tensor_BD, "the embedding or gradient")
         stream = stream_of(tensor_BD, "rounding") if self.stochastic else None
-        return self.pack(*quantise(tensor_BD, self.bits, stream))
+        return self.pack(*quantise(tensor_BD, self.spacing, stream))
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
         """Return the values. Raises CodecError for a frame of another kind."""
@@ -60,7 +73,8 @@ class Levels:
 
     def pack(self, codes_BD: Tensor, steps: Tensor) -> bytes:
         """Return the frame of whole numbers and their blocks' steps."""
-        return steps.numpy().astype(STEP).tobytes() + encode_as(WHOLE[self.bits], codes_BD, "the embedding or gradient")
+        what = "the embedding or gradient"
+        return steps.numpy().astype(STEP).tobytes() + encode_as(self.whole, codes_BD, what, coded=self.coded)
 
     def unpack(self, frame: Buffer, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return what ``pack`` was given. Raises CodecError for a frame of another kind."""
@@ -71,12 +85,12 @@ class Levels:
         # A product may still overflow to infinity; `decompressed` refuses that.
         if not (steps.isfinite() & (steps >= 0)).all():
             raise CodecError("a scale that is not finite or below 0")
-        return decode(memoryview(frame)[size:], shape=shape, values=WHOLE[self.bits]), steps
+        return decode(memoryview(frame)[size:], shape=shape, values=self.whole, coded=self.coded), steps
 
 
 @dataclass(frozen=True)
 class Dithered:
-    """Values of few bits with noise that the receiver takes off: a byte 1, and a frame of ``Levels``.
+    """Values as whole numbers with noise that the receiver takes off: a byte 1, and a frame of ``Levels``.
 
     A zero would not stay one: where there are any, as of entries left out, the byte is 0 and nothing is taken off.
     """
@@ -88,7 +102,7 @@ class Dithered:
         if tensor_BD.count_nonzero() < tensor_BD.numel():
             return bytes([False]) + self.levels.encode(tensor_BD)
         check_finite(tensor_BD, "the embedding or gradient")
-        return bytes([True]) + self.levels.pack(*quantise_dithered(tensor_BD, self.levels.bits))
+        return bytes([True]) + self.levels.pack(*quantise_dithered(tensor_BD, self.levels.spacing))
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
         """Return the values. Raises CodecError for a frame of another kind."""
@@ -130,16 +144,25 @@ def randomised(wire: WireConfig) -> Selecting:
 
 def loses_nothing(wire: WireConfig) -> bool:
     """Return whether embeddings arrive as they were, but for what a ratio leaves out: float32 by our compressors."""
-    return wire.compressor in COMPRESSORS.built_in and wire.bits is None and wire.values == "float32"
+    return wire.compressor in COMPRESSORS.built_in and _spacing(wire) is None and wire.values == "float32"
 
 
 def gradient_compressor(wire: WireConfig) -> Selecting:
     """Return what gradients come down by."""
-    return magnitude(wire.model_copy(update={"bits": wire.gradients.bits}))
+    return magnitude(wire.model_copy(update={"bits": wire.gradients.bits, "step": wire.gradients.step}))
 
 
 def _form(wire: WireConfig) -> Form:
-    if wire.bits is None:
+    spacing = _spacing(wire)
+    if spacing is None:
         return Floats(wire.values)
-    levels = Levels(wire.bits, stochastic=wire.rounding != "nearest")
+    whole = "int8" if wire.bits is None else WHOLE[wire.bits]
+    levels = Levels(spacing, whole, coded=wire.coding == "entropy", stochastic=wire.rounding != "nearest")
     return Dithered(levels) if wire.rounding == "dithered" else levels
+
+
+def _spacing(wire: WireConfig) -> Spacing | None:
+    """Return the distance of levels, None for floating point numbers."""
+    if wire.step is not None:
+        return OfSpread(wire.step)
+    return None if wire.bits is None else BetweenLargest(wire.bits)

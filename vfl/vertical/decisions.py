@@ -9,8 +9,8 @@ from pathlib import Path
 
 from vfl.config import ExperimentConfig
 from vfl.lightweighting.schedule import Ratios
-from vfl.loop import Metrics
-from vfl.run_folder import Row, whole_rows
+from vfl.runs.loop import Metrics
+from vfl.runs.run_folder import Row, whole_rows
 
 REASON, EXPECTED = "reason", "predicted_exchange_s"
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.checkpoint import State
-from vfl.components import COMPRESSORS
+from vfl.config.components import COMPRESSORS
+from vfl.config.wire import WireConfig
 from vfl.errors import Diverged, with_type
 from vfl.lightweighting.sparsify import ErrorFeedback
+from vfl.runs.checkpoint import State
 from vfl.vertical.presence import Share
 from vfl.wire.codec import BLOCK, CodecError, ValueType, decode, dense_frame_size, encode
-from vfl.wire.config import WireConfig
 from vfl.wire.messages import Buffer, MessageError, Part, PartKind
 
 
@@ -197,10 +197,13 @@ class EmbeddingSender:
         return self.receiver.decode(self.receiver.compressor.compress(embedding_BD, beta), len(embedding_BD))
 
 
-def encode_as(values: ValueType, tensor: Tensor, what: str) -> bytes:
-    """Encode a tensor. Raises ValueError, naming it and the field, where its values do not fit the value type."""
+def encode_as(values: ValueType, tensor: Tensor, what: str, *, coded: bool = False) -> bytes:
+    """Encode a tensor, ``coded`` as `encode` has it.
+
+    Raises ValueError, naming it and the field, where its values do not fit the value type.
+    """
     try:
-        return encode(tensor, values)
+        return encode(tensor, values, coded=coded)
     except ValueError as error:
         raise ValueError(f"wire.values: {what} does not fit {values} ({error}); use wire.values=float32") from None
 

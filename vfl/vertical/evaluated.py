@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from vfl.checkpoint import State
 from vfl.config import ExperimentConfig
 from vfl.data.samples import Samples
 from vfl.digest import weights_digest
 from vfl.lightweighting.unprunable import Pruner
 from vfl.macs import count_macs
+from vfl.runs.checkpoint import State
 from vfl.runtime import Runtime
 from vfl.vertical.batch_statistics import Statistics, batch_norms, embed_still, estimate_statistics, sample_rows
 from vfl.wire.control import EvaluatedModel

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from models.features import ModelSpec
-from vfl.components import FEATURE_MODELS
+from vfl.config.components import FEATURE_MODELS
 from vfl.config.optimizer import OptimizerConfig
 from vfl.errors import one_line, with_type
 from vfl.lightweighting.pruning import StructuredPruner
@@ -127,7 +127,7 @@ def _pruned_and_moved(model: nn.Module, inputs: Sequence[Tensor], width: int) ->
 
 
 def _export(model: nn.Module, inputs: Sequence[Tensor]) -> None:
-    from vfl.export.model import check_tools, export_model  # ONNX's tools are an extra
+    from vfl.export import check_tools, export_model  # ONNX's tools are an extra
 
     check_tools()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

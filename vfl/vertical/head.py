@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from models.mlp import PlaceholderMLP
-from vfl.checkpoint import State
 from vfl.config import OptimizerConfig
 from vfl.optim import build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
+from vfl.runs.checkpoint import State
 from vfl.runtime import Runtime
-from vfl.tasks import Task
 from vfl.vertical.embeddings import decode_finite
+from vfl.vertical.tasks import Task
 from vfl.wire.codec import encode
 from vfl.wire.messages import Buffer, Part, PartKind
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vfl.config import OptimizerConfig
 from vfl.optim import build_optimizer
 from vfl.runtime import Runtime
-from vfl.tasks import Task
+from vfl.vertical.tasks import Task
 
 
 class JointModel(nn.Module):

@@ -19,9 +19,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vfl.checkpoint import State
 from vfl.digest import weights_digest
 from vfl.leakage.defences import Defence
+from vfl.runs.checkpoint import State
 from vfl.vertical.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Presence, Share, pack, unpack

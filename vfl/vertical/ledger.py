@@ -9,9 +9,9 @@ from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
-from vfl.checkpoint import State
 from vfl.costs import CONTROL, EVALUATION, Direction, PartyCosts, round_metrics, total_costs
 from vfl.lightweighting.forecast import Cost
+from vfl.runs.checkpoint import State
 from vfl.wire.control import Report
 from vfl.wire.messages import ENVELOPE_BYTES, MEASURING, Message
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NoReturn, Protocol, TypeVar
 
-from vfl.state import State
+from vfl.runs.state import State
 from vfl.wire.messages import Message, check_reply
 
 T = TypeVar("T")

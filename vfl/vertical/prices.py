@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from vfl.config import ExperimentConfig
+from vfl.config.schedules import PartySchedule, named_parties, schedule_of, values_of
 from vfl.lightweighting.forecast import ALPHAS, Curve, Forecast, Work
 from vfl.lightweighting.unprunable import Pruner
 from vfl.macs import count_macs, count_parameters
-from vfl.schedules import PartySchedule, named_parties, schedule_of, values_of
 from vfl.vertical.compressors import gradient_compressor
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.head import HeadTrainer
@@ -86,5 +86,5 @@ def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:
 
 
 def _probe(rows: int, width: int) -> Tensor:
-    """Return an embedding [n, D] as any other: sizes of frames depend on no value, but on how many are zero."""
+    """Return an embedding [n, D] as any other: sizes of packed frames depend on no value, but on how many are zero."""
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(0))

@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from vfl.checkpoint import State
-from vfl.loop import Metrics
+from vfl.runs.checkpoint import State
+from vfl.runs.loop import Metrics
 from vfl.wire.control import Report, RoundStart, fixed_seconds
 from vfl.wire.messages import Message, MessageError
 

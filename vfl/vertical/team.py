@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vfl.runs.workers import Workers
 from vfl.runtime import Runtime
 from vfl.vertical.batch_statistics import BatchNorm, batch_norms
-from vfl.workers import Workers
 
 Call = Callable[..., Tensor]
 

@@ -1,11 +1,11 @@
 """Tensor <-> bytes for the wire: exact, compact for sparse tensors, and safe to decode from a stranger.
 
-A frame is a header and one of three bodies; `encode` takes the smallest. All integers are little endian, all
+A frame is a header and one of four bodies; `encode` takes the smallest. All integers are little endian, all
 bit streams fill each byte from its lowest bit, and their padding bits are zero.
 
     offset   bytes  header field
     0        1      version, 1
-    1        1      format: 0 dense, 1 bitmap, 2 gaps
+    1        1      format: 0 dense, 1 bitmap, 2 gaps, 3 coded
     2        1      value type: 0 float32, 1 float16, 2 bfloat16, 3 int8, 4 int4, 5 int2
     3        1      number of dimensions, 0 to 8
     4        1      k, the Rice parameter, 0 to 31; 0 unless gaps
@@ -16,12 +16,13 @@ bit streams fill each byte from its lowest bit, and their padding bits are zero.
     dense    all n values
     bitmap   n bits, one where the entry is non-zero | the nnz non-zero values
     gaps     unary stream: per gap, gap >> k zero bits and a one bit | the low k bits of each gap | nnz values
+    coded    all n values, whole numbers, by the entropy code of `entropy.py`; n is at least 1
 
 A gap is the number of zero entries between a non-zero entry and the one before it (or the start), in row-major
 order. Golomb-Rice codes of gaps stay within a few percent of the entropy of random positions (R. F. Rice, "Some
 practical universal noiseless coding techniques", JPL 79-22, 1979). The unary stream needs no length: the other
 parts' are known, and its last byte holds the last one bit. Whole numbers of 8, 4 and 2 bits, as two's complement, are
-a bit stream like the others.
+a bit stream like the others. The coded form is for those who agreed on it (`wire.coding`).
 
 "Non-zero" speaks of bit patterns after conversion to the value type: -0.0 is sent, so decoding is exact.
 """
@@ -36,10 +37,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vfl.wire.messages import Buffer, MessageError
+from vfl.wire import entropy
+from vfl.wire.messages import Buffer, CodecError
 
 ValueType = Literal["float32", "float16", "bfloat16", "int8", "int4", "int2"]
-Format = Literal["dense", "bitmap", "gaps"]
+Format = Literal["dense", "bitmap", "gaps", "coded"]
 
 MAX_DIMENSIONS = 8
 MAX_RICE_K = 31
@@ -55,10 +57,6 @@ BLOCK = 1 << 16
 _Bytes = NDArray[np.uint8]
 _Patterns = NDArray[np.unsignedinteger]
 _Integers = NDArray[np.int64]
-
-
-class CodecError(MessageError):
-    """A received frame is malformed, or is not of the agreed shape: the only error that bytes can cause."""
 
 
 class FrameInfo(NamedTuple):
@@ -91,8 +89,8 @@ _STORAGE: dict[ValueType, _Storage] = {
 }
 
 
-def encode(tensor: Tensor, values: ValueType = "float32") -> bytes:
-    """Encode in the smallest of the three formats; never more bytes than `dense_frame_size`.
+def encode(tensor: Tensor, values: ValueType = "float32", *, coded: bool = False) -> bytes:
+    """Encode in the smallest format, with ``coded`` also of the coded ones; never more bytes than `dense_frame_size`.
 
     `decode` gives back the tensor, converted to the type in which its values travel, bit for bit.
 
@@ -100,8 +98,19 @@ def encode(tensor: Tensor, values: ValueType = "float32") -> bytes:
     and a value that is finite but becomes infinite in it, or is no whole number of so many bits.
     """
     shape = tuple(tensor.shape)
-    dense_size = dense_frame_size(shape, values)
+    dense_frame_size(shape, values)  # refuses shapes that fit in no frame
     patterns = _to_patterns(tensor, values)
+    packed = _encode_packed(patterns, shape, values)
+    if not coded or _STORAGE[values].width > 8 or not len(patterns):
+        return packed
+    numbers = _widened(patterns, values).view(np.int8).reshape(_matrix(shape))
+    header = _header("coded", values, shape, int(np.count_nonzero(patterns)))
+    return min(packed, header + entropy.encode(numbers), key=len)
+
+
+def _encode_packed(patterns: _Patterns, shape: tuple[int, ...], values: ValueType) -> bytes:
+    """Encode in the smallest of the dense, bitmap and gaps formats."""
+    dense_size = dense_frame_size(shape, values)
     nonzeros = int(np.count_nonzero(patterns))
     sparse_size = _header_size(shape) + _values_size(nonzeros, values)  # but for the positions
     # Positions take at least a bit per non-zero in either form: a full tensor needs no closer look.
@@ -122,16 +131,23 @@ def encode(tensor: Tensor, values: ValueType = "float32") -> bytes:
 
 
 def decode(
-    frame: Buffer, *, shape: tuple[int, ...] | None = None, values: ValueType | None = None, max_entries: int = 2**26
+    frame: Buffer,
+    *,
+    shape: tuple[int, ...] | None = None,
+    values: ValueType | None = None,
+    coded: bool = False,
+    max_entries: int = 2**26,
 ) -> Tensor:
     """Decode a frame, trusting none of it: memory is spent in proportion to the frame and the bounds given here.
 
     Returns float32 on the CPU. Dense float32 values stay where they are if that memory can be written, which saves as
     much as the frame takes: the tensor is then part of the frame, and begins at any byte.
 
-    Raises CodecError for a frame that departs from the layout above in any way, or is not of the ``shape`` and
-    ``values`` agreed upon, where these are given. That another format or Rice parameter would have been smaller is no
-    error. Even an empty frame may declare ``max_entries`` zeros (an empty dimension counts as 1).
+    Raises CodecError for a frame that departs from the layout above in any way, is not of the ``shape`` and ``values``
+    agreed upon, where these are given, or is coded where that was not agreed. That another format or Rice parameter
+    would have been smaller is no error.
+
+    Even an empty frame may declare ``max_entries`` zeros (an empty dimension counts as 1).
     """
     info = frame_info(frame)
     if values is not None and info.values != values:
@@ -146,6 +162,10 @@ def decode(
         patterns = _read_dense(body, info)
     elif info.format == "bitmap":
         patterns = _read_bitmap(body, info)
+    elif info.format == "coded":
+        if not coded:
+            raise CodecError("frame is entropy coded, packed was agreed")
+        patterns = _read_coded(body, info)
     else:
         patterns = _read_gaps(body, info)
     return torch.as_tensor(patterns).view(_STORAGE[info.values].numbers).reshape(info.shape).float()
@@ -307,6 +327,24 @@ def _read_gaps(body: _Bytes, info: FrameInfo) -> _Patterns:
     return patterns
 
 
+def _read_coded(body: _Bytes, info: FrameInfo) -> _Patterns:
+    """All entries' bit patterns, widened to 8 bits."""
+    width = _STORAGE[info.values].width
+    if width > 8 or not math.prod(info.shape):
+        raise CodecError(f"coded frame of {info.values} in shape {info.shape}")
+    numbers = entropy.decode(body, *_matrix(info.shape)).reshape(-1)
+    if numbers.min() < -(2 ** (width - 1)) or numbers.max() >= 2 ** (width - 1):
+        raise CodecError(f"coded frame holds a number of more than {width} bits")
+    if np.count_nonzero(numbers) != info.nonzeros:
+        raise CodecError(f"coded frame does not hold the {info.nonzeros} non-zero values it declares")
+    return numbers.view(np.uint8)
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Rows and columns, as the entropy code looks at a tensor."""
+    return (shape[0], shape[1]) if len(shape) == 2 else (1, math.prod(shape))
+
+
 def _nonzero_values(sent: _Bytes, info: FrameInfo) -> _Patterns:
     values = _unpack_values(sent, info.nonzeros, info.values)
     if _count_nonzero(values) != info.nonzeros:
@@ -338,9 +376,13 @@ def _unpack_values(sent: _Bytes, count: int, values: ValueType) -> _Patterns:
     codes = (sent[:, None] >> np.arange(0, 8, storage.width, dtype=np.uint8) & (2**storage.width - 1)).reshape(-1)
     if codes[count:].any():
         raise CodecError("frame has a non-zero padding bit")
-    # Two's complement widened to 8 bits: turning the sign bit over and taking it off again carries it upwards.
-    sign = np.uint8(2 ** (storage.width - 1))
-    return (codes[:count] ^ sign) - sign
+    return _widened(codes[:count], values)
+
+
+def _widened(codes: _Patterns, values: ValueType) -> _Patterns:
+    """Two's complement widened to 8 bits: turning the sign bit over and taking it off again carries it upwards."""
+    sign = np.uint8(2 ** (_STORAGE[values].width - 1))
+    return (codes ^ sign) - sign
 
 
 def _count_nonzero(values: _Patterns) -> int:

@@ -13,7 +13,7 @@ MOST_LISTS = 64
 
 
 class Brought(Control):
-    """BROUGHT: the sizes of a party's lists, and what only the label owner has."""
+    """BROUGHT: the sizes of a party's lists, and what only the label owner has. Public keys of the lists come along."""
 
     order: Sha256 | None = None
     """Of a match that the party has in its folder and that still fits its keys."""
@@ -35,10 +35,15 @@ class Brought(Control):
         return self
 
 
-class ListRange(Control):
-    """LIST and PLACES: a part of one of the lists, or of the samples' places in it."""
+class OwnList(Control):
+    """RAISE and PROVE: by which of its scalars a party is to multiply; each of its lists has one."""
 
     list: Place = 0
+
+
+class ListRange(OwnList):
+    """LIST and PLACES: a part of one of the lists, or of the samples' places in it."""
+
     start: Place
     stop: Place
 

@@ -35,6 +35,10 @@ class MessageError(ValueError):
     """Bytes that are no message of this protocol, or a message that does not belong here."""
 
 
+class CodecError(MessageError):
+    """A received frame is malformed, or is not of the agreed shape: the only error that its bytes can cause."""
+
+
 class Kind(IntEnum):
     """What a message asks for or answers."""
 
@@ -76,6 +80,9 @@ class Kind(IntEnum):
     MATCHED = 27
     """A part of the result: the places in the party's list that stand for the samples; to the label owner also which
     samples each other party has a row for."""
+    PROVE = 28
+    """Asks for a proof that points were raised by the party's scalar."""
+    PROVED = 29
 
 
 class PartKind(IntEnum):
@@ -89,6 +96,7 @@ class PartKind(IntEnum):
     PLACES = 6
     PRESENCE = 7
     """In which samples of the round's batches a party takes part, as bits (``vfl/vertical/presence.py``)."""
+    PROOF = 8
 
 
 REPLIES: Mapping[Kind, Kind] = {
@@ -105,6 +113,7 @@ REPLIES: Mapping[Kind, Kind] = {
     Kind.RAISE: Kind.POINTS,
     Kind.PLACES: Kind.PLACED,
     Kind.MATCHED: Kind.DONE,
+    Kind.PROVE: Kind.PROVED,
 }
 """What answers what."""
 MEASURING = frozenset(
@@ -129,13 +138,15 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.PRICES: (PartKind.CONTROL,),
     Kind.PRICED: (PartKind.CONTROL,),
     Kind.MATCH: (),
-    Kind.BROUGHT: (PartKind.CONTROL,),
+    Kind.BROUGHT: (PartKind.CONTROL, PartKind.POINTS),
     Kind.LIST: (PartKind.CONTROL,),
-    Kind.RAISE: (PartKind.POINTS,),
+    Kind.RAISE: (PartKind.CONTROL, PartKind.POINTS),
     Kind.POINTS: (PartKind.POINTS,),
     Kind.PLACES: (PartKind.CONTROL,),
     Kind.PLACED: (PartKind.PLACES,),
     Kind.MATCHED: (PartKind.CONTROL, PartKind.PLACES, PartKind.PRESENCE),
+    Kind.PROVE: (PartKind.CONTROL, PartKind.POINTS),
+    Kind.PROVED: (PartKind.PROOF,),
 }
 """The kinds of part that a message may have; a reply has one of each."""
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parties.remote.joining import Terms, fingerprint
-from vfl.atomic import write_atomically
 from vfl.config.network import ConsentConfig
-from vfl.schedules import value_at
+from vfl.config.schedules import value_at
+from vfl.runs.atomic import write_atomically
 from vfl.wire.control import RoundStart, SampleRange
 from vfl.wire.envelope import Envelope
 from vfl.wire.messages import Kind, Message, MessageError

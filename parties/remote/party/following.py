@@ -8,14 +8,14 @@ from pathlib import Path
 
 from parties.feature_party import FeatureParty
 from parties.remote.party.worker import PartyWorker
-from vfl.checkpoint import ReadOnlyStore, State
 from vfl.config import ConfigError
 from vfl.errors import PeerLost
+from vfl.runs.checkpoint import ReadOnlyStore, State
+from vfl.runs.workers import Alone, Workers
 from vfl.vertical.team import Single, Team
 from vfl.wire.envelope import Envelope, kind_of
 from vfl.wire.messages import Kind, Message, unpack
 from vfl.wire.parcel import Parcel
-from vfl.workers import Alone, Workers
 
 TRAINING = frozenset({Kind.START_ROUND, Kind.EMBED, Kind.UPDATE, Kind.END_ROUND})
 """Requests that all processes answer; to look at the model takes one."""

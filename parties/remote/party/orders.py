@@ -67,17 +67,18 @@ class Worker(ABC, Generic[P]):
 
     def _admit(self, parcel: Parcel) -> Message | None:
         """Decide whether an order is due and agreed to, before anything is computed; return a request's message."""
-        self._check_sequence(parcel.envelope)
-        self.sequence = parcel.envelope.sequence
-        if kind_of(parcel.envelope) != "request":
-            return None
-        request, order = unpack(parcel.content), parcel.envelope
-        if (request.round_index, request.exchange) != (order.round, order.exchange):
-            raise EnvelopeError(
-                f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
-                f"{request.round_index}, exchange {request.exchange}"
-            )
-        self._check_request(request)
+        order, request = parcel.envelope, None
+        self._check_sequence(order)
+        if kind_of(order) == "request":
+            request = unpack(parcel.content)
+            if (request.round_index, request.exchange) != (order.round, order.exchange):
+                raise EnvelopeError(
+                    f"the envelope is of round {order.round}, exchange {order.exchange}, its message of round "
+                    f"{request.round_index}, exchange {request.exchange}"
+                )
+        self.sequence = order.sequence
+        if request is not None:
+            self._check_request(request)
         return request
 
     def _check_request(self, request: Message) -> None:

@@ -13,12 +13,12 @@ from rich.console import Console
 from torch import Tensor
 
 from parties.feature_party import FeatureParty
-from vfl.callbacks import JsonLines, ShowProgress
 from vfl.config import ExperimentConfig, dump_config
 from vfl.costs import savings
 from vfl.data.samples import Samples
-from vfl.loop import Metrics, Viewer
-from vfl.run_folder import whole_rows
+from vfl.runs.callbacks import JsonLines, ShowProgress
+from vfl.runs.loop import Metrics, Viewer
+from vfl.runs.run_folder import whole_rows
 from vfl.vertical.batches import batch_rows
 from vfl.wire.control import Report, RoundStart, SampleRange
 from vfl.wire.messages import MEASURING, Kind, Message
@@ -110,7 +110,7 @@ class OwnView:
 
     def _begin(self, party: FeatureParty, round_index: int) -> None:
         """Watch from a round on: as at the start, or after a loss. Of rounds before it, all rows count as given."""
-        from vfl.tensorboard import TensorBoard  # takes as long as the rest of a party's imports
+        from vfl.runs.tensorboard import TensorBoard  # takes as long as the rest of a party's imports
 
         for callback in self.watching:
             callback.on_end(self)

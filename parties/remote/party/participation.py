@@ -11,7 +11,7 @@ from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import Order, Over
 from parties.remote.transport.security import last_word
 from parties.remote.transport.stream import Stream
-from vfl.signals import stop_on_signal
+from vfl.runs.signals import stop_on_signal
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Goodbye, Leaving, kind_of
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Parcel

@@ -24,13 +24,13 @@ from parties.remote.party.participation import Answer, Participation
 from parties.remote.party.worker import PartyWorker, open_store
 from parties.remote.training_terms import agreement, labels_digest
 from parties.remote.transport.security import load_identity
-from vfl.checkpoint import State
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import load_shared_labels
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, Source, open_source, prepare_party
-from vfl.run_folder import (
+from vfl.runs.checkpoint import State
+from vfl.runs.run_folder import (
     check_run,
     forget_attempt,
     only_process_in,
@@ -39,11 +39,11 @@ from vfl.run_folder import (
     update_config,
     write_run_id,
 )
+from vfl.runs.workers import Alone, Workers
 from vfl.runtime import start_runtime
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, kind_of
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Parcel
-from vfl.workers import Alone, Workers
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ from pathlib import Path
 from parties.feature_party import FeatureParty
 from parties.remote.party.consent import Consent
 from parties.remote.party.orders import Worker
-from vfl.checkpoint import CheckpointStore, State
 from vfl.data.samples import Samples
 from vfl.data.source import prepare_samples
+from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.vertical.orders import Agenda
 from vfl.wire.envelope import EnvelopeError, Restore
 from vfl.wire.messages import Kind, Message

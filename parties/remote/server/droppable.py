@@ -9,8 +9,8 @@ from concurrent.futures import Future
 
 from parties.remote.server.link import reference
 from parties.roster import PartyHandle
-from vfl.checkpoint import State
 from vfl.errors import PeerLost
+from vfl.runs.checkpoint import State
 from vfl.vertical.embeddings import EmbeddingReceiver
 from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import PartyLink

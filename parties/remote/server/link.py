@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from parties.remote.server.connection import PartyConnection
 from vfl.errors import PeerMisbehaved
-from vfl.state import State
+from vfl.runs.state import State
 from vfl.wire.envelope import Envelope, Restore, Save
 from vfl.wire.messages import MEASURING, Kind, Message, pieces, unpack
 from vfl.wire.parcel import Parcel

@@ -11,27 +11,29 @@ from pathlib import Path
 from rich.console import Console
 from torch import Tensor
 
-from parties.build import build_head_server, build_roster
+from parties.build import build_joint_model, build_roster
+from parties.head_server import OWNER
 from parties.joint_model import JointModel
 from parties.predict import Prediction, WhenAbsent, check_absent, predict, prediction_of, scores_of, zero_embeddings
 from parties.remote.joining import Expected
-from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.server_process import ServerLabels, server_labels
-from parties.remote.server.sessions import in_sessions
+from parties.remote.server.sessions import Connections, Offences, Work, in_sessions
 from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
 from parties.trained import Trained, load_run
-from vfl.checkpoint import CheckpointStore
+from vfl.cli import DONE
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
 from vfl.data.prediction_files import labels_or_zeros, load_sample_labels
 from vfl.data.samples import ids_digest
 from vfl.data.source import Source, open_source
+from vfl.digest import check_same_data
 from vfl.errors import PeerLost
-from vfl.run_folder import check_run, only_process_in, read_run_id
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
 
 MEANS = "mean_embeddings"
@@ -69,15 +71,14 @@ class PredictionServer:
         A party that is lost meanwhile is waited for again. Raises PeerLost for an absent party without a replacement.
         """
         network = self.config.network
-        names = tuple(self.expected)
-        gather = partial(self._gather, hub, console)
 
-        def end(prediction: Prediction) -> str:
-            return f"{len(prediction.ids_N)} samples are predicted"
+        def last_word(prediction: Prediction) -> tuple[str, int]:
+            return f"{len(prediction.ids_N)} samples are predicted", DONE
 
-        return in_sessions(hub, names, network, console, gather, self._predict, end)
+        work = Work(tuple(self.expected), partial(self._gather, hub, console), self._predict, last_word)
+        return in_sessions(hub, work, Offences(network.max_offences), network, console)
 
-    def _gather(self, hub: Hub, console: Console) -> dict[str, PartyConnection]:
+    def _gather(self, hub: Hub, console: Console) -> Connections:
         try:
             return hub.wait_for(tuple(self.expected), self.config.network.wait_s)
         except PeerLost as lost:
@@ -87,7 +88,7 @@ class PredictionServer:
             console.print(f"{lost}; predicting without")
             return connections
 
-    def _predict(self, connections: dict[str, PartyConnection], session: int) -> Prediction:
+    def _predict(self, connections: Connections, session: int) -> Prediction:
         names = self.config.parties
         absent = [name for name in names if name not in connections]
         means = self.means.of(absent) if self.when_absent == "mean" else None
@@ -99,13 +100,16 @@ class PredictionServer:
         scores = {} if labels_N is None else scores_of(joint, probabilities_NC, labels_N, absent, self.when_absent)
         return prediction_of(joint, probabilities_NC, self.classes, labels_N, scores, absent)
 
-    def _build(self, connections: dict[str, PartyConnection], session: int) -> JointModel:
+    def _build(self, connections: Connections, session: int) -> JointModel:
         """Return the model as after training, asked about the samples to predict."""
         links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
         roster = build_roster(links, self.labels.train, self.config)
-        server = build_head_server(roster, self.labels.train, self.labels.test, self.config, self.runtime)
-        server.load_state_dict(self.trained.sections)
-        return replace(server.joint, samples=self.samples)
+        own = self.trained.sections[OWNER]
+        check_same_data("the labels", own["data_digest"], self.labels.train.digest(self.labels.test))
+        joint = build_joint_model(roster, self.labels.train, self.samples, self.config, self.runtime)
+        joint.trainer.load_state_dict(own["head"])
+        roster.load(self.trained.sections)
+        return joint
 
 
 class MeanEmbeddings:

@@ -14,27 +14,26 @@ from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, check_mode
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.noise_key import noise_key
-from parties.remote.server.connection import PartyConnection
 from parties.remote.server.droppable import ABSENT, DroppableParty
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.server.sessions import Offences
+from parties.remote.server.sessions import Connections, Offences, Work, in_sessions
 from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of, labels_digest
-from parties.remote.transport.security import last_word, load_identity
+from parties.remote.transport.security import load_identity
 from parties.roster import Roster
 from parties.widths import ShowWidths
-from vfl.checkpoint import CheckpointStore
-from vfl.cli import DONE, INTERRUPTED, failure_code
+from vfl.cli import DONE, INTERRUPTED
 from vfl.config import ExperimentConfig
 from vfl.data.files import LabelData, Labels
 from vfl.data.source import open_source
 from vfl.errors import PeerLost, PeerMisbehaved
-from vfl.experiments.mode import Built
-from vfl.experiments.run import Outcome, train
-from vfl.loop import Callback, TrainingLoop
 from vfl.metrics import headline
-from vfl.run_folder import (
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.experiments.mode import Built
+from vfl.runs.experiments.run import Outcome, train
+from vfl.runs.loop import Callback, TrainingLoop
+from vfl.runs.run_folder import (
     RUN_ID,
     check_run,
     forget_attempt,
@@ -45,8 +44,8 @@ from vfl.run_folder import (
     update_config,
     write_run_id,
 )
+from vfl.runs.tensorboard import how_to_watch
 from vfl.runtime import Runtime, start_runtime
-from vfl.tensorboard import how_to_watch
 from vfl.vertical.decisions import recorded_decisions
 
 
@@ -108,7 +107,6 @@ class ServerProcess:
     def __post_init__(self) -> None:
         network, self.names = self.config.network, self.config.parties
         self.breaks = Breaks()
-        self.session = 0
         self.offences = Offences(network.max_offences)
         self.drops = network.on_party_loss == "drop"
         self.away = self._away_at_checkpoint()
@@ -119,44 +117,19 @@ class ServerProcess:
 
         Raises PeerLost where a party stays away or network.on_party_loss is abort.
         """
-        reason, code = "the server stopped", INTERRUPTED
-        try:
-            while True:
-                try:
-                    connections = self._gather(hub)
-                except PeerLost:
-                    if (ended := self._ended()) is None:
-                        raise
-                    code, reason = DONE, "the training is over"
-                    return ended
-                try:
-                    outcome = self._train(hub, connections, console)
-                except PeerLost as lost:
-                    # Under ``drop`` this comes only when nobody is left: all but the barred are waited for again.
-                    self.away = set(hub.barred)
-                    self._after_loss(lost, console)
-                    continue
-                if outcome.finished or outcome.signal_name:
-                    code = DONE if outcome.finished else INTERRUPTED
-                    reason = f"the server ended after {outcome.summary['rounds']} rounds"
-                    reason += f", {headline(outcome.summary)}" if self.config.evaluation.tell_parties else ""
-                    return outcome
-                self._let_leave(hub, outcome)
-        except Exception as error:
-            reason = f"the server ended: {last_word(error)}"
-            code = failure_code(error)
-            raise
-        finally:
-            hub.dismiss(self.names, exit_code=code, reason=reason)
+        train, note_loss = partial(self._train, hub, console), partial(self._note_loss, hub)
+        work = Work(self.names, partial(self._gather, hub), train, self._last_word, note_loss)
+        return in_sessions(hub, work, self.offences, self.config.network, console)
 
-    def _train(self, hub: Hub, connections: dict[str, PartyConnection], console: Console) -> Outcome:
-        """Train one session."""
-        self.session += 1
+    def _train(self, hub: Hub, console: Console, connections: Connections, session: int) -> Outcome | None:
+        """Train one session; return its outcome if it is the last one."""
+        if not connections:
+            return self._ended()
         store = self._open_store(connections)
         stage = VERTICAL.stage(self.config, self.runtime, self.run_dir, console)
         # Built anew, as every party is by the session's first order: nothing of a broken session remains.
         server = build_head_server(
-            self._roster(hub, connections, console),
+            self._roster(hub, connections, session, console),
             self.labels.train,
             self.labels.test,
             self.config,
@@ -166,21 +139,35 @@ class ServerProcess:
         )
         server.recorded = recorded_decisions(self.config, self.run_dir)
         built = Built(server, [ShowWidths(server, stage.tensorboard)])
-        return train(built, self.config, stage, store, [self.breaks])
+        outcome = train(built, self.config, stage, store, [self.breaks])
+        if outcome.finished or outcome.signal_name:
+            return outcome
+        self._let_leave(hub, outcome)
+        return None
+
+    def _last_word(self, outcome: Outcome) -> tuple[str, int]:
+        reason = f"the server ended after {outcome.summary['rounds']} rounds"
+        reason += f", {headline(outcome.summary)}" if self.config.evaluation.tell_parties else ""
+        return reason, DONE if outcome.finished else INTERRUPTED
 
     def _away_at_checkpoint(self) -> set[str]:
         """Return whom an earlier server had dropped: this one does not wait for them either."""
         loaded = CheckpointStore(self.run_dir / "checkpoints").load_latest() if self.drops else None
         return {name for name in self.names if loaded is not None and loaded[1][name].get(ABSENT)}
 
-    def _gather(self, hub: Hub) -> dict[str, PartyConnection]:
+    def _gather(self, hub: Hub) -> Connections:
         """Return the parties' connections; those that are away and dropped are not waited for."""
         self.away -= hub.joined().keys()
         self.breaks.returned.clear()
         names = tuple(name for name in self.names if name not in self.away)
         if not names:
             raise PeerLost(f"no party is left: {'; '.join(hub.barred.values())}")
-        return hub.wait_for(names, self.config.network.wait_s)
+        try:
+            return hub.wait_for(names, self.config.network.wait_s)
+        except PeerLost:
+            if self._ended() is None:
+                raise
+            return {}  # nobody is needed any more
 
     def _ended(self) -> Outcome | None:
         """Return the outcome of all rounds where an earlier server was killed after it: parties have gone since."""
@@ -189,7 +176,7 @@ class ServerProcess:
         whole = summary.get("rounds") == self.config.training.rounds
         return Outcome(summary, finished=True, signal_name=None, stop_reason=None) if whole else None
 
-    def _open_store(self, connections: dict[str, PartyConnection]) -> CheckpointStore:
+    def _open_store(self, connections: Connections) -> CheckpointStore:
         """Return the server's checkpoints, of which only those can be used that every party has its part of.
 
         Raises PeerMisbehaved for a party that has none of them, as one without its folder.
@@ -208,8 +195,8 @@ class ServerProcess:
         store.usable = usable
         return store
 
-    def _roster(self, hub: Hub, connections: dict[str, PartyConnection], console: Console) -> Roster:
-        links = {name: RemoteLink(connection, self.session) for name, connection in connections.items()}
+    def _roster(self, hub: Hub, connections: Connections, session: int, console: Console) -> Roster:
+        links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
         if not self.drops:
             return build_roster(links, self.labels.train, self.config)
 
@@ -231,12 +218,11 @@ class ServerProcess:
         if name in self.away:
             self.breaks.come_back(name)
 
-    def _after_loss(self, lost: PeerLost, console: Console) -> None:
+    def _note_loss(self, hub: Hub, lost: PeerLost) -> None:
+        # Under ``drop`` this comes only when nobody is left: all but the barred are waited for again.
+        self.away = set(hub.barred)
         if self.config.network.on_party_loss == "abort":
             raise PeerLost(f"{lost}; network.on_party_loss is abort") from None
-        if last := self.offences.note(lost):
-            raise PeerLost(last) from None
-        console.print(f"{lost}; waiting up to {self.config.network.wait_s:g} s for it to come back")
 
     def _let_leave(self, hub: Hub, outcome: Outcome) -> None:
         names, self.breaks.leaving = tuple(self.breaks.leaving), set()

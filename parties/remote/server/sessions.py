@@ -1,20 +1,23 @@
-"""Work with all parties that has no checkpoints: it begins again whenever a party is lost, but not for ever."""
+"""Sessions: whatever a server does with its parties, it does in this loop, again when one is lost, but not for ever."""
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from itertools import count
+from typing import Generic, TypeVar
 
 from rich.console import Console
 
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.transport.security import last_word
-from vfl.cli import DONE, INTERRUPTED, failure_code
+from vfl.cli import INTERRUPTED, failure_code
 from vfl.config import NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
 
 T = TypeVar("T")
+Connections = dict[str, PartyConnection]
+"""By party."""
 
 
 @dataclass
@@ -36,39 +39,48 @@ class Offences:
         return f"{lost.party} has misbehaved {times}; last: {lost.what}"
 
 
-def in_sessions(
-    hub: Hub,
-    names: tuple[str, ...],
-    network: NetworkConfig,
-    console: Console,
-    gather: Callable[[], dict[str, PartyConnection]],
-    work: Callable[[dict[str, PartyConnection], int], T],
-    end: Callable[[T], str],
-) -> T:
-    """Return the result of some work with the connected parties, and say goodbye to all of ``names``.
+@dataclass(frozen=True, eq=False)
+class Work(Generic[T]):
+    """What a server does with all parties at once: a training, a prediction, a match."""
 
-    ``gather`` waits for the parties, and raises PeerLost where too few come. ``work`` is given their connections and
-    the session's number, from 1; where it raises PeerLost it begins again. ``end`` makes the last word of its result.
+    names: tuple[str, ...]
+    """Of the parties that are told when it is over."""
+    gather: Callable[[], Connections]
+    """Waits for the parties. Raises PeerLost where too few come."""
+    run: Callable[[Connections, int], T | None]
+    """Works in the session of this number, from 1; None: in another one it goes on. Raises PeerLost."""
+    last_word: Callable[[T], tuple[str, int]]
+    """Makes of the result what the parties are told, and the exit code that goes with it."""
+    on_loss: Callable[[PeerLost], None] = lambda lost: None
+    """Takes note of a loss. Raises PeerLost where it ends the work."""
+
+
+def in_sessions(hub: Hub, work: Work[T], offences: Offences, network: NetworkConfig, console: Console) -> T:
+    """Do some work with the connected parties, again whenever one is lost, and return its result.
+
+    In the end all parties are told, whatever it was. What lasts longer than a session is the work's own business: a
+    training goes on from its last checkpoint, anything else begins anew. Raises PeerLost where a party stays away,
+    misbehaves too often, or ends the work.
     """
     reason, code = "the server stopped", INTERRUPTED
-    session = 0
-    offences = Offences(network.max_offences)
     try:
-        while True:
-            session += 1
-            connections = gather()
+        for session in count(1):
+            connections = work.gather()
             try:
-                result = work(connections, session)
+                result = work.run(connections, session)
             except PeerLost as lost:
+                work.on_loss(lost)
                 if last := offences.note(lost):
                     raise PeerLost(last) from None
                 console.print(f"{lost}; waiting up to {network.wait_s:g} s for it to come back")
                 continue
-            reason, code = end(result), DONE
-            return result
+            if result is not None:
+                reason, code = work.last_word(result)
+                return result
+        raise AssertionError("sessions have no end")
     except Exception as error:
         reason = f"the server ended: {last_word(error)}"
         code = failure_code(error)
         raise
     finally:
-        hub.dismiss(names, exit_code=code, reason=reason)
+        hub.dismiss(work.names, exit_code=code, reason=reason)

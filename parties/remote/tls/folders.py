@@ -38,7 +38,7 @@ from parties.remote.tls.files import (
     load_tls_files,
 )
 from parties.remote.tls.lists import deny
-from vfl.atomic import check_absent, write_durably, write_together
+from vfl.runs.atomic import check_absent, write_durably, write_together
 
 Content = tuple[bytes, int]
 """Bytes and permissions of a file."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parties.remote.tls.certificates import Peer
-from vfl.atomic import write_atomically
 from vfl.config import ConfigError
 from vfl.config.network import TlsConfig
+from vfl.runs.atomic import write_atomically
 
 
 class _Kind(NamedTuple):

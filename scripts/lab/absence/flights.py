@@ -17,8 +17,8 @@ from torch import Tensor
 
 from parties.predict import predict_in_process
 from vfl.config import load_config
-from vfl.experiments.run import run_experiment
 from vfl.metrics import two_class_metrics
+from vfl.runs.experiments.run import run_experiment
 
 CONFIG = Path(__file__).with_name("flights.yaml").resolve()
 SEEDS = (0, 1, 2)

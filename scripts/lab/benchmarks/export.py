@@ -14,7 +14,7 @@ import torch
 
 from models.features import Features, ModelSpec
 from scripts.lab.benchmarks.paired import Options, Result, interleave, ratios
-from vfl.export.model import INPUT, OUTPUT, check_tools, export_model, open_onnx
+from vfl.export import INPUT, OUTPUT, check_tools, export_model, open_onnx
 from vfl.lightweighting.pruning import StructuredPruner
 from vfl.macs import count_macs, count_parameters
 from vfl.random import generator, seeded

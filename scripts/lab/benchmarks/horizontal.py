@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from models.features import ClassifierSpec
 from scripts.lab.benchmarks.memory import Memory, compare_memory, peak_bytes
 from scripts.lab.benchmarks.paired import Options, Result, interleave, required_ratio
-from vfl.components import CLASSIFIERS
 from vfl.config import parse_config
+from vfl.config.components import CLASSIFIERS
 from vfl.data.horizontal.partition import SamplePartition
 from vfl.data.samples import Dataset, Samples
 from vfl.horizontal.build import assemble
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.random import generator, seeded
+from vfl.runs.workers import Alone
 from vfl.runtime import start_runtime
-from vfl.workers import Alone
 
 WARM_UP = 1
 SHAPE = (1, 28, 28)

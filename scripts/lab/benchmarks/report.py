@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.lab.benchmarks.paired import Options, Result, as_text
-from vfl.atomic import write_atomically
-from vfl.experiments.pool import cores
+from vfl.runs.atomic import write_atomically
+from vfl.runs.experiments.pool import cores
 
 _SCALES = {"s": ((1e-3, "ms"), (1e-6, "µs")), "bytes": ((1e6, "MB"),)}
 

@@ -23,7 +23,7 @@ from vfl.data.source import Prepared, open_source, prepare_party
 from vfl.data.tables.arrow import pa, pa_csv
 from vfl.data.tables.preparation import TablePreparation
 from vfl.random import generator
-from vfl.tasks import Classification
+from vfl.vertical.tasks import Classification
 
 ROWS = 100_000
 COLUMNS = {"guest": 30, "host": 300}

@@ -26,10 +26,10 @@ from vfl.data.samples import Samples
 from vfl.data.source import AsItIs, Prepared
 from vfl.random import generator, seeded
 from vfl.runtime import start_runtime
-from vfl.tasks import Classification
 from vfl.vertical.batches import batch_rows
 from vfl.vertical.feature_models import build_feature_model
 from vfl.vertical.joint import JointTrainer
+from vfl.vertical.tasks import Classification
 
 WARM_UP = 2
 SIDE = 16

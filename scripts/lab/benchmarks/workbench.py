@@ -31,13 +31,13 @@ from parties.remote.transport.security import load_identity
 from scripts.lab.benchmarks.light_model import LIGHT, LightModel
 from scripts.lab.benchmarks.shaped_link import Shape, ShapedLink
 from scripts.lab.benchmarks.vertical import CLASSES, Stepped, random_data
-from vfl.atomic import write_atomically
-from vfl.components import FEATURE_MODELS
 from vfl.config import ExperimentConfig, NetworkConfig, dump_config, load_config
+from vfl.config.components import FEATURE_MODELS
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import Split
 from vfl.data.split import write_split
+from vfl.runs.atomic import write_atomically
 from vfl.runtime import start_runtime
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of
 from vfl.wire.messages import Buffer

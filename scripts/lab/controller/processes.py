@@ -22,7 +22,7 @@ from scripts.lab.benchmarks.shaped_link import Shape, ShapedLink
 from scripts.lab.studies.plots import Panel, draw_panels
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 from vfl.config import ExperimentConfig, load_config
-from vfl.run_folder import PROCESSES, Row, check_run, read_rows
+from vfl.runs.run_folder import PROCESSES, Row, check_run, read_rows
 
 CONFIG = Path(__file__).with_name("processes.yaml")
 HELD, BEHIND = "party_2", "party_3"

@@ -22,16 +22,16 @@ from parties.local import build_in_process
 from scripts.lab.studies.plots import Panel, draw_bars, draw_panels
 from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyResult, StudyRun, load_results
-from vfl.atomic import write_atomically
 from vfl.cli import DONE, OneLineParser, ShowConsole, add_executor_options, command, to_stderr, whole_numbers
 from vfl.config import ConfigError, ExperimentConfig, load_config
-from vfl.devices import DeviceConfig, SimulationConfig
-from vfl.experiments.executor import Resources
-from vfl.experiments.where import open_executor
+from vfl.config.devices import DeviceConfig, SimulationConfig
 from vfl.lightweighting.forecast import Forecast
 from vfl.lightweighting.schedule import Ratios
-from vfl.reports.markdown import table
-from vfl.run_folder import LOG, Row
+from vfl.runs.atomic import write_atomically
+from vfl.runs.experiments.executor import Resources
+from vfl.runs.experiments.where import open_executor
+from vfl.runs.reports.markdown import table
+from vfl.runs.run_folder import LOG, Row
 from vfl.runtime import start_runtime
 from vfl.vertical.batches import steps_in_round
 

@@ -13,14 +13,14 @@ from scripts.lab.benchmarks.report import describe_machine
 from scripts.lab.studies.forks import Fork
 from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyRun
-from vfl.atomic import write_atomically
 from vfl.cli import DONE, INTERRUPTED, OneLineParser, ShowConsole, add_executor_options
 from vfl.config import ConfigError
 from vfl.errors import TryLater
-from vfl.experiments.executor import Resources
-from vfl.experiments.sweep_view import names
-from vfl.experiments.where import open_executor
-from vfl.run_folder import LOG
+from vfl.runs.atomic import write_atomically
+from vfl.runs.experiments.executor import Resources
+from vfl.runs.experiments.sweep_view import names
+from vfl.runs.experiments.where import open_executor
+from vfl.runs.run_folder import LOG
 
 
 def study_parser(description: str | None) -> OneLineParser:

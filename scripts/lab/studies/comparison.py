@@ -9,8 +9,8 @@ from scripts.lab.studies.plots import Panel, curves_of, draw_panels
 from scripts.lab.studies.runs import StudyResult, StudyRun
 from scripts.lab.studies.study import Study, horizontal_studies
 from vfl.amounts import amount
-from vfl.reports.markdown import section, table
-from vfl.results import CLOCK
+from vfl.runs.reports.markdown import section, table
+from vfl.runs.results import CLOCK
 
 HEADINGS = (
     "method",

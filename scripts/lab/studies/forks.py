@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from torch.utils.tensorboard import SummaryWriter
 
-from vfl.atomic import write_atomically
-from vfl.checkpoint import CheckpointStore
-from vfl.experiments.executor import Run
-from vfl.loop import Callback, Metrics, TrainingLoop
-from vfl.run_folder import check_run, open_run, read_rows
+from vfl.runs.atomic import write_atomically
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.experiments.executor import Run
+from vfl.runs.loop import Callback, Metrics, TrainingLoop
+from vfl.runs.run_folder import check_run, open_run, read_rows
 
 
 class Fork(NamedTuple):

@@ -6,10 +6,10 @@ from statistics import mean, stdev
 
 from scripts.lab.studies.differences import paired
 from scripts.lab.studies.runs import StudyResult, StudyRun, load_results, results_table
-from vfl.atomic import write_atomically, write_csv
 from vfl.config import ConfigError
-from vfl.results import ACCURACY, CLOCK
-from vfl.run_folder import Row
+from vfl.runs.atomic import write_atomically, write_csv
+from vfl.runs.results import ACCURACY, CLOCK
+from vfl.runs.run_folder import Row
 
 Values = dict[str, dict[int, float]]
 """A number by method and seed; larger is better."""

@@ -13,10 +13,10 @@ from rich.console import Console
 from scripts.lab.studies.forks import Fork, SaveForks, needed_rounds, remove_spent_forks, start_from_fork
 from scripts.lab.studies.runs import StudyRun
 from vfl.costs import shares_saved
-from vfl.experiments.executor import AnyExecutor, Ended, Event, Run
-from vfl.experiments.sweep_view import SweepView
-from vfl.loop import Callback
-from vfl.run_folder import is_finished, read_summary
+from vfl.runs.experiments.executor import AnyExecutor, Ended, Event, Run
+from vfl.runs.experiments.sweep_view import SweepView
+from vfl.runs.loop import Callback
+from vfl.runs.run_folder import is_finished, read_summary
 
 
 @dataclass(frozen=True, kw_only=True)

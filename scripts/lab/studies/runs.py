@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vfl.config import ExperimentConfig
-from vfl.results import RunResult, read_result
-from vfl.run_folder import Row, is_finished
+from vfl.runs.results import RunResult, read_result
+from vfl.runs.run_folder import Row, is_finished
 
 
 @dataclass(frozen=True)

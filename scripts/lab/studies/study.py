@@ -10,8 +10,8 @@ from pydantic import Field
 from scripts.lab.studies.runs import StudyRun
 from vfl.config import ConfigError, parse_config
 from vfl.config.files import lay_over, parse_overrides, read_settings, read_yaml
-from vfl.experiments.sweep_plan import Settings
-from vfl.settings import Section
+from vfl.config.settings import Section
+from vfl.runs.experiments.sweep_plan import Settings
 
 
 class Study(Section):

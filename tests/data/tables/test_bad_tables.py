@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from vfl.config import parse_config
+from vfl.config.tables import ColumnKind
 from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError, column_names
-from vfl.data.tables.columns import Categories, ColumnKind, Numbers, read_table
+from vfl.data.tables.columns import Categories, Numbers, read_table
 from vfl.data.tables.describe import describe_table, propose_features, proposed_yaml
 
 HEAD = b"k,a,b\n"

@@ -21,8 +21,8 @@ from vfl.horizontal.engines.distributed import DistributedEngine
 from vfl.horizontal.engines.sequential import Engine, SequentialEngine
 from vfl.horizontal.flat import FlatModel
 from vfl.horizontal.local import LocalResult, LocalTask
+from vfl.runs.workers import Workers
 from vfl.runtime import Runtime
-from vfl.workers import Workers
 
 ROWS = 48
 CPU = Runtime(torch.device("cpu"))

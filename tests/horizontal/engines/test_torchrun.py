@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from vfl.checkpoint import CheckpointStore
+from vfl.runs.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "train.py"
@@ -293,8 +293,8 @@ def run(order: dict[str, Any], rank: int) -> None:
 
 def strike(passing: int, action: str) -> None:
     """Let something happen to this worker, a signal when it is about to train its ``passing``-th client."""
-    import vfl.experiments.run
     import vfl.horizontal.mode
+    import vfl.runs.experiments.run
     from vfl.horizontal.engines.sequential import SequentialEngine
 
     if action == "other data":
@@ -308,7 +308,7 @@ def strike(passing: int, action: str) -> None:
         vfl.horizontal.mode.prepare_whole = load_other  # pyright: ignore[reportPrivateImportUsage]
         return
     if action == "no checkpoint":
-        vfl.experiments.run.ReadOnlyStore.load_latest = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]
+        vfl.runs.experiments.run.ReadOnlyStore.load_latest = lambda self: None  # pyright: ignore[reportAttributeAccessIssue]
         return
     train = SequentialEngine._train  # pyright: ignore[reportPrivateUsage]
     passed = 0

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from models.features import Features
-from vfl.checkpoint import State
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, check_finite
 from vfl.data.source import NewSamples, Preparation, Split
 from vfl.data.sources.pooled import PooledSource
+from vfl.runs.checkpoint import State
 
 MIN_STD = 1e-6
 """A channel that varies less than this is taken as constant: it is centred but not scaled."""

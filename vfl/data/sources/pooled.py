@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from vfl.data.config import DataConfig
+from vfl.config.data import DataConfig
 from vfl.data.samples import Dataset, Owners, Samples, draw_rows
 from vfl.data.source import Source
 from vfl.errors import one_line

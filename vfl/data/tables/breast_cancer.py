@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from vfl.data.config import DataConfig
+from vfl.config.data import DataConfig
+from vfl.config.tables import ColumnKind, TableConfig
 from vfl.data.tables.arrow import pa
-from vfl.data.tables.columns import Categories, ColumnKind, Numbers, Table
-from vfl.data.tables.config import TableConfig
+from vfl.data.tables.columns import Categories, Numbers, Table
 from vfl.data.tables.source import Tables
 
 KEY = ("patient",)

@@ -6,15 +6,15 @@ Shapes: N rows in the file's order.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
 from vfl.data.tables.cells import Block, TableError, open_blocks
 
-ColumnKind = Literal["number", "category", "ignore"]
 KEY_SEPARATOR = "\x1f"
 """Between the columns of a key: ASCII's unit separator, which no key may hold."""
 LARGEST = 1e30

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import Block, TableError, open_blocks
-from vfl.data.tables.columns import ColumnKind, as_text
+from vfl.data.tables.columns import as_text
 
 MOST_VALUES = 10_000
 """Different values that are counted; a column of text with more has no use as a category."""

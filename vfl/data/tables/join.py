@@ -15,11 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from vfl.data.config import DataConfig
+from vfl.config.data import DataConfig
+from vfl.config.tables import TableConfig
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import Table
-from vfl.data.tables.config import TableConfig
 from vfl.data.tables.keys import Rows, examples, key_of, tested_rows, unique_rows
 from vfl.data.tables.match import keys_digest, read_match
 from vfl.random import generator

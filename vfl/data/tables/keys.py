@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from vfl.config.tables import TableConfig
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import KEY_SEPARATOR, Table, read_table
-from vfl.data.tables.config import TableConfig
 
 Rows = npt.NDArray[np.int64]
 SHOWN = 3

@@ -21,9 +21,9 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from vfl.atomic import write_durably, write_together
 from vfl.data.tables.columns import Table
 from vfl.data.tables.keys import Rows
+from vfl.runs.atomic import write_durably, write_together
 
 MATCH = "match"
 HAS = "has."

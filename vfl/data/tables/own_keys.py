@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vfl.data.config import DataConfig
+from vfl.config.data import DataConfig
+from vfl.config.tables import table_of
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.columns import read_table
-from vfl.data.tables.config import table_of
 from vfl.data.tables.keys import Rows, key_of, keys_of, tested_rows, unique_rows
 from vfl.data.tables.match import keys_digest
 

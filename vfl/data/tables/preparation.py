@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from models.features import TableFeatures
-from vfl.checkpoint import State
 from vfl.data.samples import Samples
 from vfl.data.source import Preparation
+from vfl.runs.checkpoint import State
 
 MIN_COUNT = 5
 """Training rows with a category of its own embedding; rarer ones share one."""

@@ -18,14 +18,14 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from vfl.data.config import DataConfig
+from vfl.config.data import DataConfig
+from vfl.config.tables import ColumnKind, table_of, table_owners
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.cells import TableError
-from vfl.data.tables.columns import ColumnKind, Table, read_table
-from vfl.data.tables.config import table_of, table_owners
+from vfl.data.tables.columns import Table, read_table
 from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Joined, draw_share, join, matched, split_rows
 from vfl.data.tables.keys import Rows, key_cells, key_of, keys_of, read_test_keys

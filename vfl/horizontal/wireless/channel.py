@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from vfl.config.wireless import WirelessConfig
 from vfl.horizontal.wireless.cell import Cell, Floats, Indices
-from vfl.horizontal.wireless.settings import WirelessConfig
 from vfl.random import generator
 
 DEEPEST_FADE = 1e-12

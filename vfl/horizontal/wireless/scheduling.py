@@ -20,8 +20,8 @@ from vfl.horizontal.wireless.cell import Cell, Floats, Schedule
 from vfl.horizontal.wireless.channel import Network
 from vfl.horizontal.wireless.greedy import greedy
 from vfl.horizontal.wireless.linear_program import linear_program
-from vfl.loop import Metrics
 from vfl.random import generator
+from vfl.runs.loop import Metrics
 
 Policy = Callable[[Cell, torch.Generator], Schedule]
 SHOW_EACH_UP_TO = 40

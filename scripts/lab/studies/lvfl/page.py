@@ -15,11 +15,11 @@ from scripts.lab.studies.page import cells, percent, spread, write_page
 from scripts.lab.studies.runs import StudyResult
 from vfl.amounts import amount
 from vfl.config import ExperimentConfig
+from vfl.config.schedules import PartySchedule
 from vfl.costs import savings
-from vfl.reports.markdown import section, table
-from vfl.results import ACCURACY
-from vfl.run_folder import Row
-from vfl.schedules import PartySchedule
+from vfl.runs.reports.markdown import section, table
+from vfl.runs.results import ACCURACY
+from vfl.runs.run_folder import Row
 
 TITLE = "Figures 2 and 3 of the LVFL paper"
 READING = (

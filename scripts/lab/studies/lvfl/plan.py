@@ -11,7 +11,7 @@ from scripts.lab.studies.forks import Fork
 from scripts.lab.studies.runs import StudyRun
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
-from vfl.schedules import PartySchedule, Schedule, named_parties, schedule_of, value_at
+from vfl.config.schedules import PartySchedule, Schedule, named_parties, schedule_of, value_at
 
 RATIOS = (0.2, 0.4, 0.6)
 """Ratios compared in Fig. 3."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from vfl.results import RunResult
+from vfl.runs.results import RunResult
 
 
 @dataclass(frozen=True)

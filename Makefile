@@ -1,0 +1,21 @@
+# Tasks of a developer; .ci/run is what must pass before a change lands.
+PYTHON := .venv/bin/python
+
+.PHONY: help setup test check all
+help:  ## name the tasks
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+setup:  ## make .venv with everything that tests and checks need
+	python3 -m venv .venv
+	.venv/bin/pip install --quiet -e ".[dev]"
+
+test:  ## run the tests that the README's command runs
+	$(PYTHON) -m pytest -n 2 --dist loadfile
+
+check:  ## lint, format and types
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/pyright --pythonpath $(PYTHON)
+
+all:  ## everything, in a fresh environment, as CI does
+	.ci/run

@@ -1,0 +1,99 @@
+"""The registries of components that an experiment chooses by name: a line for each built-in one."""
+
+from vfl.config.registry import Registry
+
+FEATURE_MODELS = Registry(
+    "lvfl.feature_models",
+    "feature model",
+    {
+        "vgg16": "models.convolution:vgg16",
+        "vgg11": "models.convolution:vgg11",
+        "cnn": "models.convolution:small_cnn",
+        "mlp": "models.table:mlp",
+    },
+    "a callable that makes a torch.nn.Module of a models.features.ModelSpec",
+)
+"""`models.feature.kind`: of a freshly initialized model of a sample's tensors, drawn from torch's global generator."""
+
+CLASSIFIERS = Registry(
+    "lvfl.classifiers",
+    "classifier",
+    {
+        "logistic": "models.classifiers:logistic",
+        "mlp": "models.classifiers:mlp",
+        "lenet": "models.pooled_cnn:lenet",
+        "cnn_tsfl": "models.pooled_cnn:tsfl_cnn",
+        "cnn_six_layer": "models.pooled_cnn:six_layer_cnn",
+        "cnn_mcmahan": "models.pooled_cnn:mcmahan_cnn",
+        "vgg11": "models.classifiers:vgg11",
+        "vgg11_bn": "models.classifiers:vgg11_bn",
+        "resnet18": "models.classifiers:resnet18",
+        "resnet18_gn": "models.classifiers:resnet18_gn",
+        "char_lstm": "models.char_lstm:char_lstm",
+    },
+    "a callable that makes a torch.nn.Module of a models.features.ClassifierSpec",
+)
+"""`models.classifier.kind`: of a freshly initialized model, drawn from torch's global generator."""
+
+SOURCES = Registry(
+    "lvfl.sources",
+    "data source",
+    {
+        "digits": "vfl.data.sources.digits:digits",
+        "mnist": "vfl.data.sources.published:mnist",
+        "fashion_mnist": "vfl.data.sources.published:fashion_mnist",
+        "cifar10": "vfl.data.sources.published:cifar10",
+        "cifar100": "vfl.data.sources.published:cifar100",
+        "svhn": "vfl.data.sources.published:svhn",
+        "image_folder": "vfl.data.sources.image_folder:image_folder",
+        "leaf": "vfl.data.sources.leaf:leaf",
+        "text": "vfl.data.sources.text:text",
+        "tables": "vfl.data.tables.source:Tables",
+        "breast_cancer": "vfl.data.tables.breast_cancer:BreastCancer",
+    },
+    "a callable that makes a vfl.data.source.Source of the `data` settings and a seed",
+)
+"""`data.dataset.kind`"""
+
+
+ALGORITHMS = Registry(
+    "lvfl.algorithms",
+    "algorithm",
+    {
+        "fedsgd": "vfl.horizontal.fedavg:FedSGD",
+        "fedavg": "vfl.horizontal.fedavg:FedAvg",
+        "fedprox": "vfl.horizontal.fedprox:FedProx",
+        "fednova": "vfl.horizontal.fednova:FedNova",
+        "scaffold": "vfl.horizontal.scaffold:Scaffold",
+        "feddyn": "vfl.horizontal.feddyn:FedDyn",
+        "fedlga": "vfl.horizontal.fedlga:FedLGA",
+        "fedasync": "vfl.horizontal.fedasync:FedAsync",
+        "fedasync_average": "vfl.horizontal.fedasync:FedAsyncAverage",
+        "dms": "vfl.horizontal.dms:DMS",
+        "fedmom": "vfl.horizontal.fedmom:FedMom",
+        "flare": "vfl.horizontal.flare:Flare",
+    },
+    "a subclass of vfl.horizontal.algorithm.FederatedAlgorithm with Settings, a subclass of "
+    "vfl.config.horizontal.AlgorithmConfig",
+)
+"""`horizontal.algorithm`"""
+
+COMPRESSORS = Registry(
+    "lvfl.compressors",
+    "compressor",
+    {"magnitude": "vfl.vertical.compressors:magnitude", "random_top_k": "vfl.vertical.compressors:randomised"},
+    "a callable that makes a vfl.vertical.embeddings.Compressor of the section `wire`",
+)
+"""`wire.compressor`"""
+
+CONTROLLERS = Registry(
+    "lvfl.controllers",
+    "controller",
+    {
+        "fixed": "vfl.lightweighting.controllers:fixed",
+        "deadline": "vfl.lightweighting.controllers:deadline",
+        "budget": "vfl.lightweighting.controllers:budget",
+    },
+    "a callable that makes a vfl.lightweighting.schedule.Assign of a vfl.lightweighting.controllers.Given",
+)
+"""`lightweighting.controller`"""

@@ -1,0 +1,88 @@
+"""Settings of the data: ``data``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from vfl.config.agreement import OWN, SHARED
+from vfl.config.components import SOURCES
+from vfl.config.settings import Fraction, Number, Positive, Section, name_in
+from vfl.config.tables import TableConfig
+
+Share = Annotated[Number, Field(gt=0, lt=1)]
+
+TABLE_KINDS = ("tables", "breast_cancer")
+"""Sources of tables: with other defaults than images."""
+
+OF_TABLES = ("tables", "join", "test_share", "test_file", "validation_share", "numbers")
+"""Settings that no other source has."""
+
+
+class DatasetConfig(Section):
+    """Where the samples come from."""
+
+    kind: Annotated[str, name_in(SOURCES)] = "digits"
+    """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
+    ROOT/test/CLASS/*; leaf: LEAF's JSON files by user; text: characters of one file (horizontal only); or a source of
+    an installed package (docs/extending.md)."""
+    root: Path | None = None
+    """Folder of the data, of text the file; not used by digits."""
+    image_size: Positive | None = None
+    """Side in pixels to which images are resized; null keeps what is there (digits: 32)."""
+    options: dict[str, Any] = Field(default={})
+    """Settings of a source of another package, which checks them."""
+
+
+class PartitionConfig(Section):
+    """How images are split: a grid of blocks, one party each, in row-major order."""
+
+    rows: Positive = 2
+    columns: Positive = 2
+
+
+class DataConfig(Section):
+    """The samples, and which of their features each party holds."""
+
+    dataset: Annotated[DatasetConfig, OWN] = DatasetConfig()
+    train_samples: Annotated[Positive | None, OWN] = None
+    """Seeded random subset of the training split; null takes all."""
+    test_samples: Annotated[Positive | None, OWN] = None
+    """Subset of the test split, the same for every seed; null takes all."""
+    partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
+    tables: Annotated[dict[str, TableConfig], OWN] = Field(default={})
+    """With kind tables: each owner's table, by the owner's name; the owners are the parties, in this order."""
+    join: Annotated[Literal["inner", "left"], OWN] = "inner"
+    """With kind tables: the samples are the label owner's rows that all owners have, or all of them."""
+    test_share: Annotated[Share, OWN] = 0.2
+    """With kind tables: share of the samples that are the test, drawn by the seed."""
+    test_file: Annotated[Path | None, OWN] = None
+    """With kind tables: a table of the keys of the test samples, in place of test_share."""
+    validation_share: Annotated[Fraction, OWN] = 0.0
+    """With kind tables: share of the training samples, drawn by the seed, that is not trained on but evaluated in place
+    of the test samples: for patience, sweeps and searches, which must not see the test."""
+    numbers: Annotated[Literal["standardised", "quantiles"], OWN] = "standardised"
+    """With kind tables: how models read numbers. standardised: each as one value; quantiles: by its position among
+    quantiles of the owner's training rows, as a value per bin (docs/data.md)."""
+    file: Annotated[Path | None, OWN] = None
+    """For separate processes: this process's file from ``lvfl split-data``, a party's features or the server's labels.
+    Training in one process loads the data set instead."""
+    labels_file: Annotated[Path | None, OWN] = None
+    """For separate processes with training.labels shared: a party's copy of the training labels."""
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return why a setting has no effect beside the others, by its dotted name in this section."""
+        kind = self.dataset.kind
+        if kind not in SOURCES.built_in:
+            return {}
+        unused = ["dataset.options"]
+        if kind in TABLE_KINDS:
+            unused += ["dataset.root", "dataset.image_size", *(["tables", "join"] if kind == "breast_cancer" else [])]
+        else:
+            unused += OF_TABLES
+        reasons = dict.fromkeys(unused, f"data.dataset.kind is {kind}")
+        if self.test_file is not None:
+            reasons.setdefault("test_share", "data.test_file names the test samples")
+        of_tables = {"partition": "tables are not cut, their owners are the parties"}
+        return reasons | (of_tables if kind in TABLE_KINDS else {})

@@ -1,0 +1,59 @@
+"""Machines and links on a virtual clock, of horizontal clients and of parties."""
+
+from pydantic import Field
+
+from vfl.config.schedules import Schedule, value_at
+from vfl.config.settings import NotNegative, RateSchedule, Section
+
+
+class LinkConfig(Section):
+    """A machine's way to the server."""
+
+    latency_s: NotNegative = 0.0
+    """Simulated seconds added to every client's round, or to every round trip to a party."""
+    uplink_bytes_per_s: RateSchedule | None = None
+    """null: transfers take no simulated time."""
+    downlink_bytes_per_s: RateSchedule | None = None
+
+    def downlink_s(self, round_index: int, size: int) -> float:
+        """Return the simulated seconds that so many bytes take to the machine, without latency."""
+        return seconds(self.downlink_bytes_per_s, round_index, size)
+
+    def uplink_s(self, round_index: int, size: int) -> float:
+        """Return the simulated seconds that so many bytes take from the machine, without latency."""
+        return seconds(self.uplink_bytes_per_s, round_index, size)
+
+
+class DeviceConfig(LinkConfig):
+    """A party's machine and its link."""
+
+    macs_per_s: RateSchedule | None = None
+    """Multiply-accumulates per simulated second; null: computation takes no simulated time."""
+
+    def compute_s(self, round_index: int, macs: int) -> float:
+        """Return the simulated seconds that so many multiply-accumulates take."""
+        return seconds(self.macs_per_s, round_index, macs)
+
+
+class SimulationConfig(Section):
+    """The virtual clock of vertical learning in one process: what exchanges would take on the parties' own machines.
+    With processes of their own the clock is real."""
+
+    device: DeviceConfig = DeviceConfig()
+    """Of every party that ``parties`` does not name."""
+    parties: dict[str, DeviceConfig] = Field(default={})
+    """Machines of single parties."""
+
+    def of(self, party: str) -> DeviceConfig:
+        """Return a party's machine."""
+        return self.parties.get(party, self.device)
+
+    @property
+    def given(self) -> bool:
+        """Whether there is a clock: some machine or link takes time."""
+        return any(each != DeviceConfig() for each in (self.device, *self.parties.values()))
+
+
+def seconds(rate: Schedule | None, round_index: int, amount: float) -> float:
+    """Return what an amount takes at a rate per second that may change over the rounds; None takes no time."""
+    return 0.0 if rate is None else amount / value_at(rate, round_index)

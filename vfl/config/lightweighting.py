@@ -1,0 +1,101 @@
+"""Settings of pruning and sparsification: ``lightweighting``."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from vfl.config.agreement import OWN, SHARED
+from vfl.config.components import CONTROLLERS
+from vfl.config.schedules import Schedule, schedule_of, value_at
+from vfl.config.settings import AboveZero, Positive, RatioSchedule, Section, name_in
+
+
+class PruningConfig(Section):
+    """How filters are chosen."""
+
+    importance: Literal["filter", "group"] = "filter"
+    """filter: L1 norm of the filter's own weights (Li et al. 2016); group: of all weights that go with it."""
+    round_to: Positive | None = None
+    """Kept widths become multiples of this, but no layer wider than it was (8 or 16 suit the CPU's vectors); null keeps
+    exact widths."""
+
+
+class BudgetConfig(Section):
+    """What controller budget spends in the whole run, by all parties together; one of the three is given."""
+
+    seconds: AboveZero | None = None
+    """On the run's clock."""
+    bytes: Positive | None = None
+    """Of training, both ways, without control parts."""
+    macs: Positive | None = None
+    """Multiply-accumulates of the feature models' training."""
+
+
+class LightweightingConfig(Section):
+    """What each party is spared: a number, {round: value}, or {party: either}."""
+
+    alpha: Annotated[RatioSchedule, OWN] = 0.0
+    """Removed share of the filters of every prunable layer, relative to the original width. For a
+    controller: the smallest alpha that it may choose."""
+    beta: Annotated[RatioSchedule, OWN] = 0.0
+    """Share of the embedding's entries that is not sent. For a controller: the smallest beta that it may choose."""
+    controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
+    """Who chooses the ratios. fixed: alpha and beta as they stand; deadline: the least with which every party keeps
+    seconds_per_exchange; budget: the least that spends no more than budget; or a controller of an installed package
+    (docs/extending.md)."""
+    seconds_per_exchange: Annotated[Literal["auto"] | AboveZero | None, OWN] = None
+    """Of controller deadline: seconds that no party should pass. auto: 1.2 times those of the median party without
+    lightweighting."""
+    budget: Annotated[BudgetConfig, OWN] = BudgetConfig()
+    alpha_max: Annotated[RatioSchedule, OWN] = 0.7
+    """Largest alpha that a controller chooses; {5: 0.6} prunes from round 5 on."""
+    beta_max: Annotated[RatioSchedule, OWN] = 0.9
+    """Largest beta that a controller chooses."""
+    alpha_weight: Annotated[AboveZero, OWN] = 1.0
+    """Weight of alpha against beta, where either would do."""
+    options: Annotated[dict[str, Any], OWN] = Field(default={})
+    """Settings of a controller of another package, which checks them."""
+    error_feedback: Annotated[bool, SHARED] = False
+    """EF21: both ends keep an estimate per sample and only sparsified differences travel."""
+    pruning: Annotated[PruningConfig, OWN] = PruningConfig()
+
+    @model_validator(mode="after")
+    def _goal(self) -> Self:
+        if self.controller == "deadline" and self.seconds_per_exchange is None:
+            raise ValueError("seconds_per_exchange: controller deadline needs a number above 0, or auto")
+        given = [name for name in BudgetConfig.model_fields if getattr(self.budget, name) is not None]
+        if self.controller == "budget" and len(given) != 1:
+            raise ValueError(f"budget: needs one of seconds, bytes and macs (it has {' and '.join(given) or 'none'})")
+        return self
+
+    @property
+    def measures(self) -> bool:
+        """Whether a controller chooses the ratios by what it sees."""
+        return self.controller != "fixed"
+
+    def most_alpha(self, party: str) -> Schedule:
+        """Return the largest alpha that a party may be assigned, over the rounds."""
+        return schedule_of(self.alpha_max if self.measures else self.alpha, party)
+
+    def check_bounds(self, parties: Sequence[str]) -> None:
+        """Raise ValueError, naming the field, for a bound below what is the least."""
+        for ratio in ("alpha", "beta") if self.measures else ():
+            for party in parties:
+                least, most = (schedule_of(getattr(self, f"{ratio}{end}"), party) for end in ("", "_max"))
+                # Bounds are steps over the rounds: they can only cross where one of them begins anew.
+                for start in sorted({0}.union(*(each for each in (least, most) if isinstance(each, dict)))):
+                    if (bound := value_at(most, start)) < (reached := value_at(least, start)):
+                        raise ValueError(
+                            f"lightweighting.{ratio}_max: {bound:g} for {party} is below lightweighting.{ratio}, the "
+                            f"least, which is {reached:g} in round {start}; raise it"
+                        )
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return the settings of other controllers."""
+        goals = {"seconds_per_exchange": "deadline", "budget": "budget"}
+        unused = [
+            name for name, controller in goals.items() if self.controller in {"fixed", *goals.values()} - {controller}
+        ]
+        bounds = [] if self.measures else ["alpha_max", "beta_max", "alpha_weight", "options"]
+        return dict.fromkeys([*unused, *bounds], f"lightweighting.controller is {self.controller}")

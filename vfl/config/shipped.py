@@ -1,0 +1,39 @@
+"""The experiments that are installed with the program (``configs/``), found by name."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from vfl.config.registry import nearest
+from vfl.errors import ConfigError
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the shipped configurations."""
+    return Path(str(files("vfl.shipped_configs")))
+
+
+def find_config(given: Path, folder: Path = Path()) -> Path:
+    """Return the YAML file of a path relative to ``folder``, a run's folder, or a shipped experiment's name.
+
+    Raises ConfigError, naming the nearest, for an unknown name.
+    """
+    path = folder / given
+    try:
+        return _found(path, str(given))
+    except OSError as error:  # as of a name that is too long
+        raise ConfigError(f"{given}: cannot be read ({error.strerror})") from None
+
+
+def _found(path: Path, given: str) -> Path:
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return path
+    if (path / "config.yaml").is_file():
+        return path / "config.yaml"
+    shipped = shipped_folder()
+    names = [str(file.relative_to(shipped).with_suffix("")) for file in sorted(shipped.rglob("*.yaml"))]
+    if given in names:
+        return shipped / f"{given}.yaml"
+    if not path.exists():
+        runs = [str(config.parent) for config in sorted(Path("runs").glob("*/config.yaml"))]
+        raise ConfigError(f"{path}: no file, no run and no shipped experiment{nearest(given, [*names, *runs])}")
+    return path

@@ -1,0 +1,61 @@
+"""Settings of one owner's table: ``data.tables.OWNER``."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from vfl.config.registry import nearest
+from vfl.config.settings import Section
+
+
+def _as_columns(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+ColumnKind = Literal["number", "category", "ignore"]
+KeyColumns = Annotated[tuple[str, ...], BeforeValidator(_as_columns), Field(min_length=1)]
+"""A column, or a list of them."""
+
+
+class TableConfig(Section):
+    """A table, and which of its columns are used for what. In place of it may stand a YAML file that holds it."""
+
+    file: Path | None = None
+    """CSV, gzipped CSV or Parquet. A process of its own needs only its own owner's."""
+    key: KeyColumns | None = None
+    """Columns by which the owner knows a sample."""
+    label: str | None = None
+    """Column of the labels; at exactly one owner."""
+    features: dict[str, ColumnKind] | None = None
+    """number, category or ignore by column, in the order in which the model takes them; columns left out are ignored.
+    null proposes them from what the file holds."""
+    keys: dict[str, KeyColumns] = Field(default={})
+    """At the owner of the labels: columns by which another owner knows the sample, where they are not ``key``; they
+    may repeat."""
+    duplicates: Literal["refuse", "first"] = "refuse"
+    """What becomes of rows whose key stands in an earlier one: the table is refused, or they are left out."""
+    match: Path | None = None
+    """What ``lvfl align`` writes and training reads: which row stands for which sample; null joins keys in the open."""
+
+
+def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
+    """Return the owners, who are the parties. Raises ValueError for no table, several labels, or an unknown owner."""
+    if not tables:
+        raise ValueError("data.tables: is missing; name each owner's file and key")
+    owners = [owner for owner, table in tables.items() if table.label is not None]
+    if len(owners) > 1:
+        raise ValueError(f"data.tables: {', '.join(owners)} all name a label; leave it at one of them")
+    for owner, table in tables.items():
+        for other in table.keys.keys() - tables.keys():
+            raise ValueError(f"data.tables.{owner}.keys: no owner is called {other!r}{nearest(other, list(tables))}")
+    return tuple(tables)
+
+
+def table_of(tables: Mapping[str, TableConfig], owner: str) -> tuple[TableConfig, Path]:
+    """Return an owner's settings and its file. Raises ValueError where file or key is missing."""
+    config = tables[owner]
+    if config.file is None or config.key is None:
+        raise ValueError(f"data.tables.{owner}.{'file' if config.file is None else 'key'}: is missing")
+    return config, config.file

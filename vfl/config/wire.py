@@ -1,0 +1,77 @@
+"""Settings of what travels: ``wire``."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from vfl.config.agreement import SHARED
+from vfl.config.components import COMPRESSORS
+from vfl.config.settings import Fraction, Number, Probability, Section, name_in
+
+Bits = Literal[8, 4, 2]
+Step = Annotated[Number, Field(ge=0.36, le=8)]
+"""From 0.36 on no value of a block is more than 127 steps: none is above the root of 2048 times their rms."""
+
+
+class GradientConfig(Section):
+    """How gradients come back to the parties, with training.labels=server."""
+
+    beta: Fraction = 0.0
+    """Share of a gradient's entries, those of smallest magnitude, that is not sent."""
+    bits: Bits | None = None
+    """Of a value, as wire.bits."""
+    step: Step | None = None
+    """As wire.step."""
+    error_feedback: bool = False
+    """The server adds what was not sent of a sample's gradient to the sample's next one."""
+
+
+class WireConfig(Section):
+    """How tensors travel."""
+
+    values: Annotated[Literal["float32", "float16", "bfloat16"], SHARED] = "float32"
+    compressor: Annotated[str, name_in(COMPRESSORS), SHARED] = "magnitude"
+    """How embeddings become frames. magnitude: lightweighting.beta's small entries are left out; random_top_k: as many,
+    but some large ones in the place of small ones (Zheng et al., 2023); or a compressor of an installed package
+    (docs/extending.md)."""
+    bits: Annotated[Bits | None, SHARED] = None
+    """Bits of an embedding's value in training: whole numbers times a scale per 2048 entries; null: as wire.values."""
+    step: Annotated[Step | None, SHARED] = None
+    """Instead of bits: whole numbers times a step per 2048 entries, this number times their root mean square. Bytes
+    follow from the entropy, so it needs wire.coding=entropy."""
+    coding: Annotated[Literal["packed", "entropy"], SHARED] = "packed"
+    """How whole numbers of wire.bits or wire.step travel. packed: in as many bits each; entropy: coded by how often
+    each occurs, the same numbers in fewer bytes."""
+    rounding: Annotated[Literal["stochastic", "nearest", "dithered"], SHARED] = "stochastic"
+    """Rounding of embeddings and gradients to bits. stochastic: exact in the mean (QSGD); nearest: smaller error;
+    dithered: both, with noise that the receiver takes off again, where nothing is left out (else as stochastic)."""
+    random_share: Annotated[Probability, SHARED] = 0.1
+    """Mean share of the entries sent by random_top_k that are not among the largest."""
+    gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
+    options: Annotated[dict[str, Any], SHARED] = Field(default={})
+    """Settings of a compressor of another package, which checks them."""
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return what belongs to other compressors, and the rounding where nothing is rounded."""
+        if self.compressor not in COMPRESSORS.built_in:
+            return {}
+        unused = ["options"] if self.compressor == "random_top_k" else ["options", "random_share"]
+        reasons = dict.fromkeys(unused, f"wire.compressor is {self.compressor}")
+        if any(each is not None for each in (self.bits, self.step, self.gradients.bits, self.gradients.step)):
+            return reasons
+        return reasons | dict.fromkeys(("rounding", "coding"), "no bits and no step is given in wire or wire.gradients")
+
+    @model_validator(mode="after")
+    def _one_grid(self) -> Self:
+        for section, name in ((self, "wire"), (self.gradients, "wire.gradients")):
+            if section.step is not None and section.bits is not None:
+                raise ValueError(f"{name}.step: {name}.bits is given as well; leave one of them out")
+            if section.step is not None and self.coding == "packed":
+                raise ValueError(f"{name}.step: needs wire.coding=entropy, its numbers have no fixed number of bits")
+        return self
+
+
+def is_coarse(section: WireConfig | GradientConfig) -> bool:
+    """Return whether random rounding errs by more than most values."""
+    return section.bits == 2 or (section.step is not None and section.step >= 2)

@@ -1,0 +1,61 @@
+"""Settings of the cell; they import nothing heavy, as every horizontal configuration has them."""
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from vfl.config.settings import AboveZero, Section
+
+
+class WirelessConfig(Section):
+    """The cell that clients send their updates in; the defaults are the paper's for MNIST."""
+
+    policy: Literal[
+        "none",
+        "greedy",
+        "linear_program",
+        "pre_tuned",
+        "channel_proportion",
+        "device_maximization",
+        "computation_minimization",
+    ] = "none"
+    """Who sends: none: no network, clients_per_round clients at random; greedy: FLARE's Algorithm 1; linear_program:
+    its form for large L; the others are its baselines PS (clients_per_round at random), CP, DM and CM."""
+    deadline_s: AboveZero = 1.0
+    """t_thr: longest round, and what an empty one lasts."""
+    bandwidth_hz: AboveZero = 10e6
+    """B, of the uplink, shared by the selected clients."""
+    transmit_power_w: AboveZero = 0.1
+    """p; 0.1 W are 20 dBm."""
+    noise_dbm_per_mhz: float = -114.0
+    """N0"""
+    path_loss_1km_db: float = 128.1
+    path_loss_exponent: AboveZero = 3.76
+    fading: Literal["none", "rayleigh"] = "none"
+    """rayleigh: gains also vary by an exponential factor of mean 1, drawn per client and round."""
+    distance_min_m: AboveZero = 100.0
+    """Clients' distances from the base station are uniform between these two."""
+    distance_max_m: AboveZero = 500.0
+    cpu_min_hz: AboveZero = 2e9
+    """Clients' processors are uniform between these two."""
+    cpu_max_hz: AboveZero = 4e9
+    cycles_per_sample: AboveZero = 689_920.0
+    """C: 110 cycles per bit times 28 x 28 pixels of 8 bits."""
+    update_bits: AboveZero | None = None
+    """S, a client's upload; null: what it really is."""
+
+    @model_validator(mode="after")
+    def _ranges(self) -> Self:
+        for low, high in (("distance_min_m", "distance_max_m"), ("cpu_min_hz", "cpu_max_hz")):
+            if getattr(self, low) > getattr(self, high):
+                raise ValueError(
+                    f"{low}: {getattr(self, low):g} is above {high} = {getattr(self, high):g}; lower it (or raise that)"
+                )
+        return self
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return the settings of the cell where there is none, but for one whose policy was switched off on purpose."""
+        if self.policy != "none" or "policy" in self.model_fields_set:
+            return {}
+        return dict.fromkeys(type(self).model_fields, "horizontal.wireless.policy is none")

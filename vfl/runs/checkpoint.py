@@ -1,0 +1,266 @@
+"""Checkpoints that survive a kill at any instant, a damaged file and a full disk.
+
+Layout below the store's directory:
+
+    round_000012/             committed: it has its final name and a manifest
+        server.json           the section's tree; in a tensor's place stands {"$tensor": name}
+        server.safetensors    the section's tensors, named by their place in the tree (as in RFC 6901)
+        manifest.json         format version, round, size and sha256 of every file; written last
+    .partial-round_000013/    being written or being removed: garbage once its process is dead
+    .replaced-round_000012/   steps aside for a new version of its round: still counts until that has the name
+"""
+
+import errno
+import hashlib
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariableType] - a bare PathLike in its stub
+
+from vfl.runs.atomic import Fingerprint, sync_directory, write_durably
+from vfl.runs.state import State as State
+from vfl.runs.tensor_file import write_tensors
+
+_FORMAT = 1
+_MANIFEST = "manifest.json"
+_PARTIAL = ".partial-"
+_REPLACED = ".replaced-"
+_FOLDER = re.compile(r"round_(\d{6,})")
+_SECTION = re.compile(r"(?!manifest$)\w[\w.-]*", re.ASCII)
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+
+# A user's key that starts with "$" is stored with one more: no user data can look like these.
+_TENSOR = "$tensor"
+
+
+class CorruptCheckpoint(ValueError):  # noqa: N818 - names the object, not the error
+    """A committed checkpoint whose files are not what was saved; the message names file and damage."""
+
+
+class CheckpointWriteError(OSError):
+    """The disk is full; the message says what is still there and what to do."""
+
+
+class CheckpointStore:
+    """The newest `keep` checkpoints of one run, below `directory`; for one writer; reading changes nothing."""
+
+    usable: Collection[int] | None = None
+    """The rounds that `load_latest` may choose from; None for all."""
+
+    def __init__(self, directory: Path, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError(f"keep: {keep} checkpoints would leave nothing to resume from; give at least 1")
+        self.directory = directory
+        self.keep = keep
+
+    def rounds(self) -> list[int]:
+        """Rounds with a committed checkpoint, ascending."""
+        return sorted(self._committed())
+
+    def save(self, round_index: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
+        """Commit a checkpoint of `round_index`, replacing one of the same round, and return its folder.
+
+        Sections (one per owner) are asked for and written one at a time. Older rounds beyond `keep`, of those in
+        `among` where it is given, are removed after the commit; later ones stay. Raises CheckpointWriteError when the
+        disk is full, TypeError for a value unfit for a State, ValueError for a section that cannot name a file; each
+        leaves all as it was.
+        """
+        assert round_index >= 0, round_index
+        final = self.directory / f"round_{round_index:06d}"
+        partial = self.directory / f"{_PARTIAL}{final.name}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._clear_leftovers()
+            _write_checkpoint(partial, round_index, sections)
+            # A folder cannot take the place of another in one step. Killed between the two, the old version counts.
+            if final.exists():
+                final.rename(self.directory / f"{_REPLACED}{final.name}")
+            partial.rename(final)
+        except BaseException as error:
+            with suppress(OSError):  # the next save tries again
+                self._clear_leftovers()
+            if isinstance(error, OSError) and error.errno in _NO_SPACE:
+                raise CheckpointWriteError(
+                    f"round {round_index} could not be saved in {self.directory}: {error.strerror}; still saved: "
+                    f"rounds {self.rounds()}; free space, then continue with --resume"
+                ) from error
+            raise
+        sync_directory(self.directory)
+        sync_directory(self.directory.parent)  # where the store's own name may be new
+        self._clear_leftovers()
+        # Older ones go only now that the new checkpoint is on the disk.
+        older = [earlier for earlier in self.rounds() if earlier <= round_index and (among is None or earlier in among)]
+        for old_round in older[: -self.keep]:
+            self._remove(self._committed()[old_round])
+        return final
+
+    def load(self, round_index: int) -> dict[str, State]:
+        """Sections of a committed round, tensors contiguous on the CPU and independent of the files.
+
+        Every file is verified first: raises CorruptCheckpoint; ValueError for a round without a checkpoint.
+        """
+        folder = self._committed().get(round_index)
+        if folder is None:
+            raise ValueError(
+                f"no checkpoint of round {round_index} in {self.directory}: it has {self.rounds()}; restore its folder"
+            )
+        files = _read_manifest(folder, round_index)
+        # All files before any is read: what is read can be trusted to be what was written.
+        for name, fingerprint in files.items():
+            try:
+                fingerprint.verify(folder / name)
+            except (OSError, ValueError) as error:
+                raise CorruptCheckpoint(str(error)) from error
+        names = [name.removesuffix(".json") for name in files if name.endswith(".json")]
+        return {name: _read_section(folder, name) for name in names}
+
+    def digest(self, round_index: int) -> str:
+        """Return the sha256 of a committed round's manifest, which has those of all its files."""
+        return hashlib.sha256((self._committed()[round_index] / _MANIFEST).read_bytes()).hexdigest()
+
+    def load_latest(self) -> tuple[int, dict[str, State]] | None:
+        """Round and sections of the newest checkpoint that verifies; None when there is no checkpoint at all.
+
+        Warns of corrupt ones and what is used instead; raises CorruptCheckpoint when no other is left.
+        """
+        damages: list[str] = []
+        for round_index in reversed(self.rounds()):
+            if self.usable is not None and round_index not in self.usable:
+                continue
+            try:
+                sections = self.load(round_index)
+            except CorruptCheckpoint as damage:
+                damages.append(f"round {round_index} is corrupt ({damage})")
+                continue
+            if damages:
+                warnings.warn(f"{'; '.join(damages)}: using round {round_index} instead", stacklevel=2)
+            return round_index, sections
+        if damages:
+            raise CorruptCheckpoint(
+                f"no usable checkpoint in {self.directory}: {'; '.join(damages)}; begin anew in another folder"
+            )
+        return None
+
+    def _committed(self) -> dict[int, Path]:
+        folders: dict[int, Path] = {}
+        for prefix in (_REPLACED, ""):  # in this order: the final name wins
+            for folder in self.directory.glob(f"{prefix}round_*"):
+                match = _FOLDER.fullmatch(folder.name.removeprefix(prefix))
+                # A final name always counts: without its manifest it is damage, to be told of by `load`.
+                if match and (prefix == "" or (folder / _MANIFEST).is_file()):
+                    folders[int(match[1])] = folder
+        return folders
+
+    def _clear_leftovers(self) -> None:
+        """Finish what a killed, failed or just completed save left: drop the partial, settle the replaced."""
+        for partial in self.directory.glob(f"{_PARTIAL}*"):
+            shutil.rmtree(partial, ignore_errors=True)
+        for replaced in self.directory.glob(f"{_REPLACED}*"):
+            final = self.directory / replaced.name.removeprefix(_REPLACED)
+            if final.exists():
+                self._remove(replaced)
+            else:
+                replaced.rename(final)
+
+    def _remove(self, folder: Path) -> None:
+        garbage = self.directory / f"{_PARTIAL}{folder.name}"
+        folder.rename(garbage)
+        sync_directory(self.directory)  # or a power loss could bring the name back without all of its files
+        shutil.rmtree(garbage, ignore_errors=True)
+
+
+class ReadOnlyStore(CheckpointStore):
+    """The same checkpoints for a process that follows the one that writes them."""
+
+    def save(self, round_index: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
+        """Leave it to the writer."""
+        return self.directory
+
+
+def _write_checkpoint(folder: Path, round_index: int, sections: Mapping[str, State]) -> None:
+    """Write the whole checkpoint durably into the new `folder`, the manifest last."""
+    folder.mkdir()
+    files: dict[str, Fingerprint] = {}
+    # Not `.items()`: a section may be made when it is asked for, and need not be held once it is written.
+    for name in sections:
+        files |= _write_section(folder, name, sections[name])
+    manifest = {"format": _FORMAT, "round": round_index, "files": {k: v._asdict() for k, v in files.items()}}
+    write_durably(folder / _MANIFEST, [json.dumps(manifest, indent=1).encode()])
+    sync_directory(folder)
+
+
+def _write_section(folder: Path, name: str, state: State) -> dict[str, Fingerprint]:
+    if not _SECTION.fullmatch(name):
+        raise ValueError(f"section {name!r} cannot name a file: use letters, digits and _.-, and not 'manifest'")
+    tree_file, tensor_file = f"{name}.json", f"{name}.safetensors"
+    tensors: dict[str, torch.Tensor] = {}
+    tree = json.dumps(_pack(state, name, tensors)).encode()
+    return {
+        tree_file: write_durably(folder / tree_file, [tree]),
+        tensor_file: write_tensors(folder / tensor_file, tensors),
+    }
+
+
+def _read_manifest(folder: Path, round_index: int) -> dict[str, Fingerprint]:
+    path = folder / _MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+        if (manifest["format"], manifest["round"]) != (_FORMAT, round_index):
+            raise ValueError(f"expected format {_FORMAT} of round {round_index}")
+        return {name: Fingerprint(**entry) for name, entry in manifest["files"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CorruptCheckpoint(f"{path}: not a valid manifest: {error}") from error
+
+
+def _read_section(folder: Path, name: str) -> State:
+    tree = json.loads((folder / f"{name}.json").read_bytes())
+    # The library maps the file: a clone stays valid whatever happens to it.
+    tensors = {key: tensor.clone() for key, tensor in load_file(folder / f"{name}.safetensors").items()}
+    return _unpack(tree, tensors)
+
+
+def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """The JSON tree of `value`; its tensors are put into `tensors` under their paths.
+
+    Raises TypeError, naming the path, for a value that would not come back equal.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.Tensor):
+        tensors[path] = value
+        return {_TENSOR: path}
+    if isinstance(value, list):  # no tuple, which JSON would give back as a list
+        items = cast("list[Any]", value)
+        return [_pack(item, f"{path}/{index}", tensors) for index, item in enumerate(items)]
+    if isinstance(value, dict):
+        return {
+            _pack_key(key, path): _pack(item, f"{path}/{key.replace('~', '~0').replace('/', '~1')}", tensors)
+            for key, item in cast("dict[Any, Any]", value).items()
+        }
+    kind = type(value).__name__
+    raise TypeError(f"{path}: a checkpoint holds dicts, lists, tensors and JSON scalars, not {kind}: convert it")
+
+
+def _pack_key(key: Any, path: str) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"{path}: key {key!r} is a {type(key).__name__}: a checkpoint's keys are strings")
+    return f"${key}" if key.startswith("$") else key
+
+
+def _unpack(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """Inverse of `_pack`."""
+    if isinstance(node, list):
+        return [_unpack(item, tensors) for item in cast("list[Any]", node)]
+    if not isinstance(node, dict):
+        return node
+    tree = cast("dict[str, Any]", node)
+    if _TENSOR in tree:
+        return tensors[tree[_TENSOR]]
+    return {key.removeprefix("$"): _unpack(item, tensors) for key, item in tree.items()}

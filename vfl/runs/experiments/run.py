@@ -1,0 +1,133 @@
+"""One training from a configuration: what its mode builds, the callbacks, the loop and its signals."""
+
+import gc
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from vfl.cli import DONE, INTERRUPTED, print_table
+from vfl.config import ExperimentConfig
+from vfl.runs.callbacks import EarlyStop, JsonLines
+from vfl.runs.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
+from vfl.runs.experiments.mode import Built, Stage, mode_of
+from vfl.runs.loop import Callback, TrainingLoop
+from vfl.runs.run_folder import check_run, only_process_in, open_run, update_config, write_summary
+from vfl.runs.signals import stop_on_signal
+from vfl.runs.tensorboard import how_to_watch
+from vfl.runs.workers import Alone
+from vfl.runtime import start_runtime
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended."""
+
+    summary: dict[str, Any]
+    """As in ``summary.json``, which is written only when the run is finished."""
+    finished: bool
+    """All rounds are done, or early stopping ended the run."""
+    signal_name: str | None
+    """The signal that asked for an end, which may have come in the last round; None without one."""
+    stop_reason: str | None
+    """Why the loop ended before its last round, signals included."""
+
+
+def run_experiment(
+    config: ExperimentConfig,
+    run_dir: Path,
+    *,
+    resume: bool,
+    console: Console,
+    extra_callbacks: Sequence[Callback] = (),
+    workers: Alone | None = None,
+    varied: Collection[str] = (),
+) -> Outcome:
+    """Build the experiment and train it in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
+
+    ``extra_callbacks`` come after all others. Of several ``workers`` the first one alone writes. ``varied`` are the
+    dotted keys of the settings that its sweep varies. Raises ValueError for data or a folder that cannot be used.
+    """
+    mode, workers = mode_of(config), workers or Alone()
+    first = workers.rank == 0
+    if first:
+        check_run(run_dir, config, resume=resume)
+    # The run before in this process: its data hang in cycles, and Python's collector counts objects, not their bytes.
+    gc.collect()
+    stage = mode.stage(config, start_runtime(config), run_dir, console, workers, varied)
+    built = mode.build(config, stage)  # before there is a folder: data that cannot be used leave none behind
+    checkpoints = run_dir / "checkpoints"
+    if not first:
+        return train(built, config, stage, ReadOnlyStore(checkpoints, keep=config.checkpoint.keep))
+    open_run(run_dir, config)
+    console.print(f"{config.name}: run folder {run_dir}; {how_to_watch(run_dir)}")
+    with only_process_in(run_dir):
+        update_config(run_dir, config)  # not in `open_run`: another process may still be training there
+        store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)
+        return train(built, config, stage, store, extra_callbacks)
+
+
+def train(
+    built: Built,
+    config: ExperimentConfig,
+    stage: Stage,
+    store: CheckpointStore,
+    extra_callbacks: Sequence[Callback] = (),
+) -> Outcome:
+    """Train in a folder that is open and locked, from the newest checkpoint in ``store`` on.
+
+    The first of several workers has the folder and the callbacks; the others are ready when it is.
+    """
+    workers, run_dir = stage.workers, stage.run_dir
+    first = workers.rank == 0
+    callbacks: list[Callback] = []
+    if first:
+        callbacks += [stage.tensorboard, JsonLines(run_dir / "metrics.jsonl"), stage.progress, *built.callbacks]
+    if config.training.patience is not None:
+        callbacks.append(EarlyStop(config.training.patience))
+    loop = TrainingLoop(
+        built.algorithm,
+        config.training.rounds,
+        [*callbacks, *extra_callbacks],
+        checkpoints=store,
+        checkpoint_every=config.checkpoint.every,
+        evaluate_every=config.evaluation.every,
+    )
+    signals: list[str] = []
+
+    def end(signal_name: str) -> None:
+        signals.append(signal_name)
+        loop.request_stop(signal_name, to_resume=True)
+        again = " (again: at once)" if workers.size == 1 else ""
+        stage.console.print(f"{signal_name}: ending after this round and its checkpoint{again}")
+
+    workers.on_stop(end)
+    with stop_on_signal(workers.ask_to_stop):
+        try:
+            summary = loop.run()
+            # A stop that was asked for in the last round has ended nothing early.
+            finished = not loop.to_resume or loop.next_round == loop.rounds
+            if finished and first:
+                write_summary(run_dir, summary)
+            workers.wait_for_all()  # torchrun ends the others as soon as one has ended by a signal
+        except CheckpointWriteError:  # an OSError that says by itself what is left and what to do
+            raise
+        except OSError as error:
+            where, why = error.filename or run_dir, error.strerror or error
+            raise OSError(f"{where}: cannot be written ({why}); mend that, then continue with --resume") from error
+    ended_early = loop.next_round < loop.rounds
+    return Outcome(summary, finished, signals[0] if signals else None, loop.stop_reason if ended_early else None)
+
+
+def show_outcome(outcome: Outcome, config: ExperimentConfig, run_dir: Path, console: Console) -> int:
+    """Show how a training ended and return the exit code."""
+    if not outcome.finished:
+        rounds = outcome.summary["rounds"]
+        console.print(f"interrupted after {rounds} rounds; go on with --run-dir {run_dir} --resume")
+        return INTERRUPTED
+    if outcome.stop_reason:
+        console.print(f"stopped early: {outcome.stop_reason}")
+    print_table(console, mode_of(config).table(outcome.summary))
+    return DONE

@@ -1,0 +1,75 @@
+"""One run among many, in its process: what it prints goes to ``train.log`` in its folder."""
+
+import os
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from vfl.cli import TRY_LATER, ShowConsole, failure_code
+from vfl.config.registry import doubt
+from vfl.errors import ConfigError, Diverged, one_line
+from vfl.metrics import shown, title
+from vfl.runs.experiments.executor import Ended, Event, Progress, Run
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.loop import Callback, Metrics, TrainingLoop
+from vfl.runs.run_folder import LOG, hold_log
+
+
+class Tell(Callback):
+    """Tells of every round."""
+
+    def __init__(self, tell: Callable[[Event], None]) -> None:
+        self.tell = tell
+
+    def on_start(self, loop: TrainingLoop) -> None:
+        """Tell where a resumed run stands."""
+        self.tell(Progress(loop.next_round))
+
+    def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
+        """Tell the round."""
+        metric = loop.metric
+        score = metrics.get(f"{metric}/test")
+        told = None if score is None else f"{title(metric)} {shown(metric, score)}"
+        self.tell(Progress(round_index + 1, told))
+
+
+def train(run: Run, runs_dir: Path, tell: Callable[[Event], None]) -> None:
+    """Train one run in this process, which belongs to it alone, and tell how it goes."""
+    try:
+        run_dir = runs_dir / run.folder
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with (run_dir / LOG).open("a", encoding="utf-8") as log:
+            hold_log(log)
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+            console = ShowConsole(file=log)
+
+            def show_warning(message: Warning | str, *_where: object) -> None:
+                console.print(f"warning: {message}")
+
+            warnings.showwarning = show_warning
+            tell(_outcome(run, runs_dir, console, tell))
+    except (OSError, ConfigError) as error:
+        tell(Ended(finished=False, error=one_line(error), may_pass=_may_pass(error)))
+
+
+def _may_pass(error: Exception) -> bool:
+    return failure_code(error) == TRY_LATER
+
+
+def _outcome(run: Run, runs_dir: Path, console: ShowConsole, tell: Callable[[Event], None]) -> Ended:
+    try:
+        own = run.prepare(runs_dir)
+        run_dir, callbacks = runs_dir / run.folder, [*own, Tell(tell)]
+        outcome = run_experiment(
+            run.config, run_dir, resume=True, console=console, extra_callbacks=callbacks, varied=run.varied
+        )
+    except KeyboardInterrupt:
+        return Ended(finished=False)
+    except Exception as error:  # whatever it is, the other runs go on, and the log has all of it
+        console.print(traceback.format_exc())
+        expected = isinstance(error, ValueError | OSError)
+        told = f"{one_line(error)}{doubt(error)}" if expected else f"{type(error).__name__}: {error}"
+        return Ended(finished=False, error=told, diverged=isinstance(error, Diverged), may_pass=_may_pass(error))
+    return Ended(outcome.finished)

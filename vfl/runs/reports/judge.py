@@ -1,0 +1,117 @@
+"""Which settings are worth their price: the Pareto front, the cheapest within some points, and costs up to a target."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from statistics import mean
+from statistics import variance as variance_of
+
+from vfl.metrics import LOWER_IS_BETTER, points_lost
+from vfl.runs.reports.runs import Subject, Variant
+from vfl.runs.results import RunResult
+
+TIE = 0.01
+"""Share by which costs may differ and still count as equal."""
+TARGET_SHARE = 0.9
+"""Of the best variant's final score: what the time to accuracy is measured to."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a variant had spent, mean over the seeds, when its score first was the target."""
+
+    rounds: float
+    bytes: float
+    macs: float
+    seconds: float
+
+
+def merit(variant: Variant) -> float:
+    """Return the score, or of an error its negative: larger is better."""
+    return -variant.score if variant.runs[0].metric in LOWER_IS_BETTER else variant.score
+
+
+def lost(variant: Variant, reference: Variant) -> float:
+    """Return by how many percentage points a variant is worse than another; of an error, by how many percent."""
+    return points_lost(variant.runs[0].metric, variant.score, reference.score)
+
+
+def pareto_front(variants: Sequence[Variant], cost: Callable[[Variant], float]) -> list[Variant]:
+    """Return the variants, cheapest first, that no other beats: none is as cheap and better, or cheaper and as good.
+
+    Costs within ``TIE`` of each other are as cheap.
+    """
+    front: list[Variant] = []
+    for variant in sorted(variants, key=lambda each: (cost(each), -merit(each))):
+        # Cheapest first: all before are as cheap or cheaper, so that only a better one adds to the front.
+        if not front or merit(variant) > merit(front[-1]):
+            if front and cost(variant) <= (1 + TIE) * cost(front[-1]):
+                front.pop()  # as cheap, and worse
+            front.append(variant)
+    return front
+
+
+def sent_bytes(variant: Variant) -> float:
+    """Return the bytes of training, mean over the seeds."""
+    return mean(run.sent_bytes for run in variant.runs)
+
+
+def train_macs(variant: Variant) -> float:
+    """Return the multiply-accumulates of training, mean over the seeds."""
+    return mean(run.macs for run in variant.runs)
+
+
+def cheapest_within(subject: Subject, points: float, cost: Callable[[Variant], float]) -> Variant:
+    """Return the cheapest variant that is at most so many points worse than the reference.
+
+    Of those whose cost is within ``TIE`` of the least, the best.
+    """
+    reference = subject.reference
+    kept = [variant for variant in subject.variants if lost(variant, reference) <= points + 1e-7]  # rounding
+    cheapest = min(map(cost, kept))  # the reference is among them
+    return max((each for each in kept if cost(each) <= (1 + TIE) * cheapest), key=merit)
+
+
+def joint_cost(subject: Subject) -> Callable[[Variant], float]:
+    """Return the cost that counts both: the mean of the shares of the reference's bytes and multiply-accumulates."""
+    sent, macs = sent_bytes(subject.reference), train_macs(subject.reference)
+    return lambda variant: (sent_bytes(variant) / max(1.0, sent) + train_macs(variant) / max(1.0, macs)) / 2
+
+
+def noise(one: Variant, other: Variant) -> str:
+    """Return what the seeds say of a difference in score: a short remark; empty where it stands out.
+
+    It stands out where it is larger than two standard errors of the difference of means.
+    """
+    seeds = min(len(one.runs), len(other.runs))
+    if seeds < 2:
+        return "one seed cannot tell a difference from noise: train three"
+    variance = sum(variance_of([run.score for run in each.runs]) for each in (one, other))
+    # The standard error of a difference of means over n seeds is sqrt(variance / n); twice that, squared, is below.
+    difference = abs(one.score - other.score)
+    if difference * difference > 4 * variance / seeds:
+        return ""
+    needed = f"{ceil(4 * variance / difference**2)} seeds would tell" if difference > 0 else "they are equal"
+    return f"less than the seeds differ by themselves: {needed}"
+
+
+def target_score(subject: Subject) -> float:
+    """Return the score to which time is measured: a share in whole percent, an error with two digits."""
+    best = max(subject.variants, key=merit).score
+    # Rounded, as the page shows it: else a run might reach what is shown and not what is meant.
+    if subject.metric in LOWER_IS_BETTER:
+        return float(f"{best / TARGET_SHARE:.2g}")
+    return round(best - (1 - TARGET_SHARE) * abs(best), 2)  # R^2 may be negative
+
+
+def reached(variant: Variant, target: float) -> Reached | None:
+    """Return what reaching the target took; None where a seed never did."""
+    found = [(run, run.round_reaching(target)) for run in variant.runs]
+    spent = [_spent(run, index) for run, index in found if index is not None]
+    if len(spent) < len(found):
+        return None
+    return Reached(*(mean(values) for values in zip(*spent, strict=True)))
+
+
+def _spent(run: RunResult, index: int) -> tuple[float, float, float, float]:
+    return index + 1, run.bytes_by_round()[index], run.macs_by_round()[index], run.seconds_by_round()[index]

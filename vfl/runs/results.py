@@ -1,0 +1,178 @@
+"""What a finished run left, and the quantities that reports and studies derive from it: the one reader of both."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from vfl.config import ConfigError
+from vfl.costs import savings, shares_saved
+from vfl.metrics import is_better, reached
+from vfl.runs.run_folder import Row, read_rows, read_summary
+
+ACCURACY = "accuracy/test"
+CLOCK = "simulated_time_s/total"
+"""Seconds on the run's clock: a virtual one, or with processes of their own the real one."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run. Scores, as accuracies, are shares in [0, 1]; of a regression they may be errors."""
+
+    rows: tuple[Row, ...]
+    """Of ``metrics.jsonl``: one per round."""
+    summary: dict[str, Any]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its owners are clients with a simulated clock, who hold samples and not features."""
+        return "simulated_time_s" in self.summary
+
+    @property
+    def clocked(self) -> bool:
+        """Whether its rounds have seconds on a clock."""
+        return all(CLOCK in row for row in self.rows)
+
+    @property
+    def unmet(self) -> dict[str, int]:
+        """Return, by party, the rounds in which it could not meet the controller's goal."""
+        tags = [tag.split("/") for row in self.rows for tag in row if tag.startswith("reason/")]
+        return Counter(party for _, party, reason in tags if reason == "bound")
+
+    @property
+    def evaluated(self) -> list[Row]:
+        """The rounds whose test accuracy is known."""
+        return [row for row in self.rows if ACCURACY in row]
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric by which it is compared."""
+        return reached(self.summary)[0]
+
+    @property
+    def score(self) -> float:
+        """That metric of the test samples at the end."""
+        return reached(self.summary)[1][self.metric]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Test accuracy of every round that was evaluated."""
+        return [row[ACCURACY] for row in self.evaluated]
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """Rounds that were evaluated, and their score."""
+        tag = f"{self.metric}/test"
+        return [(int(row["round"]), row[tag]) for row in self.rows if tag in row]
+
+    @property
+    def best(self) -> float:
+        """Best test accuracy of all rounds: what papers on horizontal learning report."""
+        return max(self.accuracies)
+
+    @property
+    def last(self) -> float:
+        """Mean test accuracy of the last tenth of the evaluations: less noisy than one round."""
+        accuracies = self.accuracies
+        return mean(accuracies[-max(1, len(accuracies) // 10) :])
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of training, both ways."""
+        return self.summary["uplink_bytes"] + self.summary["downlink_bytes"]
+
+    @property
+    def bytes_saved(self) -> float:
+        """Share of the bytes, both ways, that sparsification spared."""
+        return shares_saved(self.summary)["savings_communication"]
+
+    @property
+    def uplink_saved(self) -> float:
+        """Share of the parties' sent bytes that sparsification spared."""
+        return savings(self.summary["uplink_bytes"], self.summary["dense_uplink_bytes"])
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of training."""
+        return self.summary["train_macs"]
+
+    @property
+    def macs_saved(self) -> float:
+        """Share of the multiply-accumulates that pruning spared."""
+        return shares_saved(self.summary)["savings_compute"]
+
+    def over_parties(self, name: str) -> list[list[float]]:
+        """Return a quantity's values of every round, one per party; empty lists where it is not measured."""
+        return [[value for tag, value in row.items() if tag.startswith(f"{name}/")] for row in self.rows]
+
+    def mean_over_parties(self, name: str) -> list[float]:
+        """Return a quantity of every round in which it is measured, mean over the parties."""
+        return [mean(values) for values in self.over_parties(name) if values]
+
+    def omega(self) -> float | None:
+        """Return the mean over rounds and parties of the error that sparsification made; None where unmeasured."""
+        values = [value for values in self.over_parties("omega") for value in values]
+        return mean(values) if values else None
+
+    def psi(self) -> float | None:
+        """Return the mean over parties of the sum over rounds of the error that pruning made; None where unmeasured."""
+        per_round = self.mean_over_parties("psi")
+        return sum(per_round) if per_round else None
+
+    def corollary_sum(self, ratio: str) -> float | None:
+        """Return Corollary 1's sum of ``alpha`` or ``beta`` over rounds and parties; None where unmeasured."""
+        return self.rows[-1].get(f"corollary1/sum_{ratio}")
+
+    def bytes_by_round(self) -> list[float]:
+        """Return the bytes sent up to the end of every round, both ways."""
+        per_round = zip(self.over_parties("uplink_bytes"), self.over_parties("downlink_bytes"), strict=True)
+        return list(accumulate(sum(up) + sum(down) for up, down in per_round))
+
+    def macs_by_round(self) -> list[float]:
+        """Return the multiply-accumulates up to the end of every round."""
+        if self.simulated:  # who is chosen differs from round to round, and so do the costs
+            return list(accumulate(sum(values) for values in self.over_parties("train_macs")))
+        # All rounds have the same steps, so that a round's cost without pruning is the same share of the total.
+        whole = self.summary["unpruned_train_macs"] / len(self.rows)
+        return list(accumulate((1 - row["savings/compute"]) * whole for row in self.rows))
+
+    def seconds_by_round(self) -> list[float]:
+        """Return the seconds up to the end of every round: by the clock, or those of the slowest party's own work."""
+        if self.clocked:
+            return [row[CLOCK] for row in self.rows]
+        return list(accumulate(max(values) for values in self.over_parties("train_time_s")))
+
+    def round_reaching(self, target: float) -> int | None:
+        """Return the position of the first row whose score is as good as ``target``; None if none is."""
+        # Rows are of round 0, 1, ...: a round is its row's position. As good: the target is not better.
+        good = (number for number, score in self.curve if not is_better(self.metric, target, score))
+        return next(good, None)
+
+    def rounds_to(self, target: float) -> float | None:
+        """Return the rounds until the accuracy first was ``target``; None if it never was."""
+        index = self.round_reaching(target)
+        return None if index is None else self.rows[index]["round"] + 1
+
+    def seconds_to(self, target: float) -> float | None:
+        """Return the simulated seconds until the accuracy first was ``target``; None if it never was."""
+        index = self.round_reaching(target)
+        return None if index is None else self.rows[index][CLOCK]
+
+
+Quantity = Callable[[RunResult], float | None]
+
+
+def read_result(run_dir: Path) -> tuple[tuple[Row, ...], dict[str, Any]]:
+    """Return the rows and the summary of a finished run. Raises ConfigError where they cannot be read.
+
+    Rows of rounds that a resumed run has added since are left out: they belong to its next summary.
+    """
+    try:
+        summary = read_summary(run_dir)
+        return tuple(row for row in read_rows(run_dir) if row["round"] < summary["rounds"]), summary
+    except (OSError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{run_dir}: cannot be read ({error}); train it again") from None

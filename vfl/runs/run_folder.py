@@ -1,0 +1,234 @@
+"""The folder of a run: ``config.yaml``, ``metrics.jsonl``, TensorBoard events, ``checkpoints/``, ``summary.json``."""
+
+import fcntl
+import json
+import math
+import os
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config
+from vfl.runs.atomic import write_atomically
+
+PROCESSES = "processes"
+"""Folder below a run's, of what belongs to the processes that ``lvfl train --processes`` started."""
+MANIFEST = "sweep.json"
+"""Of a sweep's folder: its runs and their settings."""
+RUN_ID = "run_id"
+"""File: which run a folder of separate processes belongs to."""
+LOG = "train.log"
+"""What a run among many prints."""
+DYING_S = 120.0
+"""Seconds that a run among many waits for one that is about to die in its folder."""
+Row = dict[str, float]
+"""One round of ``metrics.jsonl``."""
+
+
+def choose_run_dir(name: str, runs: Path, *, resume: bool) -> Path:
+    """Return the default folder of a run: the newest ``name`` to resume, else the first free one."""
+    used = [runs / name]
+    while (runs / f"{name}-{len(used) + 1}").exists():
+        used.append(runs / f"{name}-{len(used) + 1}")
+    if resume or not used[0].exists():
+        return used[-1]
+    return runs / f"{name}-{len(used) + 1}"
+
+
+def find_run_dir(config: ExperimentConfig, source: Path, given: Path | None, *, resume: bool) -> Path:
+    """Return the folder of a run: the one given, the one that stands in its file's place, or one below ``runs``."""
+    if given is not None or source.is_dir():
+        return given or source
+    return choose_run_dir(config.name, Path("runs"), resume=resume)
+
+
+def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
+    """Check, before anything is loaded or written, that a run may begin or go on in the folder.
+
+    Raises ConfigError for a file, a folder that is in use, checkpoints without a ``config.yaml``, and a resume with
+    another configuration (names the changed keys).
+    """
+    if run_dir.is_file():
+        raise ConfigError(f"--run-dir: {run_dir} is a file; name a folder")
+    saved = run_dir / "config.yaml"
+    if not saved.exists():
+        checkpoints = run_dir / "checkpoints"
+        if checkpoints.is_dir() and any(checkpoints.iterdir()):
+            raise ConfigError(f"--run-dir: {checkpoints} belong to a run whose {saved} is gone; name another folder")
+        return
+    if not resume:
+        raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
+    changes = changed_keys(load_config(saved).fixed(), config.fixed())
+    if changes:
+        raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
+
+
+def open_run(run_dir: Path, config: ExperimentConfig) -> None:
+    """Make the folder and write the resolved configuration, unless a resumed run has it.
+
+    Raises ConfigError where that cannot be done, or another run has begun there since ``check_run``.
+    """
+    saved = run_dir / "config.yaml"
+    try:
+        with private_files():
+            run_dir.mkdir(parents=True, exist_ok=True)
+            if not saved.exists():
+                write_atomically(saved, dump_config(config))
+    except OSError as error:
+        raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
+    if load_config(saved).fixed() != config.fixed():
+        raise ConfigError(f"--run-dir: another run has just begun in {run_dir}; name another folder")
+
+
+def forget_attempt(run_dir: Path, *notes: str) -> None:
+    """Let a process start again with another configuration where it began nothing: it has left only such ``notes``."""
+    if run_dir.is_dir() and {path.name for path in run_dir.iterdir()} <= {"config.yaml", *notes}:
+        with only_process_in(run_dir):
+            (run_dir / "config.yaml").unlink(missing_ok=True)
+
+
+@contextmanager
+def private_files() -> Generator[None]:
+    """Let what this process writes meanwhile be readable by its user alone: folders 0700, files 0600."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def update_config(run_dir: Path, config: ExperimentConfig) -> None:
+    """Write the configuration of a run that goes on with other settings, as more rounds, once the folder is held."""
+    if load_config(run_dir / "config.yaml") != config:
+        write_atomically(run_dir / "config.yaml", dump_config(config))
+
+
+@contextmanager
+def only_process_in(run_dir: Path) -> Generator[None]:
+    """Hold the folder's lock, which ends with the process, and write ``private_files``.
+
+    Raises ConfigError where another process holds it.
+    """
+    folder = os.open(run_dir, os.O_RDONLY)  # the folder itself: no lock file that could be left over, or be deleted
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(folder)
+        raise ConfigError(f"--run-dir: another process is training in {run_dir}; wait for it or stop it") from None
+    try:
+        with private_files():
+            yield
+    finally:
+        os.close(folder)
+
+
+def hold_log(log: TextIO, patience_s: float = DYING_S) -> None:
+    """Lock a run's log, once a training that is about to die has let go of it.
+
+    A lock of a file that is open for writing holds between the machines of an NFS, that of a folder does not. Raises
+    ConfigError where another training keeps it, OSError where the file system has no locks.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ConfigError(f"{log.name}: another process trains here; wait for it or stop it") from None
+            time.sleep(0.1)
+
+
+def wait_until_free(run_dir: Path) -> None:
+    """Wait until no training holds the folder's log."""
+    if (run_dir / LOG).exists():
+        with (run_dir / LOG).open("a") as log:
+            hold_log(log, math.inf)
+
+
+def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:
+    """Write ``summary.json`` whole or not at all."""
+    write_atomically(run_dir / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+
+
+def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
+    """Return whether the folder holds all rounds of this configuration, or those up to its early stop.
+
+    Raises ConfigError where it holds a run of another one.
+    """
+    saved = run_dir / "config.yaml"
+    if not saved.exists():
+        return False
+    # All settings, not only the `fixed` ones: runs that are compared must not differ in their rounds either.
+    changes = changed_keys(load_config(saved), config)
+    if changes:
+        raise ConfigError(
+            f"--out: {run_dir} holds a run with other settings: {', '.join(changes)}; name another folder"
+        )
+    if not (run_dir / "summary.json").exists():
+        return False
+    return config.training.patience is not None or read_summary(run_dir)["rounds"] == config.training.rounds
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """Return a finished run's ``summary.json``. Raises ConfigError, one line, for a malformed one."""
+    return _read_json(run_dir / "summary.json", ("uplink_bytes", "train_macs"))
+
+
+def read_manifest(folder: Path, *keys: str) -> dict[str, Any]:
+    """Return what a sweep has noted of itself, these keys at least. Raises ConfigError for a folder of no sweep."""
+    if not (folder / MANIFEST).exists():
+        raise ConfigError(f"{folder}: holds no finished run and no sweep; name a folder of lvfl train or lvfl sweep")
+    return _read_json(folder / MANIFEST, keys)
+
+
+def _read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the mapping in a file of ours. Raises ConfigError where it is none, or lacks one of the keys."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); remove it and train again") from None
+    missing = [key for key in keys if not isinstance(values, dict) or key not in values]
+    if missing:
+        raise ConfigError(f"{path}: is not what lvfl writes, {missing[0]!r} is missing; remove it and train again")
+    return cast(dict[str, Any], values)
+
+
+def read_rows(run_dir: Path) -> list[Row]:
+    """Return the rounds of a run's ``metrics.jsonl``."""
+    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def whole_rows(run_dir: Path) -> list[Row]:
+    """Return the rounds of a run that may go on: without damaged lines, none where there is no ``metrics.jsonl``."""
+    path = run_dir / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    return [row for line in lines if (row := row_of(line))]
+
+
+def row_of(line: str) -> Row | None:
+    """Return the round that a line of ``metrics.jsonl`` holds; None for a damaged line, as a killed run's last."""
+    try:
+        row = json.loads(line)
+        return row if isinstance(row["round"], int) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def read_run_id(run_dir: Path) -> str:
+    """Return the id of the run that the folder belongs to, ``""`` before it belongs to one.
+
+    Raises ConfigError where the file cannot be read.
+    """
+    path = run_dir / RUN_ID
+    try:
+        return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--run-dir: {path} cannot be read ({error})") from None
+
+
+def write_run_id(run_dir: Path, run: str) -> None:
+    """Note which run the folder belongs to, so that no party continues another one's."""
+    write_atomically(run_dir / RUN_ID, run + "\n")

@@ -1,0 +1,6 @@
+"""What is saved of an object, as ``vfl/runs/checkpoint.py`` writes it."""
+
+from typing import Any
+
+State = dict[str, Any]
+"""Nested dicts with string keys, lists, None, bool, int, float, str and torch tensors."""

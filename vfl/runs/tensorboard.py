@@ -1,0 +1,182 @@
+"""The TensorBoard page of a run: curves, a layout that opens on the savings, hyperparameters, the configuration."""
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# SummaryWriter's methods are unannotated in PyTorch.
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from vfl.metrics import title as metric_title
+from vfl.runs.atomic import naming
+from vfl.runs.loop import Metrics, Viewer, Watched
+from vfl.runs.results import CLOCK
+from vfl.runs.tensorboard_hparams import hparams_summaries
+
+Layout = dict[str, dict[str, list[str | list[str]]]]
+
+ADDRESS = "http://localhost:6006/?smoothing=0#custom_scalars&_smoothingWeight=0"
+"""Where TensorBoard answers by default, without the smoothing that hides the last values."""
+MOST_OWNERS = 8
+"""Of a run that have curves of their own: TensorBoard has no more colours."""
+SHARE_OF_OWNER: Mapping[str, tuple[str, float]] = {
+    "compute saved": ("savings_compute", 1.0),
+    "communication saved": ("savings_communication", 1.0),
+    "sent up in MB": ("uplink_bytes", 1e-6),
+    "sent down in MB": ("downlink_bytes", 1e-6),
+    "model in GMAC per sample": ("macs_per_sample", 1e-9),
+    "alpha": ("alpha", 1.0),
+    "beta": ("beta", 1.0),
+    "own work in seconds": ("train_time_s", 1.0),
+    "an exchange in seconds": ("exchange_s", 1.0),
+}
+"""What is shown of an owner, in units for people: the metric and the factor, by title.
+
+Without brackets: TensorBoard draws no line where a tag has one."""
+BY_PARTY = "by party"
+
+
+FrontPage = Mapping[str, str]
+"""The charts on which the page opens, with a line per run: tag by title. The columns of the page HParams as well."""
+REACHED = {"test accuracy": "accuracy/test"}
+"""Stands first; where models are compared by another metric it gives way to that."""
+
+
+@dataclass(eq=False)
+class TensorBoard(Viewer):
+    """Writes every metric under its tag, step = round, time = that of the run's clock if it has one.
+
+    Rounds that a resume repeats are purged. Of a run that is compared with no other, every owner has curves in a colour
+    of its own, and so events in a folder of its own below ``parties``: TensorBoard colours folders. An only owner's are
+    in the run's own.
+    """
+
+    run_dir: Path
+    """Folder of the event files."""
+    config: str = ""
+    """The resolved configuration, shown as text."""
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    """All settings, by dotted key, for the page HParams."""
+    varied: Collection[str] = ()
+    """Those that a sweep varies; they stand first."""
+    front_page: FrontPage = field(default_factory=lambda: REACHED)
+    """What the page opens on."""
+    writer: SummaryWriter | None = field(default=None, init=False)
+    _owners: dict[str, SummaryWriter] = field(default_factory=dict[str, SummaryWriter], init=False)
+
+    def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
+        """Write the round; the first one of a session opens the event files and purges what it will write again."""
+        with naming(self.run_dir):
+            if self.writer is None:
+                self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
+                self.front_page = _opening(self.front_page, loop.metric)
+                self._owners = {} if self.varied else self._open_owners(self.writer, owners_of(metrics), round_index)
+                self._describe(self.writer, metrics)
+            _write(self.writer, metrics, round_index, metrics.get(CLOCK))
+            for name, writer in self._owners.items():
+                _write(writer, of_owner(metrics, name), round_index, metrics.get(CLOCK))
+
+    def on_end(self, loop: Watched) -> None:
+        """Write what was reached as text, where no curve is read off, and close the event files."""
+        if self.writer is None:
+            return
+        with suppress(OSError):  # the rounds are flushed; closing must not hide why the run ended
+            last = loop.last_metrics.items()
+            shown = {tag: value for tag, value in last if tag.endswith("/test") or tag in self.front_page.values()}
+            lines = ["| last | value |", "|---|---|", *(f"| {tag} | {value:.6g} |" for tag, value in shown.items())]
+            self.writer.add_text("result", "\n".join(lines), loop.next_round - 1)
+            for writer in {self.writer, *self._owners.values()}:
+                writer.close()
+
+    def _open_owners(self, own: SummaryWriter, names: Sequence[str], round_index: int) -> dict[str, SummaryWriter]:
+        if len(names) == 1:
+            return {names[0]: own}
+        folder = self.run_dir / "parties"
+        return {name: SummaryWriter(str(folder / name), purge_step=round_index) for name in names[:MOST_OWNERS]}
+
+    def _describe(self, writer: SummaryWriter, metrics: Metrics) -> None:
+        """Write what belongs to the run, not to a round."""
+        writer.add_custom_scalars(layout(metrics, self.front_page, self._owners))
+        if self.config:
+            writer.add_text("config", f"```yaml\n{self.config}```", 0)
+        if self.settings:
+            tags = {tag: title for title, tag in self.front_page.items()} | {"loss/test": "test loss"}
+            # add_hparams would write them into a folder of its own, apart from the run's curves.
+            for summary in hparams_summaries(run_name(self.run_dir), self.settings, self.varied, tags):
+                writer._get_file_writer().add_summary(summary)  # pyright: ignore[reportPrivateUsage]
+
+
+def how_to_watch(run_dir: Path) -> str:
+    """Return the command that shows a folder, as it works where this process was started, and the page's address."""
+    beside = Path(sys.executable).with_name("tensorboard")
+    if shutil.which("tensorboard") == str(beside):
+        command = ["tensorboard"]
+    elif beside.exists():
+        command = [os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)]
+    else:
+        command = [sys.executable, "-m", "tensorboard.main"]
+    return f"watch it with: {shlex.join([*command, '--logdir', str(run_dir)])}\nat {ADDRESS}"
+
+
+def run_name(run_dir: Path) -> str:
+    """Return a run's name on the page HParams, which shows a dozen letters: its own folder first."""
+    folder = run_dir.resolve()
+    in_sweep = (folder.parents[1] / "sweep.json").exists()
+    return f"{folder.name} ({folder.parents[1].name})" if in_sweep else folder.name
+
+
+def owners_of(metrics: Metrics) -> list[str]:
+    """Return the owners whose savings are among the metrics: the parties of a vertical run."""
+    return [tag.partition("/")[2] for tag in metrics if tag.startswith("savings_compute/")]
+
+
+def of_owner(metrics: Metrics, name: str) -> Metrics:
+    """Return one owner's share of a round's metrics, by the tags of its own curves."""
+    shown = {title: (f"{metric}/{name}", factor) for title, (metric, factor) in SHARE_OF_OWNER.items()}
+    return {f"{BY_PARTY}/{title}": factor * metrics[tag] for title, (tag, factor) in shown.items() if tag in metrics}
+
+
+def layout(metrics: Metrics, page: FrontPage, owners: Iterable[str] = ()) -> Layout:
+    """Return a layout of the custom scalars: the front page, the owners' curves, then a chart per quantity.
+
+    TensorBoard puts the layouts of several runs together, equal charts once: so what a chart shows does not depend on
+    what else a run has. A run's first round may have no evaluation yet.
+    """
+    front = {title: tag for title, tag in page.items() if tag in metrics or tag.endswith("/test")}
+    shares = dict.fromkeys(tag for name in owners for tag in of_owner(metrics, name))
+    names = dict.fromkeys(tag.partition("/")[0] for tag in metrics if tag not in {*front.values(), *shares})
+    sections = {
+        "1 what is reached": {title: f"^{tag}$" for title, tag in front.items()},
+        f"2 {BY_PARTY}": {tag.partition("/")[2]: f"^{re.escape(tag)}$" for tag in shares},
+        "3 every quantity": {name: _all_but(name, front.values()) for name in names},
+    }
+    return {
+        title: {chart: ["Multiline", [pattern]] for chart, pattern in charts.items()}
+        for title, charts in sections.items()
+        if charts
+    }
+
+
+def _opening(page: FrontPage, metric: str) -> FrontPage:
+    rest = {title: tag for title, tag in page.items() if tag not in REACHED.values()}
+    return {f"test {metric_title(metric)}": f"{metric}/test"} | rest
+
+
+def _all_but(name: str, tags: Iterable[str]) -> str:
+    """Return the pattern of a quantity's tags, but for those that the front page has."""
+    shown = "|".join(tag for tag in tags if tag.startswith(f"{name}/"))
+    return f"^(?!({shown})$){name}/" if shown else f"^{name}/"
+
+
+def _write(writer: SummaryWriter, metrics: Metrics, round_index: int, walltime: float | None) -> None:
+    """Write a round; with a clock of its own, "relative" is the axis of its seconds."""
+    for tag, value in metrics.items():
+        writer.add_scalar(tag, value, round_index, walltime=walltime)
+    writer.flush()

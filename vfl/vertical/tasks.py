@@ -1,0 +1,168 @@
+"""What the head predicts: its loss, its outputs' meaning, and the metrics of its predictions.
+
+Shapes: B batch, N samples, C outputs of the head.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vfl.config import ExperimentConfig
+from vfl.config.data import TABLE_KINDS
+from vfl.config.experiment import ClassWeights
+from vfl.metrics import (
+    MANY_CLASS_METRICS,
+    REGRESSION_METRICS,
+    TWO_CLASS_METRICS,
+    many_class_metrics,
+    regression_metrics,
+    two_class_metrics,
+)
+from vfl.runs.loop import finite
+
+
+@dataclass(frozen=True)
+class Classification:
+    """One of two or more classes, by cross-entropy."""
+
+    classes: int
+    weights: tuple[float, ...] | None = None
+    """Of each class in the loss; None weighs all samples alike."""
+    threshold: float = 0.5
+    """Of two classes: the probability from which the second one is predicted, for F1 and accuracy."""
+    metric: str = "accuracy"
+    """By which models are compared."""
+
+    @property
+    def outputs(self) -> int:
+        """C, the width of the head's output: a score per class."""
+        return self.classes
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Those of two classes, or of more."""
+        return TWO_CLASS_METRICS if self.classes == 2 else MANY_CLASS_METRICS
+
+    def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
+        """Return the mean cross-entropy, weighted by the samples' classes where they have weights."""
+        weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
+        return F.cross_entropy(outputs_BC, labels_B, weights)
+
+    def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
+        """Return the sum of the cross-entropies."""
+        return float(F.cross_entropy(outputs_BC, labels_B, reduction="sum"))
+
+    def predictions(self, outputs_NC: Tensor) -> Tensor:
+        """Return the probabilities [N, C]."""
+        return outputs_NC.softmax(dim=1)
+
+    def predicted(self, predictions_NC: Tensor) -> Tensor:
+        """Return the predicted classes [N]: of two the second one from the threshold on, of more the most probable."""
+        if self.classes == 2:
+            return (predictions_NC[:, 1].double() >= self.threshold).long()
+        return predictions_NC.argmax(dim=1)
+
+    def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
+        """Return accuracy and, of two classes, AUC and the like; of more, macro F1."""
+        if self.classes == 2:
+            return two_class_metrics(predictions_NC[:, 1], labels_N, self.threshold)
+        return many_class_metrics(self.predicted(predictions_NC), labels_N, self.classes)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A number, by the squared error of what the training labels' mean and standard deviation make 0 and 1."""
+
+    mean: float
+    std: float
+    metric: str = "rmse"
+    outputs: int = 1
+    metric_names: tuple[str, ...] = REGRESSION_METRICS
+
+    def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
+        """Return the mean squared error, in units of the training labels' variance."""
+        return F.mse_loss(outputs_BC[:, 0], (labels_B - self.mean) / self.std)
+
+    def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
+        """Return the sum of the squared errors, in the same unit."""
+        return float(F.mse_loss(outputs_BC[:, 0], (labels_B - self.mean) / self.std, reduction="sum"))
+
+    def predictions(self, outputs_NC: Tensor) -> Tensor:
+        """Return values [N, 1] in the labels' own unit."""
+        return outputs_NC * self.std + self.mean
+
+    def predicted(self, predictions_NC: Tensor) -> Tensor:
+        """Return the values [N]."""
+        return predictions_NC[:, 0]
+
+    def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
+        """Return RMSE, MAE and R^2."""
+        return regression_metrics(predictions_NC[:, 0], labels_N)
+
+
+Task = Classification | Regression
+"""What is learned of a sample."""
+
+
+def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> dict[str, float]:
+    """Return metrics and mean loss of the head's outputs, in batches [B, C]. Raises Diverged for a loss not finite."""
+    # By batch, each loss added in float64: one call over all samples would add them in float32.
+    batches = zip(outputs, torch.split(labels_N, [len(outputs_BC) for outputs_BC in outputs]), strict=True)
+    loss_sum = sum(task.test_loss(outputs_BC, labels_B) for outputs_BC, labels_B in batches)
+    metrics = task.metrics(task.predictions(torch.cat(list(outputs))), labels_N)
+    return metrics | {"loss": finite(loss_sum / len(labels_N), "the test loss")}
+
+
+def _regression(train_labels_N: Tensor, metric: str) -> Regression:
+    if train_labels_N.dtype != torch.float32:
+        raise ValueError("task: regression needs labels that are values; these are classes, use task=classification")
+    # float64 and divided by N: a single sample has the deviation 0, and is refused below, instead of NaN.
+    mean, std = float(train_labels_N.double().mean()), float(train_labels_N.double().std(correction=0))
+    if std == 0:
+        raise ValueError(f"the label is {mean:g} in all training samples: there is nothing to learn")
+    return Regression(mean, std, metric)
+
+
+def task_of(config: ExperimentConfig, classes: tuple[str, ...], train_labels_N: Tensor) -> Task:
+    """Return what an experiment predicts, given the names of the classes (none: values) and the training labels.
+
+    Raises ValueError, naming the field, for labels or settings that do not go with it.
+    """
+    chosen = config.evaluation.metric
+    if config.task == "regression":
+        task: Task = _regression(train_labels_N, chosen or "rmse")
+    else:
+        of_table = config.data.dataset.kind in TABLE_KINDS
+        task = Classification(
+            len(classes),
+            _class_weights(config.training.class_weights, classes, train_labels_N),
+            config.evaluation.threshold,
+            chosen or ("auc" if of_table and len(classes) == 2 else "accuracy"),
+        )
+    if chosen is not None and chosen not in task.metric_names:
+        raise ValueError(f"evaluation.metric: {chosen} is not a metric of this task: {', '.join(task.metric_names)}")
+    return task
+
+
+def _class_weights(
+    wanted: ClassWeights | None, classes: tuple[str, ...], train_labels_N: Tensor
+) -> tuple[float, ...] | None:
+    """Return a weight per class: as given (1 where none is), or "balanced", N / (C x samples of the class).
+
+    Raises ValueError for a class that is unknown, or has no training sample to be balanced by.
+    """
+    if wanted is None:
+        return None
+    if wanted == "balanced":
+        # Without the minimum, last classes that have no samples would have no count.
+        counts = torch.bincount(train_labels_N, minlength=len(classes))
+        if not bool(counts.all()):
+            missing = classes[int((counts == 0).nonzero()[0])]
+            raise ValueError(f"training.class_weights: balanced needs training samples of class {missing!r}")
+        return tuple(len(train_labels_N) / (len(classes) * int(count)) for count in counts)
+    if unknown := [name for name in wanted if name not in classes]:
+        raise ValueError(f"training.class_weights: unknown class {unknown[0]!r}; known: {', '.join(classes)}")
+    return tuple(float(wanted.get(name, 1.0)) for name in classes)
