@@ -174,7 +174,6 @@ class FeatureParty:
             pending.forward = None
             sent_gradient_nD = self.protocol.gradient(embedding_nD.detach())
             gradient_nD = self.defence.gradient(pending.inputs, embedding_nD, sent_gradient_nD)
-            self.meter.train_macs += self.defence.macs(pending.inputs, embedding_nD)
             self.optimizer.zero_grad()
             # embedding_nD.backward(gradient_nD), bit for bit; its first call imports sympy, which takes 0.8 s.
             embedding_nD.flatten().dot(gradient_nD.flatten()).backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated

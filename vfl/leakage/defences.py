@@ -99,10 +99,6 @@ class Open:
         """Return the gradient by which the party trains, given that of the joint loss."""
         return gradient_nD
 
-    def macs(self, inputs: Sequence[Tensor], embedding_nD: Tensor) -> int:
-        """Return the multiply-accumulates that ``gradient`` costs."""
-        return 0
-
 
 @dataclass(frozen=True)
 class Concealed(Open):
@@ -130,11 +126,6 @@ class Decorrelated(Open):
         moved_nD = embedding_nD.detach().float().requires_grad_()
         (slope_nD,) = torch.autograd.grad(distance_correlation(features_nF, moved_nD), moved_nD)
         return gradient_nD + self.weight * slope_nD
-
-    def macs(self, inputs: Sequence[Tensor], embedding_nD: Tensor) -> int:
-        """Return those of the distances: once between features, and forward and twice back between embeddings."""
-        columns = sum(tensor[:1].numel() for tensor in inputs)
-        return len(embedding_nD) ** 2 * (columns + 3 * embedding_nD.shape[1])
 
 
 def party_defence(privacy: PrivacyConfig, secret: bytes) -> Open:
