@@ -25,11 +25,13 @@ def test_what_both_sides_agree_on_is_what_they_compute_with():
         "training.staleness",
         "training.steps_per_round",
         "wire.bits",
+        "wire.coding",
         "wire.compressor",
         "wire.gradients",
         "wire.options",
         "wire.random_share",
         "wire.rounding",
+        "wire.step",
         "wire.values",
     }
     replayed = {"models.head", "precision", "task"}
