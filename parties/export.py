@@ -1,6 +1,7 @@
 """Writes pruned feature models and the head as files, with a card of what they are: all of a run, or a party's own.
 
 What is written takes raw features where the source's preparation can be a layer, and normalises as the finished model.
+No training data is read: the files are checked on drawn samples.
 """
 
 import hashlib
@@ -18,11 +19,11 @@ from torch import Tensor, nn
 from models.mlp import PlaceholderMLP
 from parties.feature_party import FeatureParty
 from parties.local import InProcess
-from parties.trained import load_party, load_trained
+from parties.trained import load_finished, load_party
 from vfl.amounts import amount
 from vfl.config import ConfigError, ExperimentConfig, dump_config
 from vfl.data.samples import Samples
-from vfl.data.source import Source, open_source
+from vfl.data.source import Source
 from vfl.digest import weights_digest
 from vfl.export import TOLERANCE, Exported, export_model
 from vfl.macs import count_macs, count_parameters
@@ -39,13 +40,13 @@ FITTED = ".preparation.json"
 def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     """Export all models of a trained run, or the one of a party's own folder, into a new folder; return the card.
 
-    The folder appears whole or not at all. Raises as ``load_trained`` and ``load_party``, ConfigError for a folder that
-    is there or cannot be written, ExportMismatch for a model whose exported form computes something else.
+    The folder appears whole or not at all. Raises as ``load_finished`` and ``load_party``, ConfigError for a folder
+    that is there or cannot be written, ExportMismatch for a model whose exported form computes something else.
     """
     if folder.exists():
         raise ConfigError(f"--out: {folder} exists already; name another folder")
     own = load_party(run_dir)
-    write = partial(_export_all, load_trained(run_dir)) if own is None else partial(_export_own, *own)
+    write = partial(_export_all, load_finished(run_dir)) if own is None else partial(_export_own, *own)
     unfinished = folder.with_name(f".partial-{folder.name}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -64,7 +65,7 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
 def _export_all(trained: InProcess, folder: Path) -> dict[str, Any]:
     server, parties, split = trained.server, trained.parties, trained.split
     models = {
-        party.name: _export_party(trained.source, party, held.test, folder)
+        party.name: _export_party(trained.source, party, held.train, folder)
         for party, held in zip(parties, split.parties, strict=True)
     }
     representation_BP = torch.cat([_embeddings(party) for party in parties], dim=1)
@@ -90,14 +91,14 @@ def _export_all(trained: InProcess, folder: Path) -> dict[str, Any]:
     }
 
 
-def _export_own(party: FeatureParty, raw: Samples, folder: Path) -> dict[str, Any]:
+def _export_own(party: FeatureParty, source: Source, raw: Samples, folder: Path) -> dict[str, Any]:
     return {
         **_card(party.config),
         "model_digest": weights_digest(party.model.state_dict()),
         "finished_model_digest": party.evaluated.digest(),
         "checked_samples": min(CHECKED_SAMPLES, len(raw)),
         "embeddings_in_order": [party.name],
-        "models": {party.name: _export_party(open_source(party.config), party, raw, folder)},
+        "models": {party.name: _export_party(source, party, raw, folder)},
     }
 
 
@@ -120,8 +121,8 @@ def _blocks(config: ExperimentConfig, party: FeatureParty) -> list[int] | None:
 
 def _embeddings(party: FeatureParty) -> Tensor:
     """Return the finished model's embeddings [B, D] of the samples that are checked."""
-    rows_B = torch.arange(min(CHECKED_SAMPLES, len(party.test)))
-    return party.evaluated.embed("finished", party.batch(party.test, rows_B), 0.0).float().cpu()
+    rows_B = torch.arange(min(CHECKED_SAMPLES, len(party.train)))
+    return party.evaluated.embed("finished", party.batch(party.train, rows_B), 0.0).float().cpu()
 
 
 def _export_party(source: Source, party: FeatureParty, raw: Samples, folder: Path) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def _export_party(source: Source, party: FeatureParty, raw: Samples, folder: Pat
     fitted = source.preparation_text(party.name, party.preparation)
     if fitted is not None:
         write_atomically(folder / f"{party.name}{FITTED}", fitted + "\n")
-    samples = party.test if preparation is None else raw
+    samples = party.train if preparation is None else raw
     inputs = tuple(tensor[:CHECKED_SAMPLES] for tensor in samples.inputs)
     whole = model if preparation is None else nn.Sequential(preparation.to(party.runtime.device), model)
     return {

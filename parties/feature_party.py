@@ -259,6 +259,7 @@ class FeatureParty:
             "evaluated": self.evaluated.state_dict(),
             "data_digest": self.data.digest,
             "preparation": self.preparation.state_dict(),
+            "raw": self.data.raw,
             "round": self.round_index,
             "beta": self.beta,
         }
@@ -266,15 +267,19 @@ class FeatureParty:
     def load_state_dict(self, state: State) -> None:
         """Continue from a state; the party must be as it was built (dense). Raises ValueError for other data."""
         check_same_data(f"{self.name}'s features", state["data_digest"], self.data.digest)
-        self.preparation.load_state_dict(state["preparation"])
+        self.load_finished(state)
         self.round_index = int(state["round"])
+        load_optimizer_state(self.optimizer, self.model, state["momentum"])
+        self.sender.receiver.load_state_dict(state["feedback"])
+        self.protocol.load_state_dict(state["protocol"])
+
+    def load_finished(self, state: State) -> None:
+        """Take over the finished model of a state and how it prepares samples, of whichever data the party is made."""
+        self.preparation.load_state_dict(state["preparation"])
         self.beta = float(state["beta"])
         # Structure first: the weights and momenta of a pruned model fit no dense one.
         self.pruner.load_state_dict(state["pruner"], self.optimizer)
         self.model.load_state_dict(state["model"])
-        load_optimizer_state(self.optimizer, self.model, state["momentum"])
-        self.sender.receiver.load_state_dict(state["feedback"])
-        self.protocol.load_state_dict(state["protocol"])
         self.evaluated.load_state_dict(state["evaluated"])
         self.macs = count_macs(self.model, *self.example)
 

@@ -24,6 +24,7 @@ from vfl.runs.loop import Metrics, finite
 from vfl.vertical.clock import Clock, Worked
 from vfl.vertical.decisions import decision_metrics, tell_unmet
 from vfl.vertical.reports import Reports
+from vfl.vertical.tasks import task_state
 from vfl.wire.control import Description, RoundStart
 from vfl.wire.messages import Kind, Message
 
@@ -158,6 +159,8 @@ class HeadServer:
             "unmet": self.unmet,
             "prices": self.price_list.state_dict(),
             "data_digest": self.labels_digest,
+            "task": task_state(self.trainer.task),
+            "placeholders": not self.exchanges.presence.whole,
         }
         return {OWNER: own} | self.roster.save(len(self.clock.history))
 
@@ -165,17 +168,21 @@ class HeadServer:
         """Continue from a state."""
         own = state[OWNER]
         check_same_data("the labels", own["data_digest"], self.labels_digest)
-        self.trainer.load_state_dict(own["head"])
+        self.load_finished(own)
         self.exchanges.protocol.load_state_dict(own["protocol"])
         for party in self.roster:
             party.receiver.load_state_dict(own["feedback"][party.name])
-        self.ledger.load_state_dict(own["costs"])
-        self.reports.load_state_dict(own)
         self.evaluation.load_state_dict(own)
         self.clock.load_state_dict(own["clock"])
         self.unmet = own["unmet"]
         self.price_list.load_state_dict(own["prices"])
         self.roster.load(state)
+
+    def load_finished(self, own: State) -> None:
+        """Take over the trained head and what the run cost from the server's own state, whatever the data."""
+        self.trainer.load_state_dict(own["head"])
+        self.ledger.load_state_dict(own["costs"])
+        self.reports.load_state_dict(own)
 
     def close(self) -> None:
         """Release the parties."""

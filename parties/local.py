@@ -79,7 +79,7 @@ class InProcess:
     parties: list[FeatureParty]
     source: Source
     split: Split
-    """Everybody's raw samples."""
+    """Everybody's raw samples; drawn ones of the same form where a run is loaded without its data."""
 
 
 def build_in_process(

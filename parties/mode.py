@@ -1,5 +1,6 @@
 """Vertical experiments, as the room that runs them sees them: all parties in this process."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +30,13 @@ def _check_workers(config: ExperimentConfig, workers: int) -> None:
     raise ConfigError("mode: torchrun shares the clients of mode horizontal; for vertical use --processes")
 
 
-def _predict(run_dir: Path, data: Path | None) -> NDArray[np.float32]:
+def _predict(run_dir: Path, data: Path | Mapping[str, Path] | None) -> NDArray[np.float32]:
     from parties.predict import predict_in_process  # trainings do without
 
-    return predict_in_process(run_dir, data, (), "refuse").probabilities_NC.numpy()
+    if not isinstance(data, Mapping):
+        return predict_in_process(run_dir, data, (), "refuse").probabilities_NC.numpy()
+    predicted = predict_in_process(run_dir, None, (), "refuse", data)
+    return predicted.probabilities_NC[predicted.order].numpy()
 
 
 VERTICAL = Mode(

@@ -17,17 +17,20 @@ from torch import Tensor
 from parties.joint_model import JointModel
 from parties.local import InProcess, LocalLink
 from parties.roster import PartyHandle, Roster
-from parties.trained import load_trained
+from parties.trained import load_finished, load_run, load_trained
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.registry import nearest
-from vfl.data.files import Labels
+from vfl.data.files import LabelData, Labels
 from vfl.data.prediction_files import labels_or_zeros
+from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, prepare_samples
+from vfl.data.split import split_data
 from vfl.errors import PeerLost
 from vfl.metrics import shown, title
 from vfl.vertical.tasks import Task
 
 WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean"]
+Subset = Literal["test", "validation"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,8 @@ class Prediction:
     """Of tables: key columns and keys, as in `NewSamples`."""
     present: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Of tables: by owner, which samples it has a row for, bool [N]."""
+    order: Tensor | None = None
+    """Of tables, as in `NewSamples`."""
 
     def rows(self) -> list[list[Any]]:
         """Return a table's heading and lines: a sample's class and how probable that and all others are.
@@ -134,18 +139,25 @@ def predict_in_process(
     absent: Collection[str],
     when_absent: WhenAbsent,
     tables: Mapping[str, Path] | None = None,
+    split: Subset | None = None,
 ) -> Prediction:
-    """Predict the test samples, those of a file, or new rows of owners' tables, with all parties in this process.
+    """Predict a split of the samples, those of a file, or new rows of owners' tables, with all parties in this process.
+
+    Without ``split`` the samples that the run evaluated: the test's or, with ``data.validation_share``, validation's.
 
     Parties in ``absent`` are not asked; their mean embedding is what the server would have kept from before. Test
     samples that a party has no row for are as in evaluations. With labels known, the score with all parties is there
     for comparison. Raises as ``load_trained``, ``check_absent`` and ``Source.read_samples``.
     """
-    trained = load_trained(run_dir)
+    # Mean embeddings are of the training rows, and those are not in the run.
+    of_training = when_absent == "mean" or (data is None and not tables)
+    trained = (load_trained if of_training else load_finished)(run_dir)
     joint, labels = trained.server.joint, trained.split.labels
     check_absent(absent, [party.name for party in trained.parties], when_absent)
     if tables:
         return _predict_tables(trained, tables, absent, when_absent)
+    if data is None and check_split(trained.server.config, split) != trained.server.config.data.evaluated:
+        joint, labels = _take_test(trained)
     classes, labels_N = labels.classes, labels.test.values
     if data is not None:
         samples = trained.source.read_samples(data, trained.split.parties[0].train, len(classes))
@@ -160,6 +172,23 @@ def predict_in_process(
     return prediction_of(joint, probabilities_NC, classes, labels_N, scores, absent)
 
 
+def check_split(config: ExperimentConfig, split: Subset | None) -> Subset:
+    """Return the samples to predict. Raises ConfigError for validation samples that a run has none of."""
+    if split == "validation" and config.data.evaluated == "test":
+        raise ConfigError("--split: the run has no validation samples, data.validation_share is 0; choose test")
+    return split or config.data.evaluated
+
+
+def _take_test(trained: InProcess) -> tuple[JointModel, LabelData]:
+    """Give every party its test samples in the place of the validation samples that the run evaluated."""
+    config = trained.server.config
+    data = config.data.model_copy(update={"validation_share": 0.0})
+    split = split_data(config.model_copy(update={"data": data}))
+    test, parts = split.labels.test, tuple(part.test for part in split.parties)
+    joint = take_samples(trained, NewSamples(Samples(test.ids, parts[0].features, test.values), parts))
+    return replace(joint, samples=test), split.labels
+
+
 def _predict_tables(
     trained: InProcess, tables: Mapping[str, Path], absent: Collection[str], when_absent: WhenAbsent
 ) -> Prediction:
@@ -172,7 +201,8 @@ def _predict_tables(
         check_complete(samples)
     joint = take_samples(trained, samples, away)
     predictions_NC = predict(joint, away, embeddings_instead(joint, away, when_absent))
-    return prediction_of(joint, predictions_NC, trained.split.labels.classes, None, {}, away)
+    predicted = prediction_of(joint, predictions_NC, trained.split.labels.classes, None, {}, away)
+    return replace(predicted, order=samples.order)
 
 
 def prediction_of(
@@ -190,10 +220,41 @@ def prediction_of(
     return Prediction(samples.ids, labels_N, predictions_NC, task, classes, scores, samples.keys, owners)
 
 
+def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) -> dict[str, Path]:
+    """Return ``--table``'s files by owner: OWNER=FILE, or one file that holds the rows of whoever is certain.
+
+    Where parties keep their tables (``serve``) a file without an owner is the label owner's. Raises ConfigError for an
+    unknown owner, TableError for a file of which it is not certain whose it is.
+    """
+    names = load_run(run_dir).config.parties if given else ()
+    tables: dict[str, Path] = {}
+    for text in given:
+        owner, named, path = text.partition("=")
+        if not named and len(given) == 1:
+            return _unnamed(run_dir, Path(text), serve)
+        if not named or owner in tables:
+            raise ConfigError(f"--table: {text!r}: write OWNER=FILE, once for each of {', '.join(names)}")
+        if owner not in names:
+            raise ConfigError(f"--table: unknown party {owner!r}{nearest(owner, names)}")
+        tables[owner] = Path(path)
+    return tables
+
+
+def _unnamed(run_dir: Path, path: Path, serve: bool) -> dict[str, Path]:
+    config = load_run(run_dir).config
+    if serve or len(config.parties) == 1:
+        return {leader_of(config): path}
+    return dict.fromkeys(load_finished(run_dir).source.whose_table(path), path)
+
+
+def leader_of(config: ExperimentConfig) -> str:
+    """Return who names new samples: the label owner, or the first party."""
+    return next((name for name, table in config.data.tables.items() if table.label is not None), config.parties[0])
+
+
 def samples_table(config: ExperimentConfig, tables: Mapping[str, Path]) -> Path:
     """Return the table that names new samples, the label owner's. Raises ConfigError where it is missing."""
-    labels = (name for name, table in config.data.tables.items() if table.label is not None)
-    leader = next(labels, config.parties[0])
+    leader = leader_of(config)
     if leader not in tables:
         raise ConfigError(f"--table: {leader}'s is missing; it names the samples")
     return tables[leader]

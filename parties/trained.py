@@ -3,16 +3,24 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from parties.build import build_party
+import torch
+
+from parties.build import TrainingLabels, build_head_server, build_party, build_roster
 from parties.feature_party import FeatureParty
-from parties.local import InProcess, build_in_process
+from parties.head_server import OWNER as SERVER
+from parties.local import InProcess, build_in_process, links_to
 from parties.remote.party.worker import SECTION
 from vfl.config import ConfigError, ExperimentConfig, load_config
+from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
-from vfl.data.source import open_source, prepare_party
+from vfl.data.source import Source, Split, open_source, stand_in
 from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.runs.run_folder import PROCESSES
 from vfl.runtime import start_runtime
+from vfl.vertical.tasks import restored_task
+
+DRAWN = 32
+"""Rows at least that stand in the place of a run's data."""
 
 
 class Trained(NamedTuple):
@@ -52,15 +60,12 @@ def load_run(run_dir: Path, done: int | None = None) -> Trained:
 
 
 def load_trained(run_dir: Path, done: int | None = None) -> InProcess:
-    """Return the experiment as at the end of the run, or after so many rounds, the models in evaluation mode.
+    """Return the experiment with its data as at the end of the run, or after so many rounds.
 
-    Raises as ``load_run``; ConfigError where parties elsewhere keep their models, ValueError where the data has
-    changed.
+    The models are in evaluation mode. Raises as ``load_run``; ConfigError where parties elsewhere keep their
+    models, ValueError where the data has changed or is gone.
     """
-    trained = load_run(run_dir, done)
-    config, sections = trained.config, trained.sections
-    for name in config.parties:
-        sections[name] = _whole_state(run_dir, name, sections[name])
+    config, sections = _whole_run(run_dir, done)
     built = build_in_process(config, start_runtime(config))
     built.server.load_state_dict(sections)
     for party in built.parties:
@@ -68,23 +73,68 @@ def load_trained(run_dir: Path, done: int | None = None) -> InProcess:
     return built
 
 
-def load_party(run_dir: Path) -> tuple[FeatureParty, Samples] | None:
-    """Return the party whose own folder this is, as of its last checkpoint, and its raw test samples.
+def load_finished(run_dir: Path) -> InProcess:
+    """Return the finished models of a run without its data, for other samples: drawn rows are in their place.
 
-    None for the folder of a whole run. Raises ConfigError for a folder of neither, ValueError where the party's data
-    are not there or have changed.
+    A run of an earlier version needs its data: it did not keep what new samples look like. Raises as ``load_trained``.
+    """
+    config, sections = _whole_run(run_dir)
+    states = {name: sections[name] for name in config.parties}
+    if not all("raw" in state for state in states.values()):
+        try:
+            return load_trained(run_dir)
+        except ValueError as error:
+            raise ConfigError(
+                f"{run_dir}: was trained by an earlier version and needs its training data: {error}"
+            ) from None
+    source, runtime, own = open_source(config), start_runtime(config), sections[SERVER]
+    rows = _rows(config)
+    held = {name: stand_in(source, name, state, rows) for name, state in states.items()}
+    task = restored_task(own["task"])
+    ids = torch.arange(rows)
+    present_NK = torch.ones(rows, len(held), dtype=torch.bool) if own["placeholders"] else None
+    values_N = torch.zeros(rows, dtype=torch.int64 if task.names else torch.float32)
+    train, labels = TrainingLabels(values_N, task, present_NK), Labels(ids, values_N)
+    parties = [build_party(name, prepared, None, config, runtime) for name, (prepared, _) in held.items()]
+    roster = build_roster(links_to(parties, config), train, config)
+    server = build_head_server(roster, train, labels, config, runtime)
+    server.load_finished(own)
+    for party in parties:
+        party.load_finished(states[party.name])
+        party.model.eval()
+    parts = tuple(PartyData(name, raw, raw.take(torch.arange(0))) for name, (_, raw) in held.items())
+    nothing = labels.take(torch.arange(0))
+    return InProcess(server, parties, source, Split(parts, LabelData(task.names, labels, nothing)))
+
+
+def _whole_run(run_dir: Path, done: int | None = None) -> tuple[ExperimentConfig, dict[str, State]]:
+    trained = load_run(run_dir, done)
+    config, sections = trained.config, trained.sections
+    for name in config.parties:
+        sections[name] = _whole_state(run_dir, name, sections[name])
+    return config, sections
+
+
+def load_party(run_dir: Path) -> tuple[FeatureParty, Source, Samples] | None:
+    """Return the party whose own folder this is, as of its last checkpoint, its source and drawn raw samples.
+
+    None for the folder of a whole run. Raises ConfigError for a folder of neither.
     """
     saved, checkpoints = run_dir / "config.yaml", CheckpointStore(run_dir / "checkpoints")
     rounds = checkpoints.rounds()
     state = checkpoints.load(rounds[-1]).get(SECTION) if saved.exists() and rounds else None
     if state is None:
         return None
-    config = load_config(saved)
+    config, name = load_config(saved), state["name"]
     source = open_source(config)
-    data = source.held_by(state["name"])
-    party = build_party(state["name"], prepare_party(source, data), None, config, start_runtime(config))
-    party.load_state_dict(state)
-    return party, data.test
+    if "raw" not in state:
+        raise ConfigError(
+            f"{run_dir}: was trained by an earlier version, which kept too little to export it; train again"
+        )
+    prepared, raw = stand_in(source, name, state, _rows(config))
+    party = build_party(name, prepared, None, config, start_runtime(config))
+    party.load_finished(state)
+    return party, source, raw
 
 
 def _whole_state(run_dir: Path, name: str, state: State) -> State:
@@ -95,3 +145,8 @@ def _whole_state(run_dir: Path, name: str, state: State) -> State:
     if state["round"] not in store.rounds() or store.digest(state["round"]) != state["digest"]:
         raise ConfigError(f"{run_dir}: {name} keeps its model elsewhere; let it answer: lvfl predict --serve")
     return store.load(state["round"])[SECTION]
+
+
+def _rows(config: ExperimentConfig) -> int:
+    """Return for how many drawn rows the configuration is one of a training, though nothing is trained."""
+    return max(config.training.batch_size * (1 + config.training.staleness), DRAWN)

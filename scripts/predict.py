@@ -16,7 +16,6 @@ later (disk, memory, port), 130 interrupted.
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,9 +40,14 @@ def parse_arguments() -> argparse.Namespace:
         "--table",
         action="append",
         default=[],
-        metavar="[PARTY=]FILE",
-        help="new rows of a party to predict; repeated for each, or one table that has all columns; with --serve the "
-        "label owner's alone",
+        metavar="[OWNER=]FILE",
+        help="new rows of an owner to predict; repeated for each. Without OWNER where its columns tell whose it is, as "
+        "of one table that has all; with --serve the label owner's alone",
+    )
+    parser.add_argument(
+        "--split",
+        choices=("test", "validation"),
+        help="of the run's own samples (default: those that it evaluated)",
     )
     parser.add_argument(
         "--absent", action="append", default=[], metavar="PARTY", help="predict without it; may be repeated"
@@ -64,9 +68,9 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Predict and write the table."""
     out = arguments.out or arguments.run / "predictions.csv"
     absent, when_absent = tuple(dict.fromkeys(arguments.absent)), arguments.when_absent
-    tables = new_tables(arguments.run, arguments.table)
-    if tables and arguments.data:
-        raise ValueError("--table: goes without --data")
+    tables = new_tables(arguments)
+    if arguments.split and (arguments.data or tables or arguments.serve or arguments.processes):
+        raise ValueError("--split: goes with a run in this process and without --data and --table")
     if arguments.insecure and not arguments.serve:
         to_stderr("warning: --insecure: ignored; it goes with --serve")
     if arguments.processes:
@@ -76,7 +80,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.serve is None:
         from parties.predict import predict_in_process
 
-        prediction = predict_in_process(arguments.run, arguments.data, absent, when_absent, tables)
+        prediction = predict_in_process(arguments.run, arguments.data, absent, when_absent, tables, arguments.split)
     else:
         from parties.remote.server.prediction import serve_predictions
         from vfl.config import load_config
@@ -95,25 +99,15 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     return DONE
 
 
-def new_tables(run: Path, given: Sequence[str]) -> dict[str, Path]:
-    """Return the tables by party; a file without one is everybody's. Raises ValueError for an unknown party."""
-    from parties.trained import load_run
-    from vfl.config.registry import nearest
-
-    if not given:
+def new_tables(arguments: argparse.Namespace) -> dict[str, Path]:
+    """Return the tables of new rows by owner. Raises ValueError as ``owned_tables``, and beside other samples."""
+    if not arguments.table:
         return {}
-    names = load_run(run).config.parties
-    tables: dict[str, Path] = {}
-    for text in given:
-        party, named, path = text.partition("=")
-        if not named and len(given) == 1:
-            return dict.fromkeys(names, Path(text))
-        if not named or party in tables:
-            raise ValueError(f"--table: {text!r}: write PARTY=FILE, once for each of {', '.join(names)}")
-        if party not in names:
-            raise ValueError(f"--table: unknown party {party!r}{nearest(party, names)}")
-        tables[party] = Path(path)
-    return tables
+    if arguments.data:
+        raise ValueError("--table: goes without --data")
+    from parties.predict import owned_tables
+
+    return owned_tables(arguments.run, arguments.table, serve=arguments.serve is not None)
 
 
 def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:

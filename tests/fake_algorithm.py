@@ -89,7 +89,7 @@ class LoggingStore(CheckpointStore):
         return super().save(round_index, sections, among)
 
 
-def run(folder: Path, rounds: int, fake: Fake | None = None, callbacks: list[Callback] | None = None, **every: int):
+def run(folder: Path, rounds: int, fake: Fake | None = None, callbacks: list[Callback] | None = None, **every: Any):
     """Run the fake, with what is saved in ``folder``; return the loop and the summary."""
     fake = fake or Fake()
     store = CheckpointStore(folder / "checkpoints")

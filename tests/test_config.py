@@ -103,7 +103,7 @@ def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
         ("name=my/run", "got 'my/run'"),
         ("name=..", "got '..'"),
         ("name=", "got None"),
-        ("name=2020-01-01", "must be text; in YAML put it in quotes (got "),
+        ("name=2020-01-01", "must be text; put it in quotes (got "),
         ("data.dataset.kind=imagenet", "unknown data source 'imagenet'; did you mean 'image_folder'?"),
         ("data.dataset.root=5", "got 5"),
         ("horizontal=5", "must be a mapping (got 5)"),

@@ -1,20 +1,24 @@
 """Training from Python, offered by ``import vfl`` (docs/python.md)."""
 
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vfl.cli import ShowConsole
 from vfl.config import ExperimentConfig, load_config, parse_config
+from vfl.config.data import TABLE_KINDS
 from vfl.config.files import lay_over, read_settings
-from vfl.errors import ConfigError
+from vfl.config.registry import nearest
+from vfl.data.tables.frames import write_frame
+from vfl.errors import ConfigError, PeerLost
 from vfl.lightweighting.schedule import Lightweighted, chosen_ratios
 from vfl.runs.experiments.mode import mode_of
 from vfl.runs.experiments.run import run_experiment
@@ -50,27 +54,55 @@ class Run:
         """What was reached and what it cost, as in ``summary.json``."""
         return read_summary(self.folder)
 
-    def predict(self, samples: ArrayLike | str | Path | None = None) -> NDArray[np.float32]:
-        """Return class probabilities [N, C].
+    def predict(self, samples: ArrayLike | Mapping[str, object] | str | Path | None = None) -> NDArray[np.float32]:
+        """Return class probabilities [N, C], or values [N, 1] of a regression.
 
         Args:
             samples: whole images uint8 [N, C, H, W] of the training images' shape, or a file as ``lvfl predict --data``
-                takes it; None for the test set.
+                takes it; of tables new rows by owner, each a file or a frame (pyarrow, pandas, Polars, a mapping from
+                column to values), predicted in the order of the label owner's; None for the test set.
 
         Raises ValueError for samples that do not fit, or a run that has no split model.
         """
         predict = mode_of(self.config).predict
         if predict is None:
             raise ConfigError(f"{self.folder}: mode is {self.config.mode}; only a vertical run predicts")
-        if samples is None or isinstance(samples, str | Path):
-            return predict(self.folder, None if samples is None else Path(samples))
+        if samples is None:
+            return predict(self.folder, None)
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "samples.npz"
-            np.savez(file, images=np.asarray(samples))
+            given = self._files(samples, Path(folder))
             try:
-                return predict(self.folder, file)
-            except ValueError as error:
-                raise ConfigError(str(error).replace(f"--data: {file}", "samples:")) from None
+                return predict(self.folder, given)
+            except (ValueError, PeerLost) as error:
+                raise ConfigError(_in_python(str(error), Path(folder))) from None
+
+    def _files(self, samples: object, folder: Path) -> Path | Mapping[str, Path]:
+        """Return samples as files; those that are in memory are written into a folder."""
+        if isinstance(samples, str | Path):
+            if self.config.data.dataset.kind in TABLE_KINDS:
+                raise ConfigError(f"samples: say whose table {samples} is: {{owner: {str(samples)!r}}}")
+            return Path(samples)
+        if not isinstance(samples, Mapping):
+            np.savez(folder / "samples.npz", images=np.asarray(cast(Any, samples)))
+            return folder / "samples.npz"
+        tables: dict[str, Path] = {}
+        for owner, table in cast(Mapping[str, object], samples).items():
+            if owner not in self.config.parties:
+                raise ConfigError(f"samples: no owner is called {owner!r}{nearest(owner, self.config.parties)}")
+            tables[owner] = Path(table) if isinstance(table, str | Path) else folder / owner
+            if tables[owner].parent == folder:
+                write_frame(tables[owner], f"samples: {owner}", table)
+        if not tables:
+            raise ConfigError("samples: there is no table; give {owner: table}")
+        return tables
+
+
+def _in_python(line: str, folder: Path) -> str:
+    """Return an error's line as it is meant in Python: without the command's options and files that nobody named."""
+    for name in (f"--data: {folder / 'samples.npz'}:", f"--data: {folder / 'samples.npz'}", "--data:", "--table:"):
+        line = line.replace(name, "samples:")
+    line = re.sub(re.escape(str(folder)) + r"/([\w.-]+)", r"the table of \1", line)
+    return re.sub(r"; --when-absent .*$", "; give its table", line)
 
 
 def train(

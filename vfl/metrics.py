@@ -45,14 +45,22 @@ def axis(metric: str) -> str:
 
 def reached(summary: Mapping[str, Any]) -> tuple[str, Mapping[str, float]]:
     """Return a run's metric and all its test metrics; older summaries have only accuracy."""
-    return summary.get("metric", "accuracy"), summary.get("test_metrics", {"accuracy": summary.get("test_accuracy")})
+    older = {"accuracy": summary.get("test_accuracy")}
+    return summary.get("metric", "accuracy"), summary.get(f"{evaluated(summary)}_metrics", older)
+
+
+def evaluated(summary: Mapping[str, Any]) -> str:
+    """Return which samples a run's metrics are of: "test", or "validation"."""
+    return "validation" if "validation_metrics" in summary else "test"
 
 
 def headline(summary: Mapping[str, Any]) -> str:
     """Return what a run reached in a few words, its metric first: "test AUC 0.9931, accuracy 97.37%"."""
     metric, values = reached(summary)
     names = dict.fromkeys((metric, *HEADLINE))
-    return "test " + ", ".join(f"{title(name)} {shown(name, values[name])}" for name in names if name in values)
+    return f"{evaluated(summary)} " + ", ".join(
+        f"{title(name)} {shown(name, values[name])}" for name in names if name in values
+    )
 
 
 def title(metric: str) -> str:

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 BLOCK = re.compile(r"(<!-- (claims|accuracies): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADINGS = ("claim", "verdict", "effect", "seeds", "setting")
-SOURCES = ("lvfl", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "benchmark")
+SOURCES = ("lvfl", "lvfl_prunings", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "benchmark")
 """Files of claims, in the order of the page."""
 FEWEST = 3
 """Seeds or pairs that a verdict takes."""
@@ -88,6 +88,8 @@ class Claim(Section):
     """In what else the two differ, where no control was run."""
     lost: bool = False
     """Whether it was trained, but its rows by seed were not kept."""
+    pending: bool = False
+    """Whether it was declared, but not trained yet."""
     unit: str = "points"
     digits: int = 1
     index: bool = True
@@ -149,7 +151,11 @@ def written() -> dict[Path, str]:
 
 def effects_of(evidence: Evidence) -> dict[str, Effect]:
     """Return the effect of every claim that has rows."""
-    return {name: measured(claim.measure, RESULTS) for name, claim in evidence.claims.items() if claim.measure}
+    return {
+        name: measured(claim.measure, RESULTS)
+        for name, claim in evidence.claims.items()
+        if claim.measure and not claim.pending
+    }
 
 
 def verdict(evidence: Evidence, effects: Mapping[str, Effect], name: str) -> str:
@@ -195,7 +201,7 @@ def index(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[s
 def _row(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str], name: str) -> list[str]:
     claim = evidence.claims[name]
     text = f"{claim.claim} ({claim.figure})" if claim.figure else claim.claim
-    text += "; rows by seed were not kept" if claim.lost else ""
+    text += "; rows by seed were not kept" if claim.lost else "; declared, not yet trained" if claim.pending else ""
     text += f"; {claim.uncontrolled}, without a control" if claim.uncontrolled else ""
     effect = effects.get(name)
     setting = f"[{claim.setting}](#{claim.setting})" if claim.setting else ""

@@ -104,7 +104,7 @@ def measured(measure: Measure, folder: Path) -> Effect:
     if measure.kind == "pairs":
         return _of_pairs(path, measure)
     if measure.kind == "saved":
-        return Effect(100 * _saved(path, measure), None, None, 0, "", symmetric=False)
+        return Effect(measure.scale * _saved(path, measure), None, None, 0, "", symmetric=False)
     by_seed = [_by_seed(path, measure, each) for each in measure.studies]
     seeds = sorted(set.intersection(*(set(values) for values in by_seed)))
     if measure.seeds is not None:
@@ -191,12 +191,26 @@ def _value(rows: Sequence[Mapping[str, str]], measure: Measure) -> float:
 
 
 def _saved(path: Path, measure: Measure) -> float:
-    """Return 1 - spent / spent by the second method, summed over rounds and seeds that both have."""
-    sums: list[float] = []
-    for method in (measure.first, measure.second):
-        rows = [row for row in read_rows(path) if row["study"] == measure.studies[0] and row["method"] == method]
-        sums.append(sum(float(row[each]) for row in rows for each in measure.columns) + measure.added_bytes * len(rows))
-    return 1 - sums[0] / sums[1]
+    """Return the share of a sum that the first method spares, over seeds that both have; ``inverse``: the factor."""
+    study = measure.studies[0]
+    chosen = [
+        [row for row in read_rows(path) if row.get("study", "") == study and row["method"] == method]
+        for method in (measure.first, measure.second)
+    ]
+    seeds = set.intersection(*({row["seed"] for row in rows} for rows in chosen))
+    first, second = (
+        sum(
+            sum(float(row[each]) for each in measure.columns) + measure.added_bytes
+            for row in rows
+            if row["seed"] in seeds
+        )
+        for rows in chosen
+    )
+    return second / first if measure.inverse else 1 - first / second
+
+
+def _cost(row: Mapping[str, str], measure: Measure) -> float:
+    return sum(float(row[each]) for each in measure.columns) + measure.added_bytes
 
 
 def _of_pairs(path: Path, measure: Measure) -> Effect:

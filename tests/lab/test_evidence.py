@@ -20,6 +20,7 @@ from scripts.lab.evidence import (
     written,
 )
 from scripts.lab.measures import Effect, Measure, measured, median_interval
+from vfl.config.files import read_yaml
 from vfl.errors import ConfigError
 
 EVIDENCE = read_evidence()
@@ -41,9 +42,47 @@ def test_every_interval_in_readme_is_that_of_a_claim():
     assert quoted - known == set()
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_number_of_a_table_of_measurements_is_in_the_index(page: Path):
+    index = (RESULTS / "README.md").read_text(encoding="utf-8")
+    for table in re.findall(r"\| measured \|((?:\n\|[^\n]*)*)", page.read_text(encoding="utf-8")):
+        for line in table.splitlines():
+            for number in re.findall(r"\d+\.\d+", line.rpartition(" | ")[2]):
+                assert re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", index), line
+
+
 @pytest.mark.parametrize(("name", "number"), effects_in_readme(EVIDENCE, EFFECTS).items())
 def test_readme_quotes_the_number_of_its_claim(name: str, number: str):
     assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d]|\.\d)", README.replace("−", "-")), name
+
+
+def test_claims_of_declared_studies_are_those_that_were_declared():
+    studies = read_yaml(ROOT / "scripts" / "lab" / "prunings.yaml")
+    declared = {
+        (each["first"], each["second"], tuple(endpoint["rounds"]), each["claimed"], study["margin"])
+        for study in studies.values()
+        for each in study["comparisons"]
+        for endpoint in study["endpoints"].values()
+    }
+    judged = {
+        (_method(measure.first), _method(measure.second), measure.rounds, claim.claimed, claim.margin)
+        for claim in EVIDENCE.claims.values()
+        if (measure := claim.measure) is not None and measure.rows == "lvfl/prunings.csv" and measure.second is not None
+        if claim.claimed == "lower"
+    }
+    assert judged <= declared
+    assert len(judged) >= 12
+
+
+def _method(name: object) -> str:
+    return str(name).rpartition("/")[2]
+
+
+def test_a_claim_is_pending_only_while_its_rows_are_missing():
+    for claim in EVIDENCE.claims.values():
+        if claim.pending and claim.measure is not None:
+            with pytest.raises(ConfigError):
+                measured(claim.measure, RESULTS)
 
 
 def test_every_table_and_setting_has_its_claims_and_its_page():
@@ -79,6 +118,7 @@ def test_an_effect_is_found_only_where_its_interval_excludes_0():
     assert judged(interval(-2, -0.1), claimed="lower") == "reproduced"
     assert judged(None) == "not attempted"
     assert judged(None, lost=True) == "undecided"
+    assert judged(None, pending=True) == "not attempted"
 
 
 def test_an_effect_smaller_than_the_margin_is_none():

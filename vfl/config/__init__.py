@@ -4,7 +4,14 @@ A user's mistake becomes one line of ``ConfigError`` that names the field and th
 """
 
 from vfl.config.experiment import ExperimentConfig, TrainingConfig
-from vfl.config.files import changed_keys, dotted_settings, dump_config, load_config, parse_config
+from vfl.config.files import (
+    changed_keys,
+    dotted_settings,
+    dump_config,
+    load_config,
+    parse_config,
+    with_whole_paths,
+)
 from vfl.config.models import FeatureModelConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
@@ -22,4 +29,5 @@ __all__ = [
     "dump_config",
     "load_config",
     "parse_config",
+    "with_whole_paths",
 ]

@@ -71,6 +71,11 @@ class DataConfig(Section):
     labels_file: Annotated[Path | None, OWN] = None
     """For separate processes with training.labels shared: a party's copy of the training labels."""
 
+    @property
+    def evaluated(self) -> Literal["test", "validation"]:
+        """Which samples a run evaluates."""
+        return "validation" if self.validation_share and self.dataset.kind in TABLE_KINDS else "test"
+
     def ignored(self) -> Mapping[str, str]:
         """Return why a setting has no effect beside the others, by its dotted name in this section."""
         kind = self.dataset.kind

@@ -23,7 +23,7 @@ FORMS = {
 }
 """What is said instead of a regular expression."""
 PLAINLY = {
-    "string_type": "must be text; in YAML put it in quotes",
+    "string_type": "must be text; put it in quotes",
     "int_type": "must be a whole number",
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping",
@@ -106,6 +106,18 @@ def read_section(section: type[S], values: Mapping[str, Any]) -> S:
 def dump_config(config: ExperimentConfig) -> str:
     """Return the resolved experiment as YAML; ``load_config`` of it gives the same experiment."""
     return yaml.safe_dump(_plain(config.model_dump()), sort_keys=False, allow_unicode=True)
+
+
+def with_whole_paths(config: ExperimentConfig) -> ExperimentConfig:
+    """Return an experiment whose data files are named in full, so that it is the same from every folder."""
+    data = cast(dict[str, Any], _absolute(config.data.model_dump()))
+    return config.model_copy(update={"data": type(config.data).model_validate(data)})
+
+
+def _absolute(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _absolute(item) for key, item in cast(dict[object, object], value).items()}
+    return value.absolute() if isinstance(value, Path) else value
 
 
 def changed_keys(before: ExperimentConfig, after: ExperimentConfig) -> list[str]:

@@ -25,8 +25,12 @@ def find_config(given: Path, folder: Path = Path()) -> Path:
 
 
 def _found(path: Path, given: str) -> Path:
-    if path.suffix in (".yaml", ".yml") or path.is_file():
+    if path.is_file():
         return path
+    if path.suffix in (".yaml", ".yml"):
+        # As the shipped files name each other: what stands beside a file goes before.
+        inner = shipped_folder() / given
+        return inner if not Path(given).is_absolute() and inner.is_file() else path
     if (path / "config.yaml").is_file():
         return path / "config.yaml"
     shipped = shipped_folder()

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from models.features import Features
@@ -43,6 +44,8 @@ class NewSamples:
     """Of tables: the key columns' names, then every sample's key; empty where ids are all that names a sample."""
     present: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Of tables: by owner that is not away, whether it has a row for each sample, bool [N]."""
+    order: Tensor | None = None
+    """Of tables: the samples in the order of the rows of the table that names them, int64 [N]."""
 
 
 class Preparation:
@@ -73,6 +76,20 @@ class Preparation:
     def load_state_dict(self, state: State) -> None:
         """Take over what was fitted."""
 
+    def drawn(self, like: Samples) -> Samples:
+        """Return seeded raw samples of the shape and types of ``like``, as they might be: pixels, amounts."""
+        stream = torch.Generator().manual_seed(0)
+        return replace(
+            like, features=_draw(like.features, stream), more=tuple(_draw(each, stream) for each in like.more)
+        )
+
+
+def _draw(like: Tensor, stream: torch.Generator) -> Tensor:
+    if like.is_floating_point():
+        return torch.randn(like.shape, generator=stream, dtype=like.dtype)
+    high = 256 if like.dtype == torch.uint8 else 1  # a whole number may be a place in a list of unknown length
+    return torch.randint(0, high, like.shape, generator=stream, dtype=like.dtype)
+
 
 class AsItIs(Preparation):
     """Nothing is fitted: models read the samples unchanged."""
@@ -85,6 +102,8 @@ class Prepared:
     preparation: Preparation
     train: Samples
     test: Samples
+    raw: State = field(default_factory=dict[str, Any])
+    """What new samples look like before they are prepared; saved with the party's state, as the preparation is."""
 
     @cached_property
     def digest(self) -> str:
@@ -140,6 +159,13 @@ class Source:
         """Return what was fitted as JSON, for an export whose models take prepared samples; None for nothing to say."""
         return None
 
+    def names(self, party: str) -> State:
+        """Return how the columns of a party's new samples are called, to be saved with the party."""
+        return {}
+
+    def load_names(self, party: str, names: State) -> None:
+        """Take over what ``names`` gave, so that the party's training data are not needed for it."""
+
     def check(self, samples: Samples) -> None:
         """Raise ValueError for raw samples, as a file holds them, that are not of this kind."""
         check_finite(samples)
@@ -158,6 +184,10 @@ class Source:
 
     def read_tables(self, paths: Mapping[str, Path]) -> NewSamples:
         """Read new rows to predict from tables by owner. Raises ValueError for a source without tables."""
+        raise ValueError(f"--table: {self.data.dataset.kind} has no tables; use --data")
+
+    def whose_table(self, path: Path) -> tuple[str, ...]:
+        """Return whose new rows a table without an owner's name holds. Raises ValueError where it is uncertain."""
         raise ValueError(f"--table: {self.data.dataset.kind} has no tables; use --data")
 
     def own_rows(self, path: Path, owner: str | None = None) -> NewSamples | None:
@@ -205,7 +235,29 @@ def prepare_party(source: Source, data: PartyData) -> Prepared:
     """Return a party's samples as its model reads them."""
     # A missing row holds anything at all, and must not enter means. Test rows must not either.
     preparation = source.prepare(data.train.held())
-    return Prepared(preparation, prepare_samples(preparation, data.train), prepare_samples(preparation, data.test))
+    prepared = (prepare_samples(preparation, each) for each in (data.train, data.test))
+    return Prepared(preparation, *prepared, raw=_raw_state(data.train, source.names(data.party)))
+
+
+def _raw_state(samples: Samples, names: State) -> State:
+    shapes = [[str(each.dtype).removeprefix("torch."), *each.shape[1:]] for each in samples.inputs]
+    return {"shapes": shapes, "names": names}
+
+
+def stand_in(source: Source, party: str, state: State, rows: int) -> tuple[Prepared, Samples]:
+    """Return a party's data with ``rows`` drawn rows in the place of its own, prepared as these were, and raw.
+
+    ``state``: the party's, of a run; its preparation and ``Prepared.raw`` are what new samples need.
+    """
+    raw: State = state["raw"]
+    source.load_names(party, raw["names"])
+    features, *more = (torch.zeros(rows, *shape, dtype=getattr(torch, kind)) for kind, *shape in raw["shapes"])
+    zeros = Samples(torch.arange(rows), features, more=tuple(more))
+    preparation = source.prepare(zeros)
+    preparation.load_state_dict(state["preparation"])
+    drawn = preparation.drawn(zeros)
+    prepared = prepare_samples(preparation, drawn)
+    return Prepared(preparation, prepared, prepared, raw), drawn
 
 
 def prepare_whole(source: Source) -> Dataset:

@@ -120,6 +120,8 @@ class TrainingLoop:
     """Rounds between checkpoints; the last and an interrupted round are always saved."""
     evaluate_every: int = 1
     """Rounds between evaluations; the last round is always evaluated."""
+    evaluated: str = "test"
+    """What the samples are called that are evaluated, in the summary."""
 
     def __post_init__(self) -> None:
         self.next_round = 0
@@ -180,10 +182,10 @@ class TrainingLoop:
         tested = {tag.removesuffix("/test"): value for tag, value in self.last_metrics.items() if tag.endswith("/test")}
         return {
             "rounds": self.next_round,
-            "test_accuracy": self.last_metrics.get("accuracy/test"),
-            "test_loss": self.last_metrics.get("loss/test"),
+            f"{self.evaluated}_accuracy": self.last_metrics.get("accuracy/test"),
+            f"{self.evaluated}_loss": self.last_metrics.get("loss/test"),
             "metric": self.metric,
-            "test_metrics": {name: value for name, value in tested.items() if name != "loss"},
+            f"{self.evaluated}_metrics": {name: value for name, value in tested.items() if name != "loss"},
             "wall_time_s": self.wall_time_s,
             **self.algorithm.summary(),
         }

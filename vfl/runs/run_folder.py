@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config
+from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config, load_config, with_whole_paths
 from vfl.runs.atomic import write_atomically
 
 PROCESSES = "processes"
@@ -60,7 +60,7 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
         return
     if not resume:
         raise ConfigError(f"--run-dir: {run_dir} holds a run; add --resume or name another folder")
-    changes = changed_keys(load_config(saved).fixed(), config.fixed())
+    changes = changed_keys(_saved(saved).fixed(), with_whole_paths(config).fixed())
     if changes:
         raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
 
@@ -75,10 +75,10 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
         with private_files():
             run_dir.mkdir(parents=True, exist_ok=True)
             if not saved.exists():
-                write_atomically(saved, dump_config(config))
+                write_atomically(saved, dump_config(with_whole_paths(config)))
     except OSError as error:
         raise ConfigError(f"--run-dir: {run_dir} cannot be written ({error.strerror})") from None
-    if load_config(saved).fixed() != config.fixed():
+    if _saved(saved).fixed() != with_whole_paths(config).fixed():
         raise ConfigError(f"--run-dir: another run has just begun in {run_dir}; name another folder")
 
 
@@ -101,8 +101,14 @@ def private_files() -> Generator[None]:
 
 def update_config(run_dir: Path, config: ExperimentConfig) -> None:
     """Write the configuration of a run that goes on with other settings, as more rounds, once the folder is held."""
-    if load_config(run_dir / "config.yaml") != config:
-        write_atomically(run_dir / "config.yaml", dump_config(config))
+    whole = with_whole_paths(config)
+    if load_config(run_dir / "config.yaml") != whole:
+        write_atomically(run_dir / "config.yaml", dump_config(whole))
+
+
+def _saved(path: Path) -> ExperimentConfig:
+    """Return a run's configuration; earlier versions wrote paths relative to where the run was started."""
+    return with_whole_paths(load_config(path))
 
 
 @contextmanager
@@ -161,7 +167,7 @@ def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
     if not saved.exists():
         return False
     # All settings, not only the `fixed` ones: runs that are compared must not differ in their rounds either.
-    changes = changed_keys(load_config(saved), config)
+    changes = changed_keys(_saved(saved), with_whole_paths(config))
     if changes:
         raise ConfigError(
             f"--out: {run_dir} holds a run with other settings: {', '.join(changes)}; name another folder"

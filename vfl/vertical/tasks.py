@@ -4,7 +4,8 @@ Shapes: B batch, N samples, C outputs of the head.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from vfl.metrics import (
     regression_metrics,
     two_class_metrics,
 )
+from vfl.runs.checkpoint import State
 from vfl.runs.loop import finite
 
 
@@ -35,6 +37,8 @@ class Classification:
     """Of two classes: the probability from which the second one is predicted, for F1 and accuracy."""
     metric: str = "accuracy"
     """By which models are compared."""
+    names: tuple[str, ...] = ()
+    """Of the classes."""
 
     @property
     def outputs(self) -> int:
@@ -80,6 +84,8 @@ class Regression:
     std: float
     metric: str = "rmse"
     outputs: int = 1
+    names: tuple[str, ...] = ()
+    """There are no classes."""
     metric_names: tuple[str, ...] = REGRESSION_METRICS
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
@@ -105,6 +111,22 @@ class Regression:
 
 Task = Classification | Regression
 """What is learned of a sample."""
+
+
+def task_state(task: Task) -> State:
+    """Return what a trained head's outputs mean, for a checkpoint; ``restored_task`` of it gives the task."""
+    values: dict[str, Any] = asdict(task)
+    return {
+        key: list(cast(tuple[Any, ...], value)) if isinstance(value, tuple) else value for key, value in values.items()
+    }
+
+
+def restored_task(state: State) -> Task:
+    """Return the task of a ``task_state``."""
+    values: dict[str, Any] = {}
+    for key, value in state.items():
+        values[key] = tuple(cast(list[Any], value)) if isinstance(value, list) else value
+    return Classification(**values) if "classes" in values else Regression(**values)
 
 
 def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> dict[str, float]:
@@ -141,6 +163,7 @@ def task_of(config: ExperimentConfig, classes: tuple[str, ...], train_labels_N: 
             _class_weights(config.training.class_weights, classes, train_labels_N),
             config.evaluation.threshold,
             chosen or ("auc" if of_table and len(classes) == 2 else "accuracy"),
+            classes,
         )
     if chosen is not None and chosen not in task.metric_names:
         raise ValueError(f"evaluation.metric: {chosen} is not a metric of this task: {', '.join(task.metric_names)}")

@@ -111,6 +111,16 @@ class TablePreparation(Preparation):
             indent=2,
         )
 
+    def drawn(self, like: Samples) -> Samples:
+        """Return rows as the training's might be: numbers of its means and deviations, its known categories."""
+        stream = torch.Generator().manual_seed(0)
+        normal = torch.randn(like.features.shape, generator=stream, dtype=torch.float64)
+        hashes = torch.zeros_like(like.more[0])
+        for place, known in enumerate(self.known):
+            if len(known):
+                hashes[:, place] = known[torch.randint(len(known), (len(like),), generator=stream)]
+        return replace(like, features=normal * self.std_F + self.mean_F, more=(hashes,))
+
     def state_dict(self) -> State:
         """Return what was fitted: tensors by name, the known categories' hashes and edges a tensor per column."""
         known = {f"known_{place}": hashes for place, hashes in enumerate(self.known)}

@@ -11,6 +11,7 @@ Shapes: N samples, F numbers, K columns of categories, O owners.
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -24,15 +25,16 @@ from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
 from vfl.data.tables.arrow import Column, pa
-from vfl.data.tables.cells import TableError
+from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import Table, read_table
 from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Joined, draw_share, join, matched, split_rows
-from vfl.data.tables.keys import Rows, key_cells, key_of, keys_of, read_test_keys
+from vfl.data.tables.keys import SHOWN, Rows, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import read_labels, refuse_copies
 from vfl.data.tables.preparation import TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples, unless_all
 from vfl.random import generator
+from vfl.runs.checkpoint import State
 
 
 class Tables(Source):
@@ -92,6 +94,18 @@ class Tables(Source):
         assert isinstance(preparation, TablePreparation)
         return preparation.to_json(*self.columns(party))
 
+    def names(self, party: str) -> State:
+        """Return the kinds of the owner's columns by name, in their order; none for a file that has no names."""
+        config = self.data.tables[party]
+        if self.data.file is not None and None in (config.features, config.file, config.key):
+            return {}
+        return {"columns": list(self.features(party)), "kinds": list(self.features(party).values())}
+
+    def load_names(self, party: str, names: State) -> None:
+        """Take over the kinds of the owner's columns."""
+        if names:
+            self._kinds[party] = dict(zip(names["columns"], names["kinds"], strict=True))
+
     def check(self, samples: Samples) -> None:
         """Refuse what are no raw rows."""
         if samples.features.dtype != torch.float64 or samples.more[0].dtype != torch.int64:
@@ -120,7 +134,30 @@ class Tables(Source):
             tuple(parts.get(owner, away) for owner in self.parties),
             keys=(key, *key_cells(joined.keys)),
             present={o: torch.from_numpy(joined.rows[o] >= 0) for o in owners},
+            order=torch.from_numpy(joined.rows[first].argsort()),
         )
+
+    def whose_table(self, path: Path) -> tuple[str, ...]:
+        """Return the owners all of whose columns a table has, where no other owner can be meant.
+
+        Several owners' rows may be joined in one table, but not if two of them have a feature of one name: then it
+        holds only one owner's. Nor can the table be taken for that of an owner whose features others have as well.
+        """
+        there = set(column_names(path))
+        features = {owner: {*chain(*self.columns(owner))} for owner in self.parties}
+        keys = {owner: {name for key in keys_of(self.data.tables[owner], ()) for name in key} for owner in self.parties}
+        owners = tuple(owner for owner in self.parties if features[owner] | keys[owner] <= there)
+        for owner in owners:
+            for other in self.parties:
+                shared = sorted(features[owner] & features[other])
+                if other != owner and (shared and (other in owners or features[owner] <= features[other])):
+                    what = f"has columns of {owner} and {other} ({', '.join(shared[:SHOWN])})"
+                    raise TableError(f"--table: {path}: {what}; say whose it is: --table {owner}={path}")
+        if not owners:
+            lacking = {owner: sorted((features[owner] | keys[owner]) - there) for owner in self.parties}
+            what = "; ".join(f"{owner}'s {', '.join(names[:SHOWN])}" for owner, names in lacking.items())
+            raise TableError(f"--table: {path}: lacks columns of every owner ({what}); name OWNER=FILE for each")
+        return owners
 
     def own_rows(self, path: Path, owner: str | None = None) -> NewSamples | None:
         """Read new rows of one owner alone, by its own key. Raises TableError."""
@@ -203,7 +240,7 @@ class Tables(Source):
         values, classes = read_labels(table, name, rows)  # of all samples: training and test number classes alike
         refuse_copies(table, name, rows)
         if self.data.validation_share:
-            what = f"{len(test)} training samples are evaluated and called test; the test samples stay unseen"
+            what = f"{len(test)} training samples are evaluated; the test stays unseen until predict --split test"
             warnings.warn(f"data.validation_share: {what}", stacklevel=2)
         for split, part in (("training", train), ("test", test)):
             if len(values[part].unique()) < 2:

@@ -50,8 +50,9 @@ class Mode:
     """Raises ConfigError for an experiment that this number of processes under torchrun cannot share."""
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
     """How a round's line tells the metrics that it adds to loss and accuracy: a format by tag."""
-    predict: Callable[[Path, Path | None], NDArray[np.float32]] | None = None
-    """Probabilities [N, C] by the trained model in a folder, of a file's samples or the test set; None: not offered."""
+    predict: Callable[[Path, Path | Mapping[str, Path] | None], NDArray[np.float32]] | None = None
+    """Probabilities [N, C] by the trained model in a folder, of a file's samples, owners' tables or the test set; None:
+    not offered."""
     front_page: FrontPage = field(default_factory=lambda: REACHED)
     """The charts on which TensorBoard opens."""
 

@@ -94,6 +94,7 @@ def train(
         checkpoints=store,
         checkpoint_every=config.checkpoint.every,
         evaluate_every=config.evaluation.every,
+        evaluated=config.data.evaluated,
     )
     signals: list[str] = []
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vfl.metrics import reached
+from vfl.metrics import evaluated, reached
 from vfl.runs.atomic import write_csv
 from vfl.runs.experiments.sweep_plan import SweepRun
 
@@ -30,7 +30,9 @@ def write_tables(
     by folder; all others are ``open``.
     """
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
-    rows: list[list[Any]] = [["run", *keys, "status", *RESULTS, "error"]]
+    of_validation = any(evaluated(summary) == "validation" for summary in summaries.values())
+    results = (*RESULTS, "validation_accuracy", "validation_loss") if of_validation else RESULTS
+    rows: list[list[Any]] = [["run", *keys, "status", *results, "error"]]
     times: list[list[Any]] = [["run", "wall_time_s", "threads"]]
     for run in runs:
         result: dict[str, Any] = {}
@@ -40,7 +42,7 @@ def write_tables(
             status, result = "finished", {**summary, **score(summary)}
             times.append([run.folder, f"{summary['wall_time_s']:.1f}", run.config.threads])
         settings = [_cell(run.settings.get(key, "")) for key in keys]
-        outcome = [_cell(result.get(name, "")) for name in RESULTS]
+        outcome = [_cell(result.get(name, "")) for name in results]
         rows.append([run.folder, *settings, status, *outcome, failures.get(run.folder, "")])
     write_csv(folder / TABLE, rows)
     write_csv(folder / TIMES, times)

@@ -1,0 +1,211 @@
+"""A run stands alone: new rows and exports need neither its place nor its training data."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import vfl
+from parties.export import export_run
+from parties.predict import owned_tables, predict_in_process
+from parties.trained import load_finished, load_trained
+from vfl.config import ConfigError, parse_config
+from vfl.data.tables.cells import TableError
+from vfl.errors import PeerLost
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run_folder import check_run, read_summary
+
+ROWS = 150
+
+
+def write_tables(folder: Path, columns: dict[str, list[str]]) -> None:
+    """A table for each owner, of a category and numbers with gaps; the first knows the label."""
+    draw = np.random.default_rng(0)
+    values = draw.normal(size=(ROWS, 8))
+    for place, (owner, names) in enumerate(columns.items()):
+        with (folder / f"{owner}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["key", *names, *(["label"] if place == 0 else [])])
+            for row in range(ROWS):
+                cells = [
+                    f"v{row % 3}",
+                    *(f"{each:.4f}" for each in values[row, place * 3 : place * 3 + len(names) - 1]),
+                ]
+                cells[-1] = "" if row % 7 == 0 else cells[-1]
+                label = ["yes" if values[row, 0] + values[row, 3] > 0 else "no"] if place == 0 else []
+                writer.writerow([f"k{row:03}", *cells, *label])
+
+
+def train(folder: Path, columns: dict[str, list[str]], **data: object) -> Path:
+    """Train with paths relative to ``folder``, and types that are proposed from the files; return the run."""
+    folder.mkdir(exist_ok=True)
+    write_tables(folder, columns)
+    tables = {owner: {"file": f"{owner}.csv", "key": "key"} for owner in columns}
+    tables[next(iter(columns))]["label"] = "label"
+    config = parse_config(
+        {
+            "name": "alone",
+            "threads": 1,
+            "data": {"dataset": {"kind": "tables"}, "tables": tables, **data},
+            "models": {"feature": {"embedding_size": 4, "width": 0.05}, "head": {"hidden": [8]}},
+            "training": {"rounds": 2, "batch_size": 16},
+            "lightweighting": {"alpha": 0.3},
+        }
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run_experiment(config, Path("run"), resume=False, console=Console(quiet=True))
+        check_run(Path("run"), config, resume=True)
+    return folder / "run"
+
+
+APART = {"bank": ["job", "age"], "insurer": ["car", "claims", "years"]}
+EQUAL = {"bank": ["x0", "x1", "x2"], "insurer": ["x0", "x1", "x2"]}
+WITHIN = {"bank": ["x0", "x1"], "insurer": ["x0", "x1", "x2"]}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("alone"), APART)
+
+
+@pytest.fixture
+def new(run: Path, tmp_path: Path) -> dict[str, Path]:
+    """The owners' rows again, elsewhere."""
+    return {owner: Path(shutil.copy(run.parent / f"{owner}.csv", tmp_path / f"new_{owner}.csv")) for owner in APART}
+
+
+@pytest.fixture
+def moved(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run in another folder, from which it is called, without its training files."""
+    copied = shutil.copytree(run, tmp_path / "moved")
+    text = (copied / "config.yaml").read_text()
+    (copied / "config.yaml").write_text(text.replace(str(run.parent), str(tmp_path / "gone")))
+    monkeypatch.chdir(tmp_path)
+    return copied
+
+
+def test_new_rows_have_the_scores_that_the_whole_experiment_gives(run: Path, moved: Path, new: dict[str, Path]):
+    expected = predict_in_process(run, None, (), "refuse")
+    found = predict_in_process(moved, None, (), "refuse", new)
+    scores = {tuple(key): row for key, row in zip(found.keys[1:], found.probabilities_NC, strict=True)}
+    assert len(scores) == ROWS
+    for key, row in zip(expected.keys[1:], expected.probabilities_NC, strict=True):
+        torch.testing.assert_close(scores[tuple(key)], row)
+
+
+def test_the_finished_models_are_those_of_the_whole_experiment(run: Path, moved: Path):
+    whole, alone = load_trained(run), load_finished(moved)
+    assert alone.server.summary()["finished_model_digest"] == whole.server.summary()["finished_model_digest"]
+    assert alone.server.summary()["model_digest"] == read_summary(run)["model_digest"]
+
+
+def test_paths_are_whole_in_the_run(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    predicted = predict_in_process(run, None, (), "refuse")
+    assert len(predicted.ids_N) == ROWS // 5
+
+
+def test_an_export_needs_no_data(moved: Path):
+    pytest.importorskip("onnxruntime")
+    card = export_run(moved, moved / "export")
+    assert card["classes"] == ["no", "yes"]
+    assert card["checked_samples"] == 32
+    assert "car" in (moved / "export" / "insurer.preparation.json").read_text()
+
+
+def test_what_needs_the_training_rows_names_the_file(moved: Path, new: dict[str, Path]):
+    for tables in (None, {"bank": new["bank"]}):
+        with pytest.raises(ValueError, match=r"gone/bank\.csv: cannot be read"):
+            predict_in_process(moved, None, (), "mean", tables)
+
+
+def test_a_run_of_before_says_that_it_needs_its_data(moved: Path, new: dict[str, Path]):
+    store = CheckpointStore(moved / "checkpoints")
+    sections = store.load(2)
+    del sections["bank"]["raw"]
+    shutil.rmtree(moved / "checkpoints")
+    CheckpointStore(moved / "checkpoints").save(2, sections)
+    with pytest.raises(ConfigError, match=r"earlier version and needs its training data: .*bank\.csv"):
+        predict_in_process(moved, None, (), "refuse", new)
+
+
+def test_python_predicts_files_and_frames_in_the_order_of_the_label_owners_rows(moved: Path, new: dict[str, Path]):
+    run = vfl.Run(moved)
+    expected_NC = run.predict(new)
+    assert expected_NC.shape == (ROWS, 2)
+    rows = list(csv.reader(new["bank"].read_text().splitlines()))
+    columns = {name: list(cells) for name, *cells in zip(rows[0], *rows[:0:-1], strict=True)}
+    found_NC = run.predict({"insurer": str(new["insurer"]), "bank": columns})
+    np.testing.assert_array_equal(found_NC, expected_NC[::-1])
+
+
+@pytest.mark.parametrize(
+    ("samples", "line"),
+    [
+        ({"bnk": {}}, "^samples: no owner is called 'bnk'; did you mean 'bank'"),
+        ({}, "^samples: there is no table"),
+        ("new.csv", r"^samples: say whose table new\.csv is: \{owner: 'new\.csv'\}$"),
+        ({"bank": 3}, "^samples: bank: int is no table"),
+        ({"bank": {"key": ["a"]}}, "^insurer is absent; give its table$"),
+        ({"bank": {"key": ["a"]}, "insurer": {"key": ["a"]}}, "^the table of bank: has no column 'job'"),
+    ],
+)
+def test_errors_in_python_are_about_what_python_gave(moved: Path, samples: object, line: str):
+    with pytest.raises((ConfigError, TableError, PeerLost), match=line) as told:
+        vfl.Run(moved).predict(samples)  # pyright: ignore[reportArgumentType] - some are no samples
+    assert "::" not in str(told.value)
+    assert "--" not in str(told.value)
+
+
+def joined(folder: Path) -> Path:
+    """One table with the columns of all owners."""
+    bank, insurer = ((folder / f"{owner}.csv").read_text().splitlines() for owner in APART)
+    rows = [f"{left},{right.partition(',')[2]}" for left, right in zip(bank, insurer, strict=True)]
+    (folder / "joined.csv").write_text("\n".join(rows))
+    return folder / "joined.csv"
+
+
+def test_a_table_without_an_owner_is_taken_where_it_can_be_only_one_owners_or_all(run: Path):
+    folder = run.parent
+    for owner in APART:
+        assert owned_tables(run, [str(folder / f"{owner}.csv")]) == {owner: folder / f"{owner}.csv"}
+    whole = joined(folder)
+    assert owned_tables(run, [str(whole)]) == dict.fromkeys(APART, whole)
+    with pytest.raises(ConfigError, match="unknown party 'bnk'; did you mean 'bank'"):
+        owned_tables(run, ["bnk=x.csv"])
+    (folder / "neither.csv").write_text("key,job,claims\na,b,1\n")
+    with pytest.raises(TableError, match=r"lacks columns of every owner \(bank's age; insurer's car, years\)"):
+        owned_tables(run, [str(folder / "neither.csv")])
+
+
+@pytest.mark.parametrize("columns", [EQUAL, WITHIN])
+def test_columns_of_two_owners_ask_whose_table_it_is(tmp_path: Path, columns: dict[str, list[str]]):
+    run = train(tmp_path / "equal", columns)
+    for owner in columns:
+        file = tmp_path / "equal" / f"{owner}.csv"
+        with pytest.raises(TableError, match=rf"columns of .* \(x0, x1.*say whose it is: --table \w+={file}"):
+            owned_tables(run, [str(file)])
+        assert owned_tables(run, [f"{owner}={file}"]) == {owner: file}
+
+
+@pytest.mark.filterwarnings("ignore:data.validation_share")
+def test_after_validation_the_test_is_scored_and_the_summary_names_what_it_has(tmp_path: Path):
+    plain = train(tmp_path / "plain", APART)
+    run = train(tmp_path / "checked", APART, validation_share=0.25)
+    summary = read_summary(run)
+    assert not [key for key in summary if key.startswith("test_")]
+    assert predict_in_process(run, None, (), "refuse").scores == {"AUC": f"{summary['validation_metrics']['auc']:.4f}"}
+    test, all_tests = (predict_in_process(each, None, (), "refuse", split="test") for each in (run, plain))
+    assert test.keys == all_tests.keys
+    labels_N = test.labels_N
+    assert labels_N is not None
+    assert test.scores == {"AUC": f"{test.task.metrics(test.probabilities_NC, labels_N)['auc']:.4f}"}
+    assert {"test_accuracy", "test_loss", "test_metrics"} <= read_summary(plain).keys()
+    with pytest.raises(ConfigError, match="no validation samples"):
+        predict_in_process(plain, None, (), "refuse", split="validation")

@@ -1,0 +1,47 @@
+"""Tables that are in memory already, as files: they go through the same reader as an owner's file.
+
+Taken are pyarrow's tables, whatever gives its columns through Arrow's C stream (pandas from 2.2, Polars, DuckDB) or
+the dataframe interchange protocol, and mappings from column to values.
+"""
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
+# pyarrow ships no stubs.
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from vfl.data.tables.arrow import pa, pq
+from vfl.data.tables.cells import TableError
+from vfl.errors import one_line
+
+
+def frame_table(what: str, frame: object) -> Any:
+    """Return a frame as a pyarrow.Table, without a pandas index. Raises TableError, naming it (``what``)."""
+    try:
+        if isinstance(frame, pa.RecordBatch):
+            table: Any = pa.Table.from_batches([frame])
+        elif hasattr(frame, "__arrow_c_stream__"):
+            table = pa.table(frame)
+        elif hasattr(frame, "__dataframe__"):
+            from pyarrow import interchange  # only older frames need it
+
+            table = cast(Any, interchange).from_dataframe(frame)
+        elif isinstance(frame, Mapping):
+            table = pa.table(dict(cast(Mapping[str, Any], frame)))
+        else:
+            raise TableError(
+                f"{what}: {type(frame).__name__} is no table; give a file, a data frame or {{column: values}}"
+            )
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise TableError(f"{what}: cannot be read as a table ({one_line(error)[:200]})") from None
+    # What pandas keeps of an index that is no range of numbers: it has no name in the frame.
+    return table.select([name for name in table.column_names if not name.startswith("__index_level_")])
+
+
+def write_frame(path: Path, what: str, frame: object) -> None:
+    """Write a frame as Parquet. Raises TableError, naming it (``what``), for what is no table."""
+    table = frame_table(what, frame)
+    try:
+        pq.write_table(table, path)
+    except pa.ArrowException as error:
+        raise TableError(f"{what}: cannot be used as a table ({one_line(error)[:200]})") from None
