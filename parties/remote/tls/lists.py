@@ -9,12 +9,14 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from parties.remote.tls.certificates import Peer
-from vfl.config import ConfigError
-from vfl.config.network import TlsConfig
+from vfl.errors import ConfigError
 from vfl.runs.atomic import write_atomically
+
+if TYPE_CHECKING:  # `lvfl certs --help` need not read all settings
+    from vfl.config.network import TlsConfig
 
 
 class _Kind(NamedTuple):
@@ -75,7 +77,7 @@ class Lists:
     ``log`` shows how many entries each holds, whenever it is read. Raises ConfigError where one cannot be read.
     """
 
-    def __init__(self, tls: TlsConfig, log: Callable[[str], None]) -> None:
+    def __init__(self, tls: "TlsConfig", log: Callable[[str], None]) -> None:
         self.deny = _ListFile("network.tls.deny", tls.deny, _SERIAL, log) if tls.deny else None
         self.allow = _ListFile("network.tls.allow", tls.allow, _FINGERPRINT, log) if tls.allow else None
 
