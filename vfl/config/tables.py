@@ -18,9 +18,10 @@ ColumnKind = Literal["number", "category", "ignore"]
 
 
 def _as_texts(value: object) -> object:
-    given = cast(list[object], value) if isinstance(value, list) else list[object]()
+    if not isinstance(value, list):
+        return value
     # Not bool: YAML reads no and yes so, and the text that was written is lost.
-    return [str(each) if type(each) in (int, float) else each for each in given] if given else value
+    return [str(each) if type(each) in (int, float) else each for each in cast(list[object], value)]
 
 
 KeyColumns = Annotated[tuple[str, ...], BeforeValidator(_as_columns), Field(min_length=1)]
