@@ -116,6 +116,7 @@ def test_a_defended_run_resumes_with_the_same_bits(train, tmp_path, defence):
 def test_a_process_keeps_its_secret_to_itself(tmp_path):
     noisy = parse_config(TINY | {"privacy": {"embeddings": "gaussian"}})
     secret = noise_key(noisy, tmp_path)
+    assert secret is not None
     assert len(secret) == 32
     assert noise_key(noisy, tmp_path) == secret
     assert (tmp_path / NOISE_KEY).stat().st_mode & 0o777 == 0o600
