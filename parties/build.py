@@ -10,7 +10,7 @@ from models.features import Features, ModelSpec
 from models.mlp import MLP, PlaceholderMLP
 from parties.exchanges import Exchanges
 from parties.feature_party import FeatureParty
-from parties.head_server import HeadServer
+from parties.head_server import OWNER, HeadServer
 from parties.joint_model import JointModel
 from parties.roster import PartyHandle, Roster
 from vfl.config import ExperimentConfig, FeatureModelConfig
@@ -18,6 +18,8 @@ from vfl.config.components import FEATURE_MODELS
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
 from vfl.digest import weights_digest
+from vfl.leakage.defences import party_defence, secret_of, server_defence
+from vfl.leakage.epsilon import check_installed
 from vfl.lightweighting.sparsify import ErrorFeedback
 from vfl.optim import MakeOptimizer
 from vfl.random import seeded
@@ -85,11 +87,16 @@ def build_head_server(
     config: ExperimentConfig,
     runtime: Runtime,
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
+    secret: bytes | None = None,
     given: Given | None = None,
 ) -> HeadServer:
-    """Build the server of the parties of a roster."""
+    """Build the server of the parties of a roster. ``secret``: of its noise, if it has one of its own.
+
+    Raises ConfigError where the noise asked for cannot be accounted for.
+    """
+    check_installed(config)
     joint = build_joint_model(roster, train, test, config, runtime, given)
-    protocol = build_server_protocol(config, len(train.labels_N))
+    protocol = build_server_protocol(config, len(train.labels_N), secret or shared_secret(config, OWNER))
     exchanges = Exchanges(roster, joint.trainer, protocol, train.labels_N, train.presence(config), config)
     return HeadServer(exchanges, joint, train.digest(test), on_exchange)
 
@@ -126,11 +133,13 @@ def build_party(
     config: ExperimentConfig,
     runtime: Runtime,
     team: Single | None = None,
+    secret: bytes | None = None,
     given: Given | None = None,
 ) -> FeatureParty:
     """Build a party on its prepared samples; its initial weights depend on the seed and its name alone.
 
     ``labels`` are those of its training samples with ``labels: shared``, None otherwise; ``team`` are its processes.
+    ``secret``: of its noise, if it has one of its own.
     """
     settings, given = feature_config(config, name), given or Given()
     with seeded(config.seed, "init", owner=name):
@@ -146,7 +155,14 @@ def build_party(
             check_trains(model, inputs)
     sender = EmbeddingSender(build_receiver(name, len(data.train), config), exact=loses_nothing(config.wire))
     protocol = build_party_protocol(name, labels, config, runtime)
-    return FeatureParty(name, model, data, protocol, sender, config, runtime, team, given.optimizer)
+    defence = party_defence(config.privacy, secret or shared_secret(config, name))
+    return FeatureParty(name, model, data, protocol, sender, config, runtime, team, defence, given.optimizer)
+
+
+def shared_secret(config: ExperimentConfig, owner: str) -> bytes:
+    """Return the secret of an owner's noise where all are in one process, or the owner has set ``noise_seed``."""
+    seed = config.privacy.noise_seed
+    return secret_of(config.seed if seed is None else seed, owner)
 
 
 def build_head(
@@ -168,14 +184,15 @@ def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> Embed
     return EmbeddingReceiver(sender, width, build_compressor(config.wire), feedback)
 
 
-def build_server_protocol(config: ExperimentConfig, samples: int) -> ServerProtocol:
+def build_server_protocol(config: ExperimentConfig, samples: int, secret: bytes) -> ServerProtocol:
     """Build the server's side of the label protocol, of so many training samples."""
     if config.training.labels == "server":
         gradients = config.wire.gradients
         widths = [feature_config(config, name).embedding_size for name in config.parties]
         residuals = [torch.zeros(samples, width) if gradients.error_feedback else None for width in widths]
         compressor = gradient_compressor(config.wire)
-        return ReturnGradients([ResidualSender(compressor, gradients.beta, residual_ND) for residual_ND in residuals])
+        senders = [ResidualSender(compressor, gradients.beta, residual_ND) for residual_ND in residuals]
+        return ReturnGradients(senders, server_defence(config.privacy, secret))
     return ShareEmbeddings(config.training.head_sync)
 
 

@@ -15,6 +15,7 @@ from vfl.config.schedules import largest, schedule_of
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared
 from vfl.digest import check_same_data, weights_digest
+from vfl.leakage.defences import Open
 from vfl.lightweighting.pruning import psi
 from vfl.lightweighting.unprunable import build_pruner
 from vfl.macs import count_macs, count_parameters
@@ -41,7 +42,8 @@ PROBE_SAMPLES = 256
 class FeatureParty:
     """One party k: embeds its features, prunes its model, takes E local iterations per exchange.
 
-    ``model`` is dense: a sample's tensors, [B, ...] each -> [B, D]. ``team`` are the party's processes.
+    ``model`` is dense: a sample's tensors, [B, ...] each -> [B, D]. ``team`` are the party's processes,
+    ``defence`` is what it does against leakage.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class FeatureParty:
         config: ExperimentConfig,
         runtime: Runtime,
         team: Single | None = None,
+        defence: Open = Open(),  # noqa: B008 - without state
         optimizer: MakeOptimizer | None = None,
     ) -> None:
         self.name = name
@@ -66,6 +69,7 @@ class FeatureParty:
         self.sender = sender
         self.config = config
         self.runtime = runtime
+        self.defence = defence
         self.passes = ForwardPasses(name, self.model, sender.receiver.width, config.seed, runtime, team or Single())
         self.optimizer = build_optimizer(self.model, config.training.optimizer, optimizer)
         self.example = self.batch(data.train, data.train.held_rows()[:1])
@@ -102,7 +106,7 @@ class FeatureParty:
                 looked_at = self.test if samples is None else samples
                 parts = (Part(PartKind.EMBEDDING, self.evaluate(SampleRange.of(request), looked_at)),)
             case Kind.MEAN:
-                mean_1D = self.evaluated.mean_embedding()
+                mean_1D = self.defence.conceal(self.evaluated.mean_embedding())
                 parts = (Part(PartKind.EMBEDDING, self._encoded(mean_1D, "mean embedding")),)
             case Kind.DESCRIBE:
                 parts = (self.describe().part(),)
@@ -169,7 +173,8 @@ class FeatureParty:
             # The first iteration goes back through the graph of the embedding that was sent, the later ones embed anew.
             embedding_nD, weights = pending.forward or self._forward(pending.inputs, OWN)
             pending.forward = None
-            gradient_nD = self.protocol.gradient(embedding_nD.detach())
+            sent_gradient_nD = self.protocol.gradient(embedding_nD.detach())
+            gradient_nD = self.defence.gradient(pending.inputs, embedding_nD, sent_gradient_nD)
             self.optimizer.zero_grad()
             # embedding_nD.backward(gradient_nD), bit for bit; its first call imports sympy, which takes 0.8 s.
             embedding_nD.flatten().dot(gradient_nD.flatten()).backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated
@@ -224,7 +229,7 @@ class FeatureParty:
         if len(rows_n) == 0:
             return b""
         inputs = self.batch(samples, rows_n)
-        embedding_BD = self.evaluated.embed(wanted.model, inputs, self.alpha).cpu()
+        embedding_BD = self.defence.conceal(self.evaluated.embed(wanted.model, inputs, self.alpha).cpu())
         if self.config.evaluation.sparsified:
             embedding_BD = self.sender.as_received(embedding_BD, self.beta)
         return self._encoded(embedding_BD, "embedding")
@@ -281,7 +286,8 @@ class FeatureParty:
 
     def _forward(self, inputs: tuple[Tensor, ...], weights: Mapping[str, Tensor]) -> ForwardPass:
         self.meter.forward(self.macs, len(inputs[0]))
-        return self.passes.embed(inputs, weights)
+        embedding_nD, used = self.passes.embed(inputs, weights)
+        return ForwardPass(self.defence.conceal(embedding_nD), used)
 
     def _encoded(self, tensor: Tensor, what: str) -> bytes:
         return encode_as(self.config.wire.values, tensor, f"{self.name}'s {what}")

@@ -16,6 +16,7 @@ from parties.joint_model import JointModel
 from parties.price_list import PriceList
 from parties.roster import PartyHandle
 from vfl.digest import check_same_data, combined_digest, weights_digest
+from vfl.leakage.epsilon import guarantees
 from vfl.lightweighting.controllers import Given, build_controller
 from vfl.lightweighting.schedule import Ratios
 from vfl.runs.checkpoint import State
@@ -133,6 +134,8 @@ class HeadServer:
         head = {OWNER: weights_digest(self.trainer.head.state_dict())}
         weights = head | {name: each.weights_digest for name, each in described.items()}
         finished = head | {name: each.finished_digest for name, each in described.items()}
+        exchanges = self.exchanges
+        promised = guarantees(self.config, len(self.clock.history), exchanges.steps, len(exchanges.labels_N))
         return {
             **self.ledger.totals(),
             "evaluation_macs": sum(each.evaluation_macs for each in described.values()),
@@ -140,6 +143,7 @@ class HeadServer:
             "finished_model_digest": combined_digest(finished),
             "parties": {name: self.reports.present(name) | self.ledger.summary(name) for name in self.roster.names},
             **({"subsets": self.evaluation.subsets} if self.evaluation.subsets else {}),
+            **({"privacy": promised} if promised else {}),
         }
 
     def state_dict(self) -> dict[str, State]:

@@ -99,9 +99,9 @@ def build_in_process(
     prepared = {data.party: prepare_party(source, data) for data in split.parties}
     labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
-    parties = [build_party(name, data, shared_labels, config, runtime, None, given) for name, data in prepared.items()]
+    parties = [build_party(name, data, shared_labels, config, runtime, given=given) for name, data in prepared.items()]
     roster = build_roster(links_to(parties, config), labels, config)
-    server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange, given)
+    server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange, given=given)
     return InProcess(server, parties, source, split)
 
 

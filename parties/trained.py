@@ -35,8 +35,8 @@ class Trained(NamedTuple):
     """Of the server and, by name, its parties: whole states, or references to what party processes keep."""
 
 
-def load_run(run_dir: Path) -> Trained:
-    """Read a run's configuration and last checkpoint.
+def load_run(run_dir: Path, done: int | None = None) -> Trained:
+    """Read a run's configuration and last checkpoint, or the one after so many rounds.
 
     Raises ConfigError for a folder without a vertical run or without checkpoints, CorruptCheckpoint where the last
     one is damaged (an older one would be another model).
@@ -51,20 +51,21 @@ def load_run(run_dir: Path) -> Trained:
     rounds = checkpoints.rounds()
     if not rounds:
         raise ConfigError(f"{run_dir}: has no checkpoint (a sweep keeps them with --keep-checkpoints); train it again")
-    sections = checkpoints.load(rounds[-1])
+    done = rounds[-1] if done is None else done
+    sections = checkpoints.load(done)
     if SECTION in sections:
         raise ConfigError(f"{run_dir}: holds one party's own model, which can only be exported")
     del sections["loop"]
-    return Trained(config, rounds[-1], checkpoints.digest(rounds[-1]), sections)
+    return Trained(config, done, checkpoints.digest(done), sections)
 
 
-def load_trained(run_dir: Path) -> InProcess:
-    """Return the experiment with its data as at the end of the run, the models in evaluation mode.
+def load_trained(run_dir: Path, done: int | None = None) -> InProcess:
+    """Return the experiment with its data as at the end of the run, or after so many rounds.
 
-    Raises as ``load_run``; ConfigError where parties elsewhere keep their models, ValueError where the data has
-    changed or is gone.
+    The models are in evaluation mode. Raises as ``load_run``; ConfigError where parties elsewhere keep their
+    models, ValueError where the data has changed or is gone.
     """
-    config, sections = _whole_run(run_dir)
+    config, sections = _whole_run(run_dir, done)
     built = build_in_process(config, start_runtime(config))
     built.server.load_state_dict(sections)
     for party in built.parties:
@@ -106,8 +107,8 @@ def load_finished(run_dir: Path) -> InProcess:
     return InProcess(server, parties, source, Split(parts, LabelData(task.names, labels, nothing)))
 
 
-def _whole_run(run_dir: Path) -> tuple[ExperimentConfig, dict[str, State]]:
-    trained = load_run(run_dir)
+def _whole_run(run_dir: Path, done: int | None = None) -> tuple[ExperimentConfig, dict[str, State]]:
+    trained = load_run(run_dir, done)
     config, sections = trained.config, trained.sections
     for name in config.parties:
         sections[name] = _whole_state(run_dir, name, sections[name])

@@ -19,6 +19,7 @@ COMMANDS = {
     "predict": "predict with a trained split model",
     "describe": "look at a table, and propose which columns to use",
     "align": "match the keys of several owners' tables in private",
+    "audit": "attack a finished run, to see what its messages reveal",
     "export": "write a trained model as torch.export and ONNX files",
     "server": "serve a training to party processes",
     "party": "take part in a training",

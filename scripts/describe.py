@@ -13,6 +13,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.errors import printable
+
+MOST_SHOWN = 1000
+"""Columns; drawing a table of far more takes longer than reading it."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -40,11 +44,14 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.label not in (None, *(each.name for each in summaries)):
         raise ValueError(f"--label: {arguments.file} has no column {arguments.label!r}")
     table = Table("column", "proposed", "missing", "values", "range", "note", box=SIMPLE_HEAD, pad_edge=False)
-    for each in summaries:
+    for each in summaries[:MOST_SHOWN]:
         kind, warning = each.proposal()
         kind, warning = ("label", "") if each.name == arguments.label else (kind, warning)
-        table.add_row(each.name, kind, f"{each.missing / each.rows:.1%}", each.distinct, each.range, warning)
+        cells = (each.name, kind, f"{each.missing / each.rows:.1%}", each.distinct, each.range, warning)
+        table.add_row(*map(printable, cells))
     console.print(table)
+    if len(summaries) > MOST_SHOWN:
+        console.print(f"and {len(summaries) - MOST_SHOWN:,} columns more, in {out}")
     write_atomically(out, proposed_yaml(arguments.file, summaries, out.parent, arguments.label))
     console.print(f"{summaries[0].rows:,} rows; edit {out}, and name it under data.tables")
     return DONE

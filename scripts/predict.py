@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
-from vfl.runs.atomic import write_csv
+from vfl.runs.atomic import inert, write_csv
 
 if TYPE_CHECKING:
     from parties.predict import Prediction
@@ -123,7 +123,7 @@ def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
 
 def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:
     """Write the table and show the scores."""
-    write_csv(path, prediction.rows())
+    write_csv(path, ([inert(cell) for cell in row] for row in prediction.rows()))
     if prediction.scores:
         console.print(", ".join(f"{name} {value}" for name, value in prediction.scores.items()))
     console.print(f"{len(prediction.ids_N)} predictions: {path}")

@@ -50,6 +50,8 @@ def digits(tmp_path: Path) -> Path:
         ("rounds", "training.rounds"),
         ("training.alpha", "lightweighting.alpha"),
         ("training.round", "rounds"),
+        ("training.learning_rate", "training.optimizer.learning_rate"),
+        ("models.batch_norm", "models.feature.batch_norm"),
         ("training.optimizer.learning_rat", "learning_rate"),
         ("data.dataset.knd", "kind"),
         ("data.partition.row", "rows"),

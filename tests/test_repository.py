@@ -34,7 +34,7 @@ FLOORS = (
     {"config"},
     {"cli", "settings", "runtime", "optim", "export"},
     {"runs"},
-    {"data", "lightweighting"},
+    {"data", "leakage", "lightweighting"},
     {"wire", "api"},
     {"vertical", "horizontal", "matching"},
 )

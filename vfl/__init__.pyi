@@ -7,3 +7,5 @@ from vfl.api import ConfigError as ConfigError
 from vfl.api import Run as Run
 from vfl.api import report as report
 from vfl.api import train as train
+
+__all__: list[str]

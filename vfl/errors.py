@@ -12,6 +12,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(text.split()) or type(error).__name__
 
 
+def printable(text: str) -> str:
+    """Return text whose control characters are written out: a terminal would obey them."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def with_type(error: BaseException) -> str:
     """Return an error's type and text without line ends: what a foreign error needs to be understood."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")

@@ -40,6 +40,12 @@ def test_a_grid_is_every_combination_over_the_base(write):
     assert [run.folder for run in runs][:2] == ["alpha0-seed0", "alpha0-seed1"]
 
 
+@pytest.mark.parametrize("base", ["quickstart_tables", "quickstart_tables.yaml"])
+def test_the_base_may_be_a_shipped_experiment_by_name(write, base):
+    sweep = load_sweep(write(base=base, grid={"seed": [0]}))
+    assert sweep.base["data"]["dataset"]["kind"] == "breast_cancer"
+
+
 def test_every_listed_setting_meets_every_point_of_the_grid(write):
     entries = [{"training.local_iterations": 1}, {"training.local_iterations": 3, "lightweighting.alpha": {2: 0.4}}]
     sweep = load_sweep(write(list=entries, grid={"seed": [0, 1]}, settings={"training.rounds": 5}))

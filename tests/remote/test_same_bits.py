@@ -46,6 +46,14 @@ def test_five_processes_equal_one(federate, in_process, labels: str, iterations:
     assert [row["beta/party_4"] for row in expected["rows"]] == [0.3, 0.3, 0.6]
 
 
+def test_noise_of_a_given_seed_is_the_same_in_processes(federate, in_process):
+    privacy = {"gradients": "max_norm", "embeddings": "gaussian", "embedding_strength": 0.1, "noise_seed": 5}
+    sections = {"training": {"labels": "server"}, "privacy": privacy}
+    federation = federate(**sections)
+    federation.run()
+    assert federation.outcome() == in_process(**sections)
+
+
 def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
     sections = {
         "training": {"head_sync": "broadcast", "staleness": 2, "steps_per_round": 3},

@@ -109,6 +109,14 @@ def test_the_colours_follow_the_readers_setting_and_no_figure_has_its_own(sweep:
     assert all(f"{name}:" in dark for name in declared)
 
 
+def test_no_name_of_a_run_is_html_in_the_text(sweep: Path, tmp_path: Path):
+    folder = sweep.rename(sweep.with_name("<img src=x onerror=alert(1)>"))
+    write_report(load_subject(folder), tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "<img" not in text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in text
+
+
 def test_the_tables_have_the_numbers_of_the_runs(sweep: Path):
     subject = load_subject(sweep)
     rows = {row[0]: row[1:] for row in settings_table(subject).rows}

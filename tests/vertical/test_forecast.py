@@ -55,9 +55,9 @@ def test_every_rounds_costs_are_those_that_were_forecast(
 def test_coded_frames_are_forecast_as_of_normal_values(build, spacing: dict[str, float]):
     wire = spacing | {"gradients": spacing, "coding": "entropy", "rounding": "dithered"}
     server = build(training={"labels": "server", "batch_size": 48}, wire=wire)
-    forecast = next(planned_rounds(server, server.forecast))
+    forecast = next(planned_rounds(server, server.price_list.forecast))
     server.train_round(0)
-    for name, costs in server.costs.items():
+    for name, costs in server.ledger.costs.items():
         sent = payload(costs, "up"), payload(costs, "down")
         assert sent == pytest.approx((forecast[name].uplink_bytes, forecast[name].downlink_bytes), rel=0.3), name
 

@@ -15,6 +15,7 @@ from vfl.config.lightweighting import LightweightingConfig
 from vfl.config.models import ModelsConfig
 from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
+from vfl.config.privacy import PrivacyConfig
 from vfl.config.registry import nearest
 from vfl.config.schedules import Schedule, falls, named_parties, schedule_of
 from vfl.config.settings import (
@@ -146,6 +147,7 @@ OF_VERTICAL = (
     "simulation",
     "lightweighting",
     "wire",
+    "privacy",
     "network",
     "models.feature",
     "models.parties",
@@ -185,6 +187,7 @@ class ExperimentConfig(Section):
     simulation: Annotated[SimulationConfig, OWN] = SimulationConfig()
     horizontal: Annotated[HorizontalConfig, OWN] = Field(default=HorizontalConfig(), validate_default=True)
     wire: WireConfig = WireConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: Annotated[CheckpointConfig, OWN] = CheckpointConfig()
     network: Annotated[NetworkConfig, OWN] = NetworkConfig()
@@ -327,6 +330,8 @@ class ExperimentConfig(Section):
             ]
         if self.training.labels == "shared" and wire.gradients != GradientConfig():
             lines.append("wire.gradients: ignored with training.labels=shared, no gradient travels")
+        if self.training.labels == "shared" and self.privacy.gradients is not None:
+            lines.append("privacy.gradients: ignored with training.labels=shared, no gradient travels")
         return lines
 
     def _late_rates(self) -> list[str]:

@@ -282,10 +282,21 @@ def _one_line(section: type[Section], error: dict[str, Any]) -> str:
 
 
 def _nearest_key(section: type[Section], location: Sequence[int | str]) -> str:
-    """Return the end of the line about an unknown key: where a key of that name is, or the nearest beside it."""
+    """Return the end of the line about an unknown key: the nearest place of a key of that name, or the nearest key."""
     name = str(location[-1])
-    elsewhere = [f"{each}.{name}" for each in section.known_keys() if name in _known_keys(section, [each])]
-    return f"; did you mean {elsewhere[0]!r}?" if elsewhere else nearest(name, _known_keys(section, location[:-1]))
+    given = [str(part) for part in location]
+    elsewhere = [path for path in _paths(section) if path[-1] == name]
+    if not elsewhere:
+        return nearest(name, _known_keys(section, location[:-1]))
+    shared = [sum(a == b for a, b in zip(path, given, strict=False)) for path in elsewhere]
+    return f"; did you mean {'.'.join(elsewhere[shared.index(max(shared))])!r}?"
+
+
+def _paths(section: type[Section]) -> list[list[str]]:
+    """Return the keys of all settings of a section, those of sections in it after its own."""
+    own = [[key] for key in section.known_keys()]
+    within = [(key, inner) for (key,) in own if (inner := section_of(section.type_of(key)))]
+    return [*own, *([key, *path] for key, inner in within for path in _paths(inner))]
 
 
 def _known_keys(section: object, location: Sequence[int | str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import BeforeValidator, Field
 
@@ -15,6 +15,15 @@ def _as_columns(value: object) -> object:
 
 
 ColumnKind = Literal["number", "category", "ignore"]
+
+
+def _as_texts(value: object) -> object:
+    if not isinstance(value, list):
+        return value
+    # Not bool: YAML reads no and yes so, and the text that was written is lost.
+    return [str(each) if type(each) in (int, float) else each for each in cast(list[object], value)]
+
+
 KeyColumns = Annotated[tuple[str, ...], BeforeValidator(_as_columns), Field(min_length=1)]
 """A column, or a list of them."""
 
@@ -31,6 +40,9 @@ class TableConfig(Section):
     features: dict[str, ColumnKind] | None = None
     """number, category or ignore by column, in the order in which the model takes them; columns left out are ignored.
     null proposes them from what the file holds."""
+    missing: Annotated[tuple[str, ...], BeforeValidator(_as_texts)] = ()
+    """Text or numbers that stand for a missing value in this table, such as [unknown, -999], beside those that always
+    do (docs/data.md)."""
     keys: dict[str, KeyColumns] = Field(default={})
     """At the owner of the labels: columns by which another owner knows the sample, where they are not ``key``; they
     may repeat."""

@@ -130,6 +130,8 @@ class Source:
 
     task: Literal["classification", "regression"] = "classification"
     """Of the experiment: whether labels are classes or amounts."""
+    task_said = False
+    """Whether the experiment's settings name the task, and do not leave it to the default."""
     tensors = 1
     """Number of a sample's tensors, `Samples.inputs`."""
 
@@ -211,7 +213,7 @@ class Source:
 def open_source(config: ExperimentConfig) -> Source:
     """Return the experiment's source. Raises ValueError for one that cannot be used."""
     source: Source = SOURCES.make(config.data.dataset.kind, config.data, config.seed, of=Source)
-    source.task = config.task
+    source.task, source.task_said = config.task, "task" in config.model_fields_set
     return source
 
 

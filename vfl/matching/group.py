@@ -129,6 +129,8 @@ def _held(points: Buffer) -> Any:
 
 def _weighted_sum(held: Any, weights: npt.NDArray[np.uint8]) -> bytes:
     """Add the points of each weight, then these sums by the bits of their weights: hardly an addition per point."""
+    if not len(weights):
+        return b""
     order = np.argsort(weights, kind="stable")
     first = int(_ffi.cast("uintptr_t", held))
     places = np.ascontiguousarray(first + order.astype(np.uintp) * _ffi.sizeof("secp256k1_pubkey"), np.uintp)

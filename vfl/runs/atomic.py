@@ -4,10 +4,15 @@ import csv
 import hashlib
 import io
 import os
+import re
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+"""How text begins that a spreadsheet would run, or would after an apostrophe is taken off."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|-?(inf|nan)", re.IGNORECASE | re.ASCII)
 
 
 class Fingerprint(NamedTuple):
@@ -62,6 +67,16 @@ def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_atomically(path, text.getvalue())
+
+
+def inert(cell: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula: text that begins as one gets an apostrophe before it.
+
+    Numbers stay; so does text that begins otherwise. Text that begins with apostrophes and then as a formula gets one
+    more, so that taking one off such text gives what was meant. As in OWASP, CSV Injection.
+    """
+    text = str(cell)
+    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else cell
 
 
 def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]], *, overwrite: bool) -> list[Path]:

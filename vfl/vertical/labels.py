@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from vfl.digest import weights_digest
+from vfl.leakage.defences import Defence
 from vfl.runs.checkpoint import State
 from vfl.vertical.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.vertical.head import HeadTrainer
@@ -91,6 +92,8 @@ class ReturnGradients:
 
     senders: Sequence[ResidualSender]
     """One for each party."""
+    defence: Defence | None = None
+    """What is done to each party's gradients before they leave."""
 
     def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]) -> tuple[PartsK, str | None]:
         """Return in which samples each party takes part, where it is not all: it knows no other's gaps. No theta_0."""
@@ -110,10 +113,19 @@ class ReturnGradients:
         # Scaled before they are compressed: float16 would lose the small ones. The party divides.
         gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(len(batch.rows_B))
         sent = [
-            sender.send(each.share.rows_of(gradient_BD) * scale, each.share.rows_of(batch.rows_B))
+            sender.send(
+                self._defended(each.share.rows_of(gradient_BD), len(batch.rows_B)) * scale,
+                each.share.rows_of(batch.rows_B),
+            )
             for sender, gradient_BD, each in zip(self.senders, gradients, batch.received, strict=True)
         ]
         return [(part,) for part in sent], [loss]
+
+    def _defended(self, gradient_nD: Tensor, batch_size: int) -> Tensor:
+        if self.defence is None:
+            return gradient_nD
+        # A row's own loss weighs 1 / B in the mean: clipping lengths do not depend on the batch size.
+        return self.defence.apply(gradient_nD * batch_size) / batch_size
 
     def state_dict(self) -> State:
         """Return what was not sent yet, by the party's place."""

@@ -15,6 +15,7 @@ from parties.remote.audit import NAME as AUDIT
 from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, Terms, check_party
 from parties.remote.machine import MACHINE, Machine
+from parties.remote.noise_key import noise_key
 from parties.remote.party.consent import agree
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.following import follow, leading, must_hold, pass_on, team_of
@@ -94,7 +95,7 @@ def run_party(
     forget_attempt(run_dir, AUDIT)
     check_run(run_dir, config, resume=True)
     holding = load_holding(config, name, samples)
-    restore = restorer(config, name, holding, workers)
+    restore = restorer(config, name, holding, workers, run_dir)
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
     view = OwnView(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
@@ -118,18 +119,21 @@ def run_party(
 def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Path | None, workers: Workers) -> None:
     """Carry out the first process's orders. Raises ValueError for unusable data, PeerLost without that process."""
     check_party(config, name)
-    follow(workers, restorer(config, name, load_holding(config, name, samples), workers), run_dir)
+    follow(workers, restorer(config, name, load_holding(config, name, samples), workers, run_dir), run_dir)
 
 
 def restorer(
-    config: ExperimentConfig, name: str, holding: Holding, workers: Alone
+    config: ExperimentConfig, name: str, holding: Holding, workers: Alone, run_dir: Path
 ) -> Callable[[State | None], FeatureParty]:
     """Return what makes the party from a saved state, or as built."""
+    if workers.size > 1 and config.privacy.embeddings == "gaussian" and config.privacy.noise_seed is None:
+        raise ConfigError("privacy.noise_seed: the processes of a party need one, to draw the same noise")
     runtime, team = start_runtime(config), team_of(workers)
     must_hold(workers, f"{config.fixed()} {holding.digests}")
 
     def restore(state: State | None) -> FeatureParty:
-        party = build_party(name, holding.prepared, holding.labels, config, runtime, team)
+        secret = noise_key(config, run_dir)
+        party = build_party(name, holding.prepared, holding.labels, config, runtime, team, secret)
         if state is not None:
             party.load_state_dict(state)
         return party

@@ -13,6 +13,7 @@ from parties.remote.audit import NAME as AUDIT
 from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, check_mode
 from parties.remote.machine import MACHINE, Machine
+from parties.remote.noise_key import noise_key
 from parties.remote.server.droppable import ABSENT, DroppableParty
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
@@ -134,6 +135,7 @@ class ServerProcess:
             self.config,
             self.runtime,
             stage.progress.on_step,
+            noise_key(self.config, self.run_dir),
         )
         server.recorded = recorded_decisions(self.config, self.run_dir)
         built = Built(server, [ShowWidths(server, stage.tensorboard)])

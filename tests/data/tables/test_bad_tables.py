@@ -105,7 +105,7 @@ def test_a_missing_file_and_a_folder_are_one_line(tmp_path):
             read_table(path, KINDS, [("k",)])
 
 
-def owners(tmp_path, bank_rows, shop_rows, **changes):
+def owners(tmp_path, bank_rows, shop_rows, task=None, **changes):
     """Split two owners' tables, rows of cells below a header."""
     for name, rows in (("bank", bank_rows), ("shop", shop_rows)):
         (tmp_path / f"{name}.csv").write_text("\n".join(",".join(map(str, row)) for row in rows))
@@ -116,7 +116,7 @@ def owners(tmp_path, bank_rows, shop_rows, **changes):
     for owner, settings in changes.items():
         tables[owner] |= settings
     data = {"dataset": {"kind": "tables"}, "tables": tables, "test_share": 0.25}
-    return open_source(parse_config({"name": "x", "data": data})).split()
+    return open_source(parse_config({"name": "x", "data": data} | ({"task": task} if task else {}))).split()
 
 
 BANK = [("k", "a", "y"), *((row, row % 7, "yes" if row % 3 else "no") for row in range(40))]
@@ -164,6 +164,64 @@ def test_a_feature_that_tells_the_class_is_warned_of_and_kept(tmp_path):
     bank = changed(BANK, 1, lambda index: f"was {BANK[1 + index][2]}")
     with pytest.warns(UserWarning, match="column 'a' tells the label 'y' in every row; is it known beforehand"):
         assert len(owners(tmp_path, bank, SHOP).parties) == 2
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        (lambda row, yes: row + 1 if yes else 0, True),  # days late: 0 exactly if on time
+        (lambda row, yes: row + 1 if yes else "", True),
+        (lambda row, yes: row, False),
+        (lambda row, yes: 5 if row == 6 else int(yes), False),
+        (lambda row, yes: f"{'late' if yes else 'fine'} {row % 2}", True),
+        (lambda row, yes: "odd" if row == 8 else f"{'late' if yes else 'fine'} {row % 2}", True),
+        (lambda row, yes: "both" if row in (3, 4) else f"{'late' if yes else 'fine'} {row % 2}", False),
+        (lambda row, yes: f"customer {row}", False),
+    ],
+)
+def test_a_feature_that_determines_the_class_is_warned_of(tmp_path, cell, told):
+    bank = [("k", "a", "y"), *((row, cell(row, row % 3 != 0), row % 3 != 0) for row in range(40))]
+    kind = "number" if isinstance(cell(1, True), int) else "category"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        owners(tmp_path, bank, SHOP, bank={"features": {"a": kind}})
+    assert any("column 'a' tells the label 'y' in every row" in str(each.message) for each in caught) == told
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_amount_is_no_class_unless_the_task_is_written(tmp_path):
+    bank = [("k", "a", "y"), *((row, row % 7, f"{row % 120 * 0.5}") for row in range(480))]
+    shop = [("k", "b"), *((row, row * 0.5) for row in range(480))]
+    with pytest.raises(TableError, match=r"'y': has 120 different values; .*set task: regression; or task: classific"):
+        owners(tmp_path, bank, shop)
+    assert len(owners(tmp_path, bank, shop, task="classification").labels.classes) == 120
+
+
+def test_a_table_has_words_of_its_own_for_what_is_missing(tmp_path):
+    bank = changed(BANK, 1, lambda index: ["unknown", " n. a. ", -999, 2.5][index % 4])
+    features = {"a": "number"}
+    with pytest.raises(TableError, match=r"'a', row 2: 'unknown' is no number; name it under missing, .* ignore"):
+        owners(tmp_path, bank, SHOP, bank={"features": features})
+    settings = {"features": features, "missing": ["unknown", "n. a.", -999]}
+    part = owners(tmp_path, bank, SHOP, bank=settings).parties[0]
+    held = np.concatenate([part.train.features, part.test.features])[:, 0]
+    assert (np.isnan(held).sum(), set(held[~np.isnan(held)])) == (30, {2.5})
+    path = tmp_path / "t.parquet"
+    pq.write_table(
+        pa.table({"k": ["a", "b", "c"], "x": pa.array([-999, 1, None]), "w": ["unknown", "-999", "v"]}), path
+    )
+    kinds: dict[str, ColumnKind] = {"x": "number", "w": "category"}
+    table = read_table(path, kinds, [("k",)], missing=["unknown", "-999"])
+    numbers, words = table.columns["x"], table.columns["w"]
+    assert isinstance(numbers, Numbers)
+    assert isinstance(words, Categories)
+    np.testing.assert_array_equal(numbers.values, [np.nan, 1.0, np.nan])
+    assert words.codes.tolist() == [-1, -1, 0]
+
+
+def test_a_key_that_is_a_feature_is_said(tmp_path):
+    with pytest.warns(UserWarning, match="column 'k' is the key and a feature; does it say anything"):
+        owners(tmp_path, BANK, SHOP, bank={"features": {"k": "number", "a": "number"}})
 
 
 def test_a_label_of_nearly_as_many_classes_as_rows_is_warned_of(tmp_path):

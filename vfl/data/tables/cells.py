@@ -45,9 +45,12 @@ class Block:
 
 
 @contextmanager
-def open_blocks(path: Path, columns: Sequence[str] | None = None) -> Generator[Iterator[Block]]:
+def open_blocks(
+    path: Path, columns: Sequence[str] | None = None, missing: Sequence[str] = ()
+) -> Generator[Iterator[Block]]:
     """Give the table's blocks in order, with the columns asked for (None: all).
 
+    Cells that hold one of ``missing``, or a number that one of these is, are missing too.
     Raises TableError for a file that is not there, is no table, lacks a column or has one twice.
     """
     try:
@@ -57,11 +60,25 @@ def open_blocks(path: Path, columns: Sequence[str] | None = None) -> Generator[I
             if start.startswith(mark):
                 raise TableError(f"{path}: is {what}; save it as CSV in UTF-8, or as Parquet")
         # Blocks are read while the caller iterates: what pyarrow raises there is thrown in here, at this yield.
-        yield _parquet_blocks(path, columns) if start == b"PAR1" else _csv_blocks(path, columns, start)
+        blocks = _parquet_blocks(path, columns) if start == b"PAR1" else _csv_blocks(path, columns, start)
+        yield (_without(missing, block) for block in blocks) if missing else blocks
     except pa.ArrowException as error:
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]})") from None
+
+
+def _without(missing: Sequence[str], block: Block) -> Block:
+    words, amounts = pa.array(missing), pa.array([float(word) for word in missing if is_number(word)], pa.float64())
+
+    def blanked(cells: Column) -> Column:
+        if pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type):
+            found = pc.is_in(pc.cast(cells, pa.float64(), safe=False), value_set=amounts)
+        else:
+            found = pc.is_in(pc.cast(cells, pa.string()), value_set=words)
+        return pc.if_else(found, None, cells)
+
+    return Block(block.start, {name: blanked(cells) for name, cells in block.columns.items()})
 
 
 def column_names(path: Path) -> list[str]:
@@ -170,19 +187,22 @@ def _names(path: Path, compression: str | None, options: Mapping[str, Any]) -> d
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
+    seen: set[str] = set()
     for position, name in enumerate(names, start=1):
         if not name.strip():
             raise TableError(f"{path}: column {position} has no name in the header")
-        if names.count(name) > 1:
+        if name in seen:
             raise TableError(f"{path}: the header names {name!r} twice")
+        seen.add(name)
 
 
 def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> list[str]:
     if columns is None:
         return list(names)
+    known = set(names)
     for name in columns:
-        if name not in names:
-            header = "; does the file have a header?" if all(_is_number(each) for each in names) else ""
+        if name not in known:
+            header = "; does the file have a header?" if all(map(is_number, names)) else ""
             raise TableError(f"{path}: has no column {name!r}; it has {', '.join(names[:12])}{header}")
     return list(dict.fromkeys(columns))  # a column of a key may be a feature as well, or in two keys
 
@@ -207,7 +227,8 @@ def _decoded(path: Path, name: str, row: int, cells: Column) -> Column:
         raise
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
     try:
         float(text)
     except ValueError:

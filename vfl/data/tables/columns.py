@@ -57,8 +57,11 @@ def read_table(
     kinds: Mapping[str, ColumnKind],
     keys: Sequence[tuple[str, ...]],
     progress: Callable[[int], None] = lambda rows: None,
+    missing: Sequence[str] = (),
 ) -> Table:
     """Read the columns that are not ignored, and the keys. ``progress`` is called with the rows read so far.
+
+    ``missing``: as in ``open_blocks``.
 
     Memory: 8 bytes per number, 4 per category and the text of the keys, for each row. Raises TableError.
     """
@@ -69,7 +72,7 @@ def read_table(
     texts: dict[tuple[str, ...], list[Column]] = {key: [] for key in keys}
     rows: list[npt.NDArray[np.int64]] = []
     told = 0
-    with open_blocks(path, [*used, *(name for key in keys for name in key)]) as blocks:
+    with open_blocks(path, [*used, *(name for key in keys for name in key)], missing) as blocks:
         for block in blocks:
             for name, kind in used.items():
                 where = f"{path}: column {name!r}"
@@ -110,7 +113,9 @@ def _no_number(where: str, block: Block, name: str) -> TableError:
     where = f"{where}, row {block.row(index)}"
     if cell == name:
         return TableError(f"{where}: repeats the header; remove the row")
-    return TableError(f"{where}: {cell[:40]!r} is no number; mend it, or make the column a category")
+    return TableError(
+        f"{where}: {cell[:40]!r} is no number; name it under missing, or make the column a category or ignore"
+    )
 
 
 def _casts(cell: str | None) -> bool:

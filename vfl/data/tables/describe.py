@@ -17,6 +17,7 @@ from vfl.config.tables import ColumnKind
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import Block, TableError, open_blocks
 from vfl.data.tables.columns import as_text
+from vfl.errors import printable
 
 MOST_VALUES = 10_000
 """Different values that are counted; a column of text with more has no use as a category."""
@@ -94,7 +95,7 @@ class ColumnSummary:
         """Lowest and highest number, or some values."""
         if self._numeric:
             return f"{self.low:g} to {self.high:g}"
-        return ", ".join(sorted(map(str, self.values))[:3])[:40]
+        return printable(", ".join(sorted(map(str, self.values))[:3])[:40])
 
     @property
     def _numeric(self) -> bool:
@@ -132,14 +133,17 @@ class ColumnSummary:
 
 
 def describe_table(
-    path: Path, columns: Sequence[str] | None = None, progress: Callable[[int], None] = lambda rows: None
+    path: Path,
+    columns: Sequence[str] | None = None,
+    progress: Callable[[int], None] = lambda rows: None,
+    missing: Sequence[str] = (),
 ) -> list[ColumnSummary]:
     """Read a table once (``columns``: some of it) and return what its columns hold, in their order.
 
-    ``progress`` is called with the rows read so far. Raises TableError.
+    ``progress`` is called with the rows read so far; ``missing``: as in ``open_blocks``. Raises TableError.
     """
     summaries: dict[str, ColumnSummary] = {}
-    with open_blocks(path, columns) as blocks:
+    with open_blocks(path, columns, missing) as blocks:
         for block in blocks:
             for name, cells in block.columns.items():
                 summaries.setdefault(name, ColumnSummary(name)).add(block, cells)
@@ -147,9 +151,13 @@ def describe_table(
     return list(summaries.values())
 
 
-def propose_features(path: Path, left_out: Sequence[str]) -> tuple[dict[str, ColumnKind], list[str]]:
+def propose_features(
+    path: Path, left_out: Sequence[str], missing: Sequence[str] = ()
+) -> tuple[dict[str, ColumnKind], list[str]]:
     """Return what the columns but ``left_out`` should be, and a line for each that needs a look. Raises TableError."""
-    proposals = {each.name: each.proposal() for each in describe_table(path) if each.name not in left_out}
+    proposals = {
+        each.name: each.proposal() for each in describe_table(path, missing=missing) if each.name not in left_out
+    }
     kinds: dict[str, ColumnKind] = {name: kind for name, (kind, _) in proposals.items()}
     lines = [
         f"{path}: column {name!r} {warning}; it is {_taken(kind)}"

@@ -8,21 +8,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.data.tables.cells import TableError
+from vfl.data.tables.cells import TableError, is_number
 from vfl.data.tables.columns import Categories, Numbers, Table
 from vfl.data.tables.keys import Rows
 
 MOST_CLASSES = 1000
 """A label with more values is rather an amount."""
+MOST_AMOUNTS = 100
+"""A label with more values that are numbers is an amount, unless ``task: classification`` is written."""
+ROWS_PER_VALUE = 5
+"""Of each class, for each value that stands for it: from so many on, chance is no explanation."""
 FEW_CLASSES, FEW_ROWS = 10, 3
 """A label of more classes, with fewer rows per class, may be an amount."""
 
 
-def read_labels(table: Table, name: str, rows: Rows) -> tuple[Tensor, tuple[str, ...]]:
+def read_labels(
+    table: Table, name: str, rows: Rows, most_amounts: int = MOST_AMOUNTS
+) -> tuple[Tensor, tuple[str, ...]]:
     """Return labels [N] of some rows, int64 with the names of the classes or float32 without any.
 
     Classes are in the order of whole numbers, or of their names; of two the second one is what is predicted. Raises
-    TableError for a missing label, or too many classes.
+    TableError for a missing label, too many classes, or more than ``most_amounts`` that are numbers.
     """
     column = table.columns[name]
     where = f"{table.path}: label column {name!r}"
@@ -32,8 +38,9 @@ def read_labels(table: Table, name: str, rows: Rows) -> tuple[Tensor, tuple[str,
     if isinstance(column, Numbers):
         return torch.from_numpy(column.values[rows]).float(), ()
     used = [column.names[code] for code in np.unique(column.codes[rows])]
-    if len(used) > MOST_CLASSES:
-        raise TableError(f"{where}: has {len(used)} different values; is it an amount? then set task: regression")
+    if len(used) > MOST_CLASSES or (len(used) > most_amounts and all(map(is_number, used))):
+        fix = "" if len(used) > MOST_CLASSES else "; or task: classification, if they are classes"
+        raise TableError(f"{where}: has {len(used)} different values; is it an amount? then set task: regression{fix}")
     if len(used) > max(FEW_CLASSES, len(rows) / FEW_ROWS):
         what = f"has {len(used)} classes in {len(rows)} rows"
         warnings.warn(f"{where}: {what}; is it an amount? then set task: regression", stacklevel=3)
@@ -54,7 +61,7 @@ def refuse_copies(table: Table, label: str, rows: Rows) -> None:
         where = f"{table.path}: column {name!r}"
         if _same(wanted, column, rows):
             raise TableError(f"{where} is the label {label!r} under another name; make it ignore")
-        if isinstance(wanted, Categories) and _one_for_one(_places(wanted, rows), _places(column, rows)):
+        if isinstance(wanted, Categories) and _tells(_places(wanted, rows), column, rows):
             warnings.warn(f"{where} tells the label {label!r} in every row; is it known beforehand?", stacklevel=3)
 
 
@@ -66,6 +73,27 @@ def _same(label: Numbers | Categories, column: Numbers | Categories, rows: Rows)
         return False
     of_class = rows[np.unique(label.codes[rows], return_index=True)[1]]  # a row of each class: there are few
     return _texts(label, of_class) == _texts(column, of_class)
+
+
+def _tells(classes: Rows, column: Numbers | Categories, rows: Rows) -> bool:
+    """Return whether each row's class follows from the column: by category, or by thresholds of its numbers."""
+    places = _places(column, rows)  # NaN is the last of the numbers
+    if _one_for_one(classes, places):
+        return True
+    order = np.argsort(places, kind="stable")
+    classes, places = classes[order], places[order]
+    # In the order of values: where the class changes, a stretch of values that stand for it ends.
+    starts = np.append(True, classes[1:] != classes[:-1])
+    if (starts[1:] & (places[1:] == places[:-1])).any():
+        return False
+    rows_of = np.bincount(classes)
+    if isinstance(column, Numbers):
+        missing = int(np.isnan(column.values[rows]).sum())
+        present = len(rows) - missing
+        stretches = int(starts[:present].sum()) == len(np.unique(classes[:present]))
+        return stretches and len(np.unique(classes[present:])) <= 1 and rows_of.min() >= ROWS_PER_VALUE
+    values_of = np.bincount(classes[np.unique(places, return_index=True)[1]], minlength=len(rows_of))
+    return bool((rows_of >= ROWS_PER_VALUE * values_of).all())
 
 
 def _texts(column: Numbers | Categories, rows: Rows) -> list[str]:

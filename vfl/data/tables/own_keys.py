@@ -37,7 +37,7 @@ def own_keys(data: DataConfig, owner: str) -> OwnKeys:
     """Return what an owner brings to a match of all of ``data.tables``. Raises ValueError for unusable tables."""
     config, path = table_of(data.tables, owner)
     others = [other for other in data.tables if other != owner and config.label is not None]
-    table = read_table(path, {}, keys_of(config, data.tables))
+    table = read_table(path, {}, keys_of(config, data.tables), missing=config.missing)
     rows = unique_rows(table, config)
     own = key_of(config)
     columns = {owner: config.keys.get(owner, own) for owner in others}

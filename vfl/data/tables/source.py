@@ -30,7 +30,7 @@ from vfl.data.tables.columns import Table, read_table
 from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Joined, draw_share, join, matched, split_rows
 from vfl.data.tables.keys import SHOWN, Rows, key_cells, key_of, keys_of, read_test_keys
-from vfl.data.tables.labels import read_labels, refuse_copies
+from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, read_labels, refuse_copies
 from vfl.data.tables.preparation import TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples, unless_all
 from vfl.random import generator
@@ -179,9 +179,12 @@ class Tables(Source):
         if kinds is None:
             foreign = [name for key in config.keys.values() for name in key]
             label = [] if config.label is None else [config.label]
-            kinds, lines = propose_features(path, [*key_of(config), *foreign, *label])
+            kinds, lines = propose_features(path, [*key_of(config), *foreign, *label], config.missing)
             for line in lines:
                 warnings.warn(line, stacklevel=2)
+        for name in key_of(config):
+            if kinds.get(name, "ignore") != "ignore":
+                warnings.warn(f"{path}: column {name!r} is the key and a feature; does it say anything?", stacklevel=2)
         for table in self.data.tables.values():
             if table.label is not None and kinds.get(table.label, "ignore") != "ignore":
                 what = f"column {table.label!r} is the label, or has its name"
@@ -201,7 +204,8 @@ class Tables(Source):
             kinds[config.label] = "number" if self.task == "regression" else "category"
         path, keys = new or path, keys_of(config, owners)
         with Console(stderr=True).status(f"reading {path}") as status:  # on a terminal only
-            return read_table(path, kinds, keys, lambda rows: status.update(f"reading {path}: {rows:,} rows"))
+            read = f"reading {path}: "
+            return read_table(path, kinds, keys, lambda rows: status.update(f"{read}{rows:,} rows"), config.missing)
 
     def _alone(self, owner: str) -> tuple[Table, Joined]:
         # A match remembers the digest of all keys in the table, those by which others know its rows included.
@@ -237,7 +241,9 @@ class Tables(Source):
         name = self.data.tables[self.leader].label
         assert name is not None
         rows, ids = joined.rows[self.leader], joined.ids
-        values, classes = read_labels(table, name, rows)  # of all samples: training and test number classes alike
+        values, classes = read_labels(
+            table, name, rows, MOST_CLASSES if self.task_said else MOST_AMOUNTS
+        )  # of all samples: training and test number classes alike
         refuse_copies(table, name, rows)
         if self.data.validation_share:
             what = f"{len(test)} training samples are evaluated; the test stays unseen until predict --split test"

@@ -77,7 +77,8 @@ def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableDa
         lines += [f"Unfinished and left out: {names(subject.missing)}.", ""]
     for drawing in drawings:
         lines += [f"![{drawing.title}]({drawing.name}.png)", "", f"{drawing.title}. {drawing.caption}".strip(), ""]
-    return "\n".join([*lines, *(table.markdown() for table in all_tables)])
+    # Names are the user's and their owners': Markdown would take HTML in them for its own.
+    return escape("\n".join([*lines, *(table.markdown() for table in all_tables)]), quote=False)
 
 
 def _pictures(text: Path) -> set[str]:

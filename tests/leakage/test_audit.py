@@ -1,0 +1,127 @@
+"""The audit of runs that were really trained, and training with defences."""
+
+import copy
+import hashlib
+import json
+
+import pytest
+import yaml
+from tiny_training import TINY, summary_of
+
+import vfl
+from parties.audit import audit, watch
+from parties.remote.noise_key import NOISE_KEY, noise_key
+from parties.trained import load_trained
+from vfl.config import ConfigError, parse_config
+from vfl.leakage.audit import NORM
+
+
+@pytest.fixture
+def train(tmp_path):
+    def trained(folder, **overrides):
+        config = copy.deepcopy(TINY) | {"data": TINY["data"] | {"train_samples": 160}}
+        config["training"] = config["training"] | {"steps_per_round": 10}
+        (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config))
+        vfl.train(tmp_path / "tiny.yaml", overrides, run_dir=tmp_path / folder)
+        return tmp_path / folder
+
+    return trained
+
+
+def contents(folder):
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_an_audit_finds_planted_leaks_and_changes_nothing(train):
+    run = train("run", **{"training.labels": "server", "checkpoint.keep": 4})
+    before = contents(run)
+    found = audit(run, rows=160)
+    assert contents(run) == before
+    by_attack = {(each.attack, each.attacker): each for each in found.findings}
+    # Two digits' gradients at initialisation point apart: p - y has the sign of the class.
+    direction = by_attack["gradient direction", "party_1"]
+    assert direction.leaks
+    assert direction.control.holds(0.5)
+    decoder = by_attack["embedding decoder", "who sees party_1's embeddings"]
+    assert decoder.found.value < decoder.control.value
+    assert sorted(found.by_round) == [1, 2, 3, 4]
+    assert {leak.attack for leaks in found.by_round.values() for leak in leaks} == {NORM}
+    assert found.left_out == ()
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_the_round_that_is_watched_is_the_one_that_followed(train):
+    run = train("run", **{"training.labels": "server", "checkpoint.keep": 4})
+    trained = load_trained(run, 3)
+    watch(trained, 3, 160)
+    # Round 3 prunes further: the ratios of the watched round are those reached before it.
+    expected = load_trained(run, 3)
+    expected.server.recorded = dict(trained.server.recorded)
+    expected.server.train_round(3)
+    assert trained.server.summary()["model_digest"] == expected.server.summary()["model_digest"]
+
+
+def test_shared_labels_leave_only_features_to_attack(train):
+    found = audit(train("run"), rows=160)
+    assert {each.attack for each in found.findings} == {"embedding decoder"}
+    assert found.left_out == ("inference of labels: training.labels=server; here all parties hold the labels",)
+
+
+def test_too_few_rows_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="--rows: 5 are too few"):
+        audit(tmp_path, rows=5)
+
+
+DEFENDED = {
+    "training.labels": "server",
+    "privacy.gradients": "gaussian",
+    "privacy.gradient_strength": 0.5,
+    "privacy.embeddings": "gaussian",
+    "privacy.embedding_strength": 0.2,
+}
+
+
+def test_noise_costs_no_byte_and_its_epsilon_is_in_the_summary(train):
+    plain = summary_of(train("plain", **{"training.labels": "server", "lightweighting.beta": 0}))
+    noisy = summary_of(train("noisy", **DEFENDED, **{"lightweighting.beta": 0}))
+    assert noisy["model_digest"] != plain["model_digest"]
+    for party, spent in plain["parties"].items():
+        sent = noisy["parties"][party]["bytes_by_kind"]
+        assert sent["uplink"]["embedding"] == spent["bytes_by_kind"]["uplink"]["embedding"]
+        assert sent["downlink"]["gradient"] == spent["bytes_by_kind"]["downlink"]["gradient"]
+    assert noisy["train_macs"] == plain["train_macs"]
+    assert "privacy" not in plain
+    assert noisy["privacy"]["gradients"]["releases"] == 4
+    assert noisy["privacy"]["gradients"]["epsilon"] < noisy["privacy"]["embeddings"]["epsilon"]
+
+
+def test_other_noise_is_another_run_and_the_same_noise_the_same(train):
+    digests = [
+        summary_of(train(f"run{place}", **DEFENDED, **{"privacy.noise_seed": seed}))["model_digest"]
+        for place, seed in enumerate((1, 1, 2))
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("defence", [DEFENDED, {"privacy.embeddings": "distance_correlation"}])
+def test_a_defended_run_resumes_with_the_same_bits(train, tmp_path, defence):
+    defence = defence | {"lightweighting.alpha": 0.2}
+    whole = summary_of(train("whole", **defence))
+    train("parts", **defence, **{"training.rounds": 2})
+    vfl.train(tmp_path / "tiny.yaml", {**defence, "training.rounds": 4}, run_dir=tmp_path / "parts", resume=True)
+    assert summary_of(tmp_path / "parts")["model_digest"] == whole["model_digest"]
+
+
+def test_a_process_keeps_its_secret_to_itself(tmp_path):
+    noisy = parse_config(TINY | {"privacy": {"embeddings": "gaussian"}})
+    secret = noise_key(noisy, tmp_path)
+    assert secret is not None
+    assert len(secret) == 32
+    assert noise_key(noisy, tmp_path) == secret
+    assert (tmp_path / NOISE_KEY).stat().st_mode & 0o777 == 0o600
+    (tmp_path / NOISE_KEY).write_text("nothing")
+    with pytest.raises(ValueError, match="holds no secret"):
+        noise_key(noisy, tmp_path)
+    assert noise_key(parse_config(TINY), tmp_path / "other") is None
+    assert noise_key(parse_config(TINY | {"privacy": {"embeddings": "gaussian", "noise_seed": 1}}), tmp_path) is None

@@ -1,0 +1,118 @@
+"""Defences against their formulas, written out again; noise that follows from secret and values alone.
+
+Shapes: B rows, D embedding width, F features.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from vfl.leakage.defences import Gaussian, MaxNorm, Noise, distance_correlation, secret_of
+from vfl.leakage.epsilon import epsilon_of
+
+NOISE = Noise(b"secret")
+
+
+class Ones(Noise):
+    """Noise of which every number is 1, so that formulas can be read off."""
+
+    def of(self, values, *shape):
+        return torch.ones(shape)
+
+
+def rows(seed, count=5, width=3):
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+
+
+@given(st.integers(0, 1000), st.floats(0.1, 4))
+@settings(max_examples=25, deadline=None)
+def test_max_norm_scales_rows_as_the_paper_says(seed, strength):
+    gradients_BD = rows(seed)
+    noisy_BD = MaxNorm(strength, Ones(b"")).apply(gradients_BD)
+    longest = max(float(row.norm()) for row in gradients_BD)
+    for before, after in zip(gradients_BD, noisy_BD, strict=True):
+        factor = 1 + strength * math.sqrt(max(longest**2 / float(before.norm()) ** 2 - 1, 0))
+        assert torch.allclose(after, before * factor, rtol=1e-4)
+
+
+def test_after_max_norm_rows_are_expected_to_be_equally_long():
+    gradients_BD = torch.tensor([[0.1, 0.0], [0.0, 2.0], [0.3, 0.4]])
+    squares_B = torch.zeros(3)
+    for draw in range(4000):
+        squares_B += MaxNorm(1.0, Noise(secret_of(draw, "noise"))).apply(gradients_BD).square().sum(dim=1)
+    assert torch.allclose(squares_B / 4000, torch.full((3,), 4.0), rtol=0.1)
+
+
+def test_max_norm_leaves_rows_without_a_direction_alone():
+    assert MaxNorm(1.0, NOISE).apply(torch.zeros(2, 3)).equal(torch.zeros(2, 3))
+    assert MaxNorm(1.0, NOISE).apply(torch.zeros(0, 3)).shape == (0, 3)
+
+
+@given(st.integers(0, 1000), st.floats(0.1, 4), st.floats(0.1, 10))
+@settings(max_examples=25, deadline=None)
+def test_gaussian_clips_each_row_and_adds_noise_of_its_strength(seed, strength, clip):
+    values_BD = rows(seed)
+    noisy_BD = Gaussian(strength, clip, Ones(b"")).apply(values_BD)
+    for before, after in zip(values_BD, noisy_BD, strict=True):
+        clipped = before * min(1.0, clip / float(before.norm()))
+        assert torch.allclose(after, clipped + strength * clip, rtol=1e-4, atol=1e-5)
+
+
+def test_noise_is_standard_normal_and_follows_from_secret_and_values():
+    values_BD = rows(0)
+    drawn = NOISE.of(values_BD, 100_000)
+    assert abs(float(drawn.mean())) < 0.02
+    assert abs(float(drawn.std()) - 1) < 0.02
+    assert drawn[:5].equal(NOISE.of(values_BD.clone(), 5))
+    assert not drawn[:5].equal(Noise(b"another").of(values_BD, 5))
+    assert not drawn[:5].equal(NOISE.of(values_BD + 1e-6, 5))
+
+
+def reference_correlation(first, second):
+    """Székely, Rizzo and Bakirov (2007), entry by entry."""
+
+    def centred(points):
+        n = len(points)
+        a = [[math.dist(p, q) for q in points] for p in points]
+        row = [sum(line) / n for line in a]
+        column = [sum(a[i][j] for i in range(n)) / n for j in range(n)]
+        total = sum(row) / n
+        return [[a[i][j] - row[i] - column[j] + total for j in range(n)] for i in range(n)]
+
+    a, b = centred(first), centred(second)
+    n = len(first)
+    pairs = [(a[i][j], b[i][j]) for i in range(n) for j in range(n)]
+    covariance = sum(x * y for x, y in pairs)
+    return math.sqrt(covariance / math.sqrt(sum(x * x for x, _ in pairs) * sum(y * y for _, y in pairs)))
+
+
+@given(st.integers(0, 1000), st.integers(3, 8))
+@settings(max_examples=25, deadline=None)
+def test_distance_correlation_is_the_definitions(seed, count):
+    first, second = rows(seed, count).double(), rows(seed + 1, count, 2).double()
+    expected = reference_correlation(first.tolist(), second.tolist())
+    assert float(distance_correlation(first, second)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_distance_correlation_is_one_of_equals_and_has_the_slope_of_its_differences():
+    first, second = rows(0, 6).double(), rows(1, 6, 2).double().requires_grad_()
+    assert float(distance_correlation(first, first * 3 + 1)) == pytest.approx(1.0)
+    assert torch.autograd.gradcheck(lambda moved: distance_correlation(first, moved), second)
+    assert distance_correlation(first, torch.ones(6, 2)).isfinite()
+
+
+@pytest.mark.parametrize(("strength", "releases"), [(4.0, 10), (20.0, 100)])
+def test_epsilon_is_that_of_the_closed_form(strength, releases):
+    # Gaussian differential privacy (Dong, Roth and Su, 2022): k releases of sensitivity 2 compose to mu = 2 sqrt(k)/s
+    mu, delta = 2 * np.sqrt(releases) / strength, 1e-5
+
+    def excess(epsilon):
+        return norm.cdf(-epsilon / mu + mu / 2) - np.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2) - delta
+
+    assert epsilon_of(strength, releases, delta) == pytest.approx(brentq(excess, 0, 100), rel=1e-3)

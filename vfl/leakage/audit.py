@@ -1,0 +1,152 @@
+"""The attacks on what one owner, or the server, has seen of a round: their results, each with its control.
+
+Shapes: N rows, D embedding width, C classes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from vfl.leakage.embeddings import cluster_leak, completion_gain, decode_embeddings
+from vfl.leakage.estimate import Estimate, Floats, Ints
+from vfl.leakage.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
+
+KNOWN_LABELS = (10, 40, 160)
+"""Labelled rows that an owner has, for completion."""
+KNOWN_PAIRS = 1000
+"""Rows whose features whoever undoes an embedding has; at most half of all."""
+
+Attack = Literal[
+    "gradient norm",
+    "gradient direction",
+    "gradient inversion",
+    "model completion",
+    "embedding decoder",
+    "embedding clusters",
+]
+NORM: Attack = "gradient norm"
+DECODER: Attack = "embedding decoder"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an attack reached."""
+
+    attack: Attack
+    attacker: str
+    """A party's name, or "who sees PARTY's embeddings"."""
+    measure: str
+    """Of what the numbers are."""
+    found: Estimate
+    control: Estimate
+    """The same where there is nothing to find: permuted labels, or embeddings of other rows."""
+    rows: int
+    """On which it was measured."""
+    known: int = 0
+    """Rows that the attacker knows beforehand."""
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the interval lies apart from the control's, on the attacker's side."""
+        if self.measure == "error left":
+            return self.found.high < self.control.low
+        return self.found.low > self.control.high
+
+    def as_row(self) -> dict[str, Any]:
+        """Return it as what JSON can hold."""
+        return asdict(self) | {"leaks": self.leaks}
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What passed between a party and the server in a round, and what is true of its rows."""
+
+    party: str
+    labels_N: Ints
+    classes: int
+    embeddings_ND: Floats
+    """As the server received them."""
+    gradients_ND: Floats | None
+    """As the party received them; None where labels are shared."""
+    features: tuple[Tensor, ...]
+    """The party's prepared samples, [N, ...] each."""
+    table: bool
+    fresh: Callable[[], nn.Module]
+    """Makes an untrained feature model of the party."""
+    hidden: Sequence[int]
+    """The head's hidden widths, which are agreed and so known to all."""
+
+    @property
+    def onlooker(self) -> str:
+        """The attacker who has the party's embeddings: the server, and with shared labels every other party."""
+        return f"who sees {self.party}'s embeddings"
+
+
+def attacks_with_gradients(seen: Seen, seed: int, only: Attack | None = None) -> list[Finding]:
+    """Return what a party's gradients tell it of the labels."""
+    assert seen.gradients_ND is not None, "labels are at the server"
+    labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
+    stream = np.random.default_rng(seed)
+    permuted_N = stream.permutation(labels_N)
+    leaks: tuple[tuple[Attack, Callable[..., Estimate], int], ...] = (
+        (NORM, norm_leak, 0),
+        ("gradient direction", direction_leak, 1),
+    )
+    findings = [
+        Finding(
+            attack,
+            seen.party,
+            "AUC",
+            leak(seen.gradients_ND, labels_N, classes, stream),
+            leak(seen.gradients_ND, permuted_N, classes, stream),
+            rows,
+            known,
+        )
+        for attack, leak, known in leaks
+        if only in (None, attack)
+    ]
+    if only is not None:
+        return findings
+    prior_C = np.bincount(labels_N, minlength=classes) / rows
+    guesses_N = inverted_labels(seen.embeddings_ND, seen.gradients_ND, seen.hidden, prior_C, seed)
+    right, control = (inversion_leak(guesses_N, each_N, classes, stream) for each_N in (labels_N, permuted_N))
+    return [*findings, Finding("gradient inversion", seen.party, "labels right", right, control, rows)]
+
+
+def attacks_on_labels(seen: Seen, seed: int) -> list[Finding]:
+    """Return what a party's own model tells it of the labels, and its embeddings tell others of them."""
+    labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
+    stream = np.random.default_rng(seed)
+    permuted_N = stream.permutation(labels_N)
+    findings = list[Finding]()
+    for known in [known for known in KNOWN_LABELS if 2 * known <= rows]:
+        gained, control = (
+            completion_gain(seen.embeddings_ND, seen.features, each_N, classes, known, seen.fresh, seed)
+            for each_N in (labels_N, permuted_N)
+        )
+        findings.append(
+            Finding("model completion", seen.party, "accuracy gained", gained, control, rows - known, known)
+        )
+    right, control = (
+        cluster_leak(seen.embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N)
+    )
+    return [*findings, Finding("embedding clusters", seen.onlooker, "labels right", right, control, rows)]
+
+
+def attacks_on_features(seen: Seen, seed: int) -> list[Finding]:
+    """Return what a party's embeddings tell others of its features."""
+    rows = len(seen.labels_N)
+    known = min(KNOWN_PAIRS, rows // 2)
+    stream = np.random.default_rng(seed)
+    flat_NF = np.concatenate([tensor.float().flatten(1).numpy() for tensor in seen.features], axis=1)
+    decoded, control = (
+        decode_embeddings(embeddings_ND, flat_NF, known, table=seen.table, stream=stream, seed=seed)
+        for embeddings_ND in (seen.embeddings_ND, stream.permutation(seen.embeddings_ND))
+    )
+    found = [Finding(DECODER, seen.onlooker, "error left", decoded.error, control.error, rows - known, known)]
+    if decoded.exact is None or control.exact is None:
+        return found
+    return [*found, Finding(DECODER, seen.onlooker, "values right", decoded.exact, control.exact, rows - known, known)]

@@ -1,0 +1,78 @@
+"""How well an attack works: a number, its interval, and how they are computed.
+
+Shapes: N rows, C classes.
+"""
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# scipy is partly typed.
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.stats import rankdata, t
+
+Floats = NDArray[np.floating[Any]]
+Ints = NDArray[np.integer[Any]]
+
+DRAWS = 200
+"""Bootstrap samples of the rows."""
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measure with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether a value lies in the interval."""
+        return self.low <= value <= self.high
+
+
+def bootstrap(measure: Callable[[Ints], float], rows: int, stream: np.random.Generator) -> Estimate:
+    """Return a measure of all rows with the percentile interval over rows drawn with replacement.
+
+    ``measure`` is given row numbers [N]. A draw for which it is not defined (NaN: a class is missing) is left out.
+    """
+    drawn = [measure(stream.integers(rows, size=rows)) for _ in range(DRAWS)]
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.nanpercentile(drawn, [tail, 100 - tail])
+    return Estimate(measure(np.arange(rows)), float(low), float(high))
+
+
+def over_draws(values: Sequence[float]) -> Estimate:
+    """Return the mean of independent repetitions with Student's interval; of a single one the interval is unbounded."""
+    mean, repetitions = float(np.mean(values)), len(values)
+    if repetitions == 1:
+        return Estimate(mean, -np.inf, np.inf)
+    half = float(t.ppf((1 + CONFIDENCE) / 2, repetitions - 1) * np.std(values, ddof=1) / np.sqrt(repetitions))
+    return Estimate(mean, mean - half, mean + half)
+
+
+def auc(scores_N: Floats, positive_N: NDArray[np.bool_]) -> float:
+    """Return the probability that a positive row scores above a negative one, ties half; NaN where either is missing.
+
+    Mann and Whitney's statistic: from the ranks, without a curve.
+    """
+    positives = int(positive_N.sum())
+    negatives = len(positive_N) - positives
+    if not positives or not negatives:
+        return float("nan")
+    ranks = float(rankdata(scores_N)[positive_N].sum())
+    return (ranks - positives * (positives + 1) / 2) / (positives * negatives)
+
+
+def best_assignment(groups_N: Ints, labels_N: Ints, classes: int) -> Ints:
+    """Return the class [classes] of each group for which most rows are right: no two groups have the same class.
+
+    It is what an attacker reaches who can name each group, and so the upper bound of what the groups reveal.
+    """
+    counts = np.bincount(groups_N * classes + labels_N, minlength=classes * classes).reshape(classes, classes)
+    return np.asarray(linear_sum_assignment(counts, maximize=True)[1])
