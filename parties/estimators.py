@@ -24,6 +24,7 @@ from typing import Any, Literal, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -207,7 +208,7 @@ class _Vertical(BaseEstimator):
 
     def _owners(self, given: Any, *, fitted: bool) -> dict[str, Owner]:
         """Return the owners of tables by name, or the one of a plain table or array."""
-        if isinstance(given, Mapping):
+        if isinstance(given, Mapping) and not issparse(given):  # a sparse array of keys is a mapping as well
             return owners_of(given, self.key)
         if hasattr(given, "__arrow_c_stream__") and self.key is not None:
             return owners_of({ALONE: given}, self.key)
@@ -244,7 +245,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
 
     def predict(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[Any]:
         """Return the most probable class of each row [N]."""
-        return self.classes_[self.predict_proba(X, missing_parties).argmax(axis=1)]
+        probabilities_NC = self.predict_proba(X, missing_parties)  # first: of an unfitted one it says so
+        return self.classes_[probabilities_NC.argmax(axis=1)]
 
 
 class VerticalRegressor(RegressorMixin, _Vertical):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
+from sklearn.utils import estimator_checks
 from torch import nn
 
 import vfl
@@ -226,3 +227,15 @@ def test_wrong_predictions_are_one_line(fitted: vfl.VerticalClassifier):
         with pytest.raises(ValueError, match=told) as raised:
             fitted.predict(given)
         assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", [vfl.VerticalClassifier, vfl.VerticalRegressor])
+@pytest.mark.parametrize(
+    "check",
+    ["check_estimators_unfitted", "check_estimator_sparse_array", "check_n_features_in"],
+)
+def test_an_estimator_of_a_plain_array_passes_scikit_learns(kind: type[Any], check: str):
+    # The whole of `check_estimator` takes minutes.
+    estimator = kind(rounds=1, random_state=0)
+    getattr(estimator_checks, check)(kind.__name__, estimator)
+    assert estimator.get_params()["rounds"] == 1
