@@ -212,7 +212,7 @@ class _Vertical(BaseEstimator):
             return owners_of(given, self.key)
         if hasattr(given, "__arrow_c_stream__") and self.key is not None:
             return owners_of({ALONE: given}, self.key)
-        array = validate_data(self, given, reset=not fitted, dtype="numeric", ensure_all_finite="allow-nan")
+        array = validate_data(self, cast(Any, given), reset=not fitted, dtype="numeric", ensure_all_finite="allow-nan")
         return owners_of({ALONE: np.asarray(array)}, self.key)
 
 
