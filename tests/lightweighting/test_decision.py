@@ -1,5 +1,6 @@
 """The decision is a pure function of costs, rates and a goal: checked against all that could be chosen."""
 
+from fractions import Fraction
 from functools import partial
 from itertools import product
 
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 
 from vfl.lightweighting.decision import (
     LATE,
-    WORTH,
     Choices,
     Goal,
     Rates,
@@ -103,10 +103,37 @@ def test_what_is_settled_stays_settled_and_near_the_goal(sizes, rates, choices, 
     assert settled(goal, wanted, chosen, weigh) == chosen
     for name in NAMES:
         assert chosen[name] in (wanted[name], present[name])
-        assert weigh(chosen[name]) < weigh(wanted[name]) + WORTH or chosen == present
-    assert sum(map(weigh, chosen.values())) < sum(map(weigh, wanted.values())) + WORTH * len(NAMES)
-    worth_it = sum(map(weigh, present.values())) >= sum(map(weigh, wanted.values())) + WORTH
-    assert chosen == present or worth_it or goal.missed(present, slack)
+    assert exact(chosen) - exact(wanted) < Fraction(1, 10)
+    assert chosen == present or exact(present) - exact(chosen) >= Fraction(1, 10) or goal.missed(present, slack)
+
+
+def exact(ratios: dict[str, Ratios]) -> Fraction:
+    """Return the sum that is compared, as written in decimals."""
+    return sum(Fraction(str(each.alpha)) + Fraction("1.01") * Fraction(str(each.beta)) for each in ratios.values())
+
+
+twentieths = st.lists(st.tuples(st.integers(0, 19), st.integers(0, 19)), min_size=1, max_size=6)
+
+
+@given(twentieths)
+def test_whether_a_change_is_worth_it_is_decided_by_exact_sums(pairs):
+    """All is in time, so only sums decide: 2 of 20 are worth a change, in sum; integers are the oracle."""
+    present = {str(number): Ratios(beta=now / 20) for number, (now, _) in enumerate(pairs)}
+    wanted = {str(number): Ratios(beta=then / 20) for number, (_, then) in enumerate(pairs)}
+    chosen = settled(Goal(1.0, lambda _: {}), wanted, present, lambda ratios: ratios.beta)
+    total = {id(each): sum(round(20 * pair.beta) for pair in each.values()) for each in (present, wanted, chosen)}
+    if total[id(present)] - total[id(wanted)] < 2:
+        assert chosen == present
+    else:
+        assert total[id(chosen)] - total[id(wanted)] < 2
+        assert total[id(present)] - total[id(chosen)] >= 2
+
+
+@pytest.mark.parametrize("then", [0.85, 0.9])
+def test_four_parties_do_not_keep_what_none_of_them_needs(then: float):
+    present, wanted = ({name: Ratios(beta=beta) for name in "abcd"} for beta in (0.95, then))
+    chosen = settled(Goal(1.0, lambda _: {}), wanted, present, lambda ratios: ratios.beta)
+    assert [each.beta for each in chosen.values()] == ([then] * 4 if then == 0.85 else [0.95, then, then, then])
 
 
 def test_nothing_moves_where_one_could_have_less_only_if_another_had_more():

@@ -14,6 +14,7 @@ from vfl.config.lightweighting import LightweightingConfig
 from vfl.config.schedules import schedule_of, value_at
 from vfl.lightweighting.decision import (
     LATE,
+    NOTHING,
     ByParty,
     Choices,
     Goal,
@@ -107,7 +108,7 @@ def budget(given: Given) -> Assign:
             left_s = whole.seconds - sum(max(each.seconds for each in spent.values()) for spent in reports if spent)
             # Divided anew every round: what an early round took too much, the later ones make up for.
             share_s = left_s / (given.rounds - round_index)
-            return _in_time(given, round_index, reports, lambda _costs, _rates: share_s)
+            return _in_time(given, round_index, reports, lambda _costs, _rates: share_s, strict=True)
         if whole.macs is not None:
             left = whole.macs - sum(each.macs for each in every)
             return _within(given, round_index, reports, left, "macs")
@@ -119,9 +120,17 @@ def budget(given: Given) -> Assign:
 
 
 def _in_time(
-    given: Given, round_index: int, reports: Reports, limit_s: Callable[[Forecast, Mapping[str, Rates]], float]
+    given: Given,
+    round_index: int,
+    reports: Reports,
+    limit_s: Callable[[Forecast, Mapping[str, Rates]], float],
+    *,
+    strict: bool = False,
 ) -> dict[str, Ratios]:
-    """Choose the least ratios with which each party takes at most ``limit_s`` a round; nothing is known before one."""
+    """Choose the least ratios with which each party takes at most ``limit_s`` a round; nothing is known before one.
+
+    Strictly: also in a round that prunes, and without slack.
+    """
     rounds = {party: [spent[party] for spent in reports if party in spent] for party in given.parties}
     rates = {party: rates_of(each) for party, each in rounds.items() if each}
     present = {party: present_of(each) for party, each in rounds.items()}
@@ -129,9 +138,10 @@ def _in_time(
     if not rates:  # before the first round, or while no party has reported one
         return {party: each.least._replace(reason="held") for party, each in choices.items()}
     forecast = given.forecast()
-    goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates), LATE)
+    before = present if strict else NOTHING
+    goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates, before=before), 1.0 if strict else LATE)
     limit = goal.possible(choices).limit
-    wanted = least_pairs(forecast, rates, limit, choices, given.weigh)
+    wanted = least_pairs(forecast, rates, limit, choices, given.weigh, before)
     # What to blame where both ratios change: the machine of who computes for half of its seconds, else the link.
     computing = {party for party, each in rounds.items() if each and 2 * each[-1].compute_s >= each[-1].seconds}
     chosen = _explained(goal, choices, wanted, present, given, computing)

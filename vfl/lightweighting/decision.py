@@ -7,6 +7,7 @@ of a round.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
+from types import MappingProxyType
 from typing import NamedTuple
 
 from vfl.lightweighting.forecast import BETAS, Cost, Forecast
@@ -15,12 +16,13 @@ from vfl.lightweighting.schedule import Ratios, Spent, overlapped
 ROUNDS_LOOKED_AT = 3
 """A rate is the median of its last three rounds, of two the faster: one odd round is not heard, a change of two is."""
 LATE = 1.05
-"""The slack of seconds, which are measured; what is counted, bytes and multiply-accumulates, has none."""
+"""The slack of a deadline, as seconds are measured; a budget has none, or the whole run would pass it."""
 WORTH = 0.1
 """Ratios change for a sum that is smaller by this much, not for less."""
 
 ByParty = Mapping[str, Ratios]
 Weigh = Callable[[Ratios], float]
+NOTHING: ByParty = MappingProxyType({})
 
 
 class Rates(NamedTuple):
@@ -81,8 +83,10 @@ class Goal:
     def possible(self, choices: Mapping[str, Choices]) -> "Goal":
         """Return the goal with the least limit that can be kept: no party need be faster than one that misses it."""
         # The strongest ratios of all at once give the least amounts there are: a party's frames burden the others too.
+        # But where a pruning costs more than it spares, as it may in a last round, no pruning does.
         most = self.amounts({name: each.most for name, each in choices.items()})
-        return replace(self, limit=max([self.limit, *most.values()]))
+        wide = self.amounts({name: Ratios(each.least.alpha, each.most.beta) for name, each in choices.items()})
+        return replace(self, limit=max([self.limit, *(min(amount, wide[name]) for name, amount in most.items())]))
 
 
 def rates_of(rounds: Sequence[Spent]) -> Rates:
@@ -104,23 +108,32 @@ def rates_of(rounds: Sequence[Spent]) -> Rates:
     )
 
 
-def seconds_of(forecast: Forecast, rates: Mapping[str, Rates], ratios: ByParty) -> dict[str, float]:
-    """Return the seconds of every party that has rates, without a pruning."""
+def seconds_of(
+    forecast: Forecast, rates: Mapping[str, Rates], ratios: ByParty, before: ByParty = NOTHING
+) -> dict[str, float]:
+    """Return the seconds of every party that has rates; with those of a pruning after ratios ``before``, if given."""
     betas = {name: each.beta for name, each in ratios.items()}
-    return {name: each.seconds(forecast.cost(name, ratios[name], betas)) for name, each in rates.items()}
+    costs = {name: forecast.cost(name, ratios[name], betas, before.get(name)) for name in rates}
+    return {name: each.seconds(costs[name]) for name, each in rates.items()}
 
 
 def least_pairs(
-    forecast: Forecast, rates: Mapping[str, Rates], limit_s: float, choices: Mapping[str, Choices], weigh: Weigh
+    forecast: Forecast,
+    rates: Mapping[str, Rates],
+    limit_s: float,
+    choices: Mapping[str, Choices],
+    weigh: Weigh,
+    before: ByParty = NOTHING,
 ) -> dict[str, Ratios]:
     """Return the ratios of smallest weight in sum with which no party takes longer than a limit that can be kept.
 
     What a party sends may come down to all others. So for every beta that all have at least, each party's best pair is
-    sought, and of these the best is taken; without forwarded embeddings that is the best of all there are.
+    sought, and of these the best is taken; without forwarded embeddings that is the best of all there are. A pruning
+    after ratios ``before`` counts, if they are given.
     """
     # 1.0, beyond all that are allowed: each party's strongest. With it every party finds a pair, as the limit can be
     # kept by these (`Goal.possible`): `min` is never of nothing.
-    found = (_best_pairs(forecast, rates, limit_s, choices, common, weigh) for common in (*BETAS, 1.0))
+    found = (_best_pairs(forecast, rates, limit_s, choices, common, weigh, before) for common in (*BETAS, 1.0))
     return min((pairs for pairs in found if pairs), key=lambda pairs: sum(map(weigh, pairs.values())))
 
 
@@ -131,6 +144,7 @@ def _best_pairs(
     choices: Mapping[str, Choices],
     common: float,
     weigh: Weigh,
+    before: ByParty,
 ) -> dict[str, Ratios]:
     """Return each party's pair of smallest weight with a beta of at least ``common``; none where one finds none.
 
@@ -141,7 +155,7 @@ def _best_pairs(
     for name, rate in rates.items():
         every = (Ratios(alpha, beta) for alpha in choices[name].alphas for beta in choices[name].betas)
         kept = (each for each in every if each.beta >= betas[name])
-        kept = (each for each in kept if rate.seconds(forecast.cost(name, each, betas)) <= limit_s)
+        kept = (each for each in kept if rate.seconds(forecast.cost(name, each, betas, before.get(name))) <= limit_s)
         if (best := min(kept, key=weigh, default=None)) is None:
             return {}
         pairs[name] = best
@@ -156,17 +170,23 @@ def least_level(goal: Goal, levels: Sequence[Ratios], choices: Mapping[str, Choi
 
 def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict[str, Ratios]:
     """Return ``wanted``, but the present ratios, of all or some, where a change is not worth it: noise moves none."""
+    late = bool(goal.missed(present, goal.slack))
+
+    def worth_it(before: ByParty, after: ByParty) -> bool:
+        gain = sum(map(weigh, before.values())) - sum(map(weigh, after.values()))
+        # Ratios are decimals: without the last bits of floats 0.95 is more than 0.85 by 0.1, not by 0.0999....
+        return round(gain, 9) >= WORTH
+
     # First all parties together, then one by one: many small gains may be worth it in sum.
-    if sum(map(weigh, present.values())) - sum(map(weigh, wanted.values())) < WORTH and not goal.missed(
-        present, goal.slack
-    ):
+    if not late and not worth_it(present, wanted):
         return dict(present)
     chosen = dict(wanted)
-    # One party after another, each judged with what was decided for those before: two that are harmless alone may
-    # together miss the goal.
+    # One party after another, each judged with what was decided for those before: those that are harmless alone may
+    # together miss the goal, or give up a sum that is worth it. What still changes is to be worth it, too.
     for name in wanted:
         unchanged = chosen | {name: present[name]}
-        if weigh(present[name]) - weigh(wanted[name]) < WORTH and not goal.missed(unchanged, goal.slack):
+        small = not worth_it({name: present[name]}, {name: wanted[name]}) and not worth_it(unchanged, wanted)
+        if small and (late or worth_it(present, unchanged)) and not goal.missed(unchanged, goal.slack):
             chosen = unchanged
     return chosen
 

@@ -64,13 +64,17 @@ class Forecast:
     head_bytes: int
     """Of the head, where it comes down once a round."""
 
-    def cost(self, name: str, ratios: Ratios, betas: Mapping[str, float]) -> Cost:
-        """Return what a round costs a party of these ratios, when the others have these ``betas``; none is pruned."""
+    def cost(self, name: str, ratios: Ratios, betas: Mapping[str, float], before: Ratios | None = None) -> Cost:
+        """Return what a round costs a party of these ratios, when the others have these ``betas``.
+
+        After ratios ``before`` it may be pruned, which repeats a forward pass; without them that is left out.
+        """
         # A generator: frames are encoded to be measured, and not at all where nothing is forwarded.
         others = (self.frame_bytes(other, betas[other]) for other in self.curves if other != name)
         down = self.answer_bytes(name) + (sum(others) if self.forwarded else 0)
+        repeated = self._repeated(name, ratios.alpha, before.alpha) if before else 0
         return Cost(
-            round(self.work.passes * self.rows[name] * self.curves[name].macs[ratios.alpha]),
+            round(self.work.passes * self.rows[name] * self.curves[name].macs[ratios.alpha]) + repeated,
             self.work.exchanges * down + self.head_bytes,
             self.work.exchanges * self.frame_bytes(name, ratios.beta),
         )
@@ -78,11 +82,7 @@ class Forecast:
     def round(self, ratios: Mapping[str, Ratios], before: Mapping[str, Ratios]) -> dict[str, Cost]:
         """Return what a round costs every party, after one of ratios ``before``: a pruning repeats a forward pass."""
         betas = {name: each.beta for name, each in ratios.items()}
-        costs = {name: self.cost(name, ratios[name], betas) for name in self.curves}
-        return {
-            name: cost._replace(macs=cost.macs + self._repeated(name, ratios[name].alpha, before[name].alpha))
-            for name, cost in costs.items()
-        }
+        return {name: self.cost(name, ratios[name], betas, before[name]) for name in self.curves}
 
     def _repeated(self, name: str, alpha: float, before: float) -> int:
         macs = self.curves[name].macs
