@@ -24,7 +24,8 @@ def forecast_of(work: Work, *, forwarded: bool) -> Forecast:
 
 def controller(forecast: Forecast, rounds: int, seconds: float):
     dataset = {"kind": "digits"}
-    section = {"controller": "budget", "budget": {"seconds": seconds}}
+    bounds = {"alpha_max": ALPHAS[-1], "beta_max": BETAS[-1]}
+    section = {"controller": "budget", "budget": {"seconds": seconds}} | bounds
     config = parse_config({"name": "exact", "data": {"dataset": dataset}, "lightweighting": section})
     return build_controller(Given(config.lightweighting, NAMES, rounds, lambda: forecast))
 
