@@ -61,5 +61,5 @@ def test_a_run_goes_on_at_another_address_but_not_with_other_data(tmp_path: Path
     check_run(tmp_path, moved, resume=True)
     open_run(tmp_path, moved)
     assert changed_keys(config, moved) != []
-    with pytest.raises(ConfigError, match=r"the configuration has changed: data.file \(None -> other\)"):
+    with pytest.raises(ConfigError, match=r"the configuration has changed: data.file \(None -> /.*/other\)"):
         check_run(tmp_path, parse_config(SMALL | {"data": {"file": "other"}}), resume=True)

@@ -295,7 +295,9 @@ def _nearest_key(section: type[Section], location: Sequence[int | str]) -> str:
 def _paths(section: type[Section]) -> list[list[str]]:
     """Return the keys of all settings of a section, those of sections in it after its own."""
     own = [[key] for key in section.known_keys()]
-    within = [(key, inner) for (key,) in own if (inner := section_of(section.type_of(key)))]
+    # Not those of algorithms, which may be other packages': a suggestion is no reason to import them.
+    fields = [key for (key,) in own if key in section.model_fields]
+    within = [(key, inner) for key in fields if (inner := section_of(section.type_of(key)))]
     return [*own, *([key, *path] for key, inner in within for path in _paths(inner))]
 
 
