@@ -109,7 +109,8 @@ def test_what_is_settled_stays_settled_and_near_the_goal(sizes, rates, choices, 
 
 def exact(ratios: dict[str, Ratios]) -> Fraction:
     """Return the sum that is compared, as written in decimals."""
-    return sum(Fraction(str(each.alpha)) + Fraction("1.01") * Fraction(str(each.beta)) for each in ratios.values())
+    each_sum = (Fraction(str(each.alpha)) + Fraction("1.01") * Fraction(str(each.beta)) for each in ratios.values())
+    return sum(each_sum, start=Fraction(0))
 
 
 twentieths = st.lists(st.tuples(st.integers(0, 19), st.integers(0, 19)), min_size=1, max_size=6)
