@@ -181,6 +181,8 @@ def test_who_misbehaves_too_often_is_not_let_in_any_more_where_the_others_go_on(
     federation = federate(**SETTINGS | {"network": settings, "training": SETTINGS["training"] | {"rounds": 15}})
     party = start(federation)
     party.dial().follow("END_ROUND", spoilt)
+    # It is hung up on a moment before it is barred.
+    federation.wait_for_line(SERVER, "dropped: trained without to the end")
     with pytest.raises(TurnedAway, match=r"party_2 has misbehaved 1 times, network\.max_offences is 0"):
         party.dial()
     federation.finish()

@@ -89,7 +89,7 @@ def test_permuted_labels_are_not_found(stream, classes):
     labels_N = stream.integers(classes, size=ROWS)
     gradients_ND = gradients_of(nn.Linear(8, classes), stream.normal(size=(ROWS, 8)), labels_N)
     permuted_N = stream.permutation(labels_N)
-    assert norm_leak(gradients_ND, permuted_N, classes, stream).holds(0.5)
+    assert abs(norm_leak(gradients_ND, permuted_N, classes, stream).value - 0.5) < 0.1
     assert abs(direction_leak(gradients_ND, permuted_N, classes, stream).value - 0.5) < 0.05
 
 
