@@ -1,4 +1,4 @@
-"""Which settings the server and a party must have in common: said at each field, gathered here."""
+"""Settings that the server and a party must have in common: each field carries a mark, these functions collect them."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -11,7 +11,7 @@ from vfl.config.settings import section_of
 
 
 class Agreed(Enum):
-    """A mark at a field, ``Annotated[..., SHARED]``; that of a section holds for all that is in it."""
+    """A field's mark, ``Annotated[..., SHARED]``. The mark of a section holds for all of its fields."""
 
     SHARED = "both sides compute with it"
     REPLAYED = "parties that hold the labels replay the head's steps with it"
@@ -22,7 +22,10 @@ SHARED, REPLAYED, OWN = Agreed.SHARED, Agreed.REPLAYED, Agreed.OWN
 
 
 def marked_fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Agreed | None]]:
-    """Return the dotted names of all fields with their marks, of marked sections only theirs; None marks a gap."""
+    """Yield the dotted names of all fields with their marks, None for a field without one.
+
+    A marked section is yielded as one entry.
+    """
     for name, field in section.model_fields.items():
         mark = next((each for each in field.metadata if isinstance(each, Agreed)), None)
         inner = section_of(field.annotation)
@@ -33,7 +36,7 @@ def marked_fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[
 
 
 def agreed_values(config: BaseModel, *, replayed: bool) -> dict[str, Any]:
-    """Return the values that both sides must have in common by dotted name; with those that parties replay or not."""
+    """Return the values that both sides must share by dotted name, with those for the head's replay if ``replayed``."""
     wanted = {SHARED, REPLAYED} if replayed else {SHARED}
     return {name: _value(config, name) for name, mark in marked_fields(type(config)) if mark in wanted}
 

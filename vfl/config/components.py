@@ -14,7 +14,8 @@ FEATURE_MODELS = Registry(
     },
     "a callable that makes a torch.nn.Module of a models.features.ModelSpec",
 )
-"""`models.feature.kind`: of a freshly initialized model of a sample's tensors, drawn from torch's global generator."""
+"""`models.feature.kind`: functions that return a new model for a sample's tensors, drawn from torch's global
+generator."""
 
 CLASSIFIERS = Registry(
     "lvfl.classifiers",
@@ -34,7 +35,7 @@ CLASSIFIERS = Registry(
     },
     "a callable that makes a torch.nn.Module of a models.features.ClassifierSpec",
 )
-"""`models.classifier.kind`: of a freshly initialized model, drawn from torch's global generator."""
+"""`models.classifier.kind`: functions that return a new model, drawn from torch's global generator."""
 
 SOURCES = Registry(
     "lvfl.sources",

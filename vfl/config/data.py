@@ -14,14 +14,14 @@ from vfl.config.tables import TableConfig
 Share = Annotated[Number, Field(gt=0, lt=1)]
 
 TABLE_KINDS = ("tables", "breast_cancer")
-"""Sources of tables: with other defaults than images."""
+"""Sources of tables; their defaults differ from those of images."""
 
 OF_TABLES = ("tables", "join", "test_share", "test_file", "validation_share", "numbers")
-"""Settings that no other source has."""
+"""Settings that other sources do not have."""
 
 
 class DatasetConfig(Section):
-    """Where the samples come from."""
+    """The source of the samples."""
 
     kind: Annotated[str, name_in(SOURCES)] = "digits"
     """digits: scikit-learn's embedded 8x8 digits; mnist to svhn: through torchvision; image_folder: ROOT/train/CLASS/*,
@@ -36,7 +36,7 @@ class DatasetConfig(Section):
 
 
 class PartitionConfig(Section):
-    """How images are split: a grid of blocks, one party each, in row-major order."""
+    """Grid that cuts images into blocks, one party each, in row-major order."""
 
     rows: Positive = 2
     columns: Positive = 2
@@ -52,32 +52,32 @@ class DataConfig(Section):
     """Subset of the test split, the same for every seed; null takes all."""
     partition: Annotated[PartitionConfig, SHARED] = PartitionConfig()
     tables: Annotated[dict[str, TableConfig], OWN] = Field(default={})
-    """With kind tables: each owner's table, by the owner's name; the owners are the parties, in this order."""
+    """Tables only: each owner's table by the owner's name. The owners are the parties, in this order."""
     join: Annotated[Literal["inner", "left"], OWN] = "inner"
-    """With kind tables: the samples are the label owner's rows that all owners have, or all of them."""
+    """Tables only: the samples are the label owner's rows that all owners have (inner), or all of its rows (left)."""
     test_share: Annotated[Share, OWN] = 0.2
-    """With kind tables: share of the samples that are the test, drawn by the seed."""
+    """Tables only: share of the samples used as test samples, drawn with the seed."""
     test_file: Annotated[Path | None, OWN] = None
-    """With kind tables: a table of the keys of the test samples, in place of test_share."""
+    """Tables only: a table with the keys of the test samples, used instead of test_share."""
     validation_share: Annotated[Fraction, OWN] = 0.0
-    """With kind tables: share of the training samples, drawn by the seed, that is not trained on but evaluated in place
-    of the test samples: for patience, sweeps and searches, which must not see the test."""
+    """Tables only: share of the training samples, drawn with the seed, that is evaluated instead of trained on.
+    Patience, sweeps and searches then see these samples and not the test samples."""
     numbers: Annotated[Literal["standardised", "quantiles"], OWN] = "standardised"
-    """With kind tables: how models read numbers. standardised: each as one value; quantiles: by its position among
-    quantiles of the owner's training rows, as a value per bin (docs/data.md)."""
+    """Tables only: how models read numbers. standardised: each as one value; quantiles: by its position among quantiles
+    of the owner's training rows, as one value per bin (docs/data.md)."""
     file: Annotated[Path | None, OWN] = None
-    """For separate processes: this process's file from ``lvfl split-data``, a party's features or the server's labels.
+    """Separate processes only: this process's file from ``lvfl split-data``, a party's features or the server's labels.
     Training in one process loads the data set instead."""
     labels_file: Annotated[Path | None, OWN] = None
-    """For separate processes with training.labels shared: a party's copy of the training labels."""
+    """Separate processes with training.labels shared only: a party's copy of the training labels."""
 
     @property
     def evaluated(self) -> Literal["test", "validation"]:
-        """Which samples a run evaluates."""
+        """Return the name of the samples that a run evaluates."""
         return "validation" if self.validation_share and self.dataset.kind in TABLE_KINDS else "test"
 
     def ignored(self) -> Mapping[str, str]:
-        """Return why a setting has no effect beside the others, by its dotted name in this section."""
+        """Return why settings have no effect beside the others, by their dotted names in this section."""
         kind = self.dataset.kind
         if kind not in SOURCES.built_in:
             return {}

@@ -7,7 +7,7 @@ from vfl.config.settings import NotNegative, RateSchedule, Section
 
 
 class LinkConfig(Section):
-    """A machine's way to the server."""
+    """A machine's link to the server."""
 
     latency_s: NotNegative = 0.0
     """Simulated seconds added to every client's round, or to every round trip to a party."""
@@ -16,11 +16,11 @@ class LinkConfig(Section):
     downlink_bytes_per_s: RateSchedule | None = None
 
     def downlink_s(self, round_index: int, size: int) -> float:
-        """Return the simulated seconds that so many bytes take to the machine, without latency."""
+        """Return the simulated seconds that ``size`` bytes take to the machine, without latency."""
         return seconds(self.downlink_bytes_per_s, round_index, size)
 
     def uplink_s(self, round_index: int, size: int) -> float:
-        """Return the simulated seconds that so many bytes take from the machine, without latency."""
+        """Return the simulated seconds that ``size`` bytes take from the machine, without latency."""
         return seconds(self.uplink_bytes_per_s, round_index, size)
 
 
@@ -31,16 +31,16 @@ class DeviceConfig(LinkConfig):
     """Multiply-accumulates per simulated second; null: computation takes no simulated time."""
 
     def compute_s(self, round_index: int, macs: int) -> float:
-        """Return the simulated seconds that so many multiply-accumulates take."""
+        """Return the simulated seconds that ``macs`` multiply-accumulates take."""
         return seconds(self.macs_per_s, round_index, macs)
 
 
 class SimulationConfig(Section):
-    """The virtual clock of vertical learning in one process: what exchanges would take on the parties' own machines.
-    With processes of their own the clock is real."""
+    """The virtual clock of vertical learning in one process: how long exchanges would take on the parties' own
+    machines. Separate processes use the real clock."""
 
     device: DeviceConfig = DeviceConfig()
-    """Of every party that ``parties`` does not name."""
+    """Machine and link of every party that ``parties`` does not name."""
     parties: dict[str, DeviceConfig] = Field(default={})
     """Machines of single parties."""
 
@@ -50,10 +50,11 @@ class SimulationConfig(Section):
 
     @property
     def given(self) -> bool:
-        """Whether there is a clock: some machine or link takes time."""
+        """Return whether any machine or link takes simulated time."""
         return any(each != DeviceConfig() for each in (self.device, *self.parties.values()))
 
 
 def seconds(rate: Schedule | None, round_index: int, amount: float) -> float:
-    """Return what an amount takes at a rate per second that may change over the rounds; None takes no time."""
+    """Return the simulated seconds of ``amount`` at a rate per second that may change over the rounds; 0 without
+    one."""
     return 0.0 if rate is None else amount / value_at(rate, round_index)

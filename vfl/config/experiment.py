@@ -32,7 +32,7 @@ from vfl.config.tables import table_owners
 from vfl.config.wire import GradientConfig, WireConfig, is_coarse
 
 STATISTICS_SAMPLES = 256
-"""On the quickstart and from its second round on, 128 to 1024 rows give the same test accuracy within 3 points."""
+"""Rows for batch statistics: in the quickstart, 128 to 1024 give the same accuracy within 3 points from round 1 on."""
 
 
 ClassWeights = Literal["balanced"] | dict[str, AboveZero]
@@ -67,7 +67,7 @@ class TrainingConfig(Section):
     the class). null weighs all samples alike."""
 
     def ignored(self) -> Mapping[str, str]:
-        """Return the settings of the other label protocol."""
+        """Return the settings that only the other label protocol uses, with the reason."""
         return {"head_sync": "training.labels is server, the head never leaves it"} if self.labels == "server" else {}
 
 
@@ -88,14 +88,14 @@ class EvaluationConfig(Section):
     """Test every set of parties as if the others were absent: all sets of up to six parties, above that those that lack
     one party, and single ones. Vertical learning only."""
     sparsified: Annotated[bool, SHARED] = False
-    """Evaluate what would be transmitted (beta applied) instead of dense embeddings."""
+    """Evaluate the embeddings as they would be sent (beta applied) instead of dense ones."""
     metric: Annotated[MetricName | None, OWN] = None
     """Metric by which patience, sweeps, searches and reports compare models; null: accuracy, for two-class tables auc,
     for regression rmse."""
     tell_parties: Annotated[bool, OWN] = False
     """Tell the parties the metric on the test samples, at the next round's beginning and at the end: a few bytes."""
     threshold: Annotated[Probability, OWN] = 0.5
-    """Of two classes: the probability from which the second one is predicted, for f1 and accuracy."""
+    """Two classes only: probability from which the second class is predicted, for f1 and accuracy."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return the sample of statistics that are not estimated."""
@@ -113,11 +113,11 @@ class CheckpointConfig(Section):
 
 
 RESERVED = ("all", "head", "loop", "manifest", "server")
-"""What a checkpoint, an export or a budget has beside the parties: no party may have such a name."""
+"""Names that no party may have: checkpoints, exports and budgets use them beside the parties' names."""
 
 
 def _check_names(parties: Sequence[str]) -> None:
-    """Raise ValueError for names that cannot be those of parties: files and certificates carry them as well."""
+    """Raise ValueError for a name that no party may have; files and certificates carry these names as well."""
     for party in parties:
         if not re.fullmatch(r"\w[\w.-]{0,63}", party, re.ASCII) or party in RESERVED:
             raise ValueError(
@@ -126,13 +126,13 @@ def _check_names(parties: Sequence[str]) -> None:
 
 
 def _at(values: object, *keys: str) -> dict[str, object]:
-    """Return the mapping under nested keys; empty where there is none."""
+    """Return the mapping under nested keys; empty if there is none."""
     own = cast(dict[str, object], values) if isinstance(values, dict) else {}
     return _at(own.get(keys[0]), *keys[1:]) if keys else own
 
 
 def _with_default(values: object, default: str, key: str, *below: str) -> object:
-    """Return nested settings with a value where none is given; anything but a mapping stays, to be refused."""
+    """Return nested settings with a default for a missing value; anything but a mapping stays, to be refused later."""
     if not isinstance(values, dict):
         return values
     own = cast(dict[str, object], values)
@@ -140,7 +140,7 @@ def _with_default(values: object, default: str, key: str, *below: str) -> object
 
 
 OF_BOTH = ("rounds", "batch_size", "optimizer", "patience", "every")
-"""Settings of training and evaluation in either mode."""
+"""Settings of training and evaluation that both modes use."""
 OF_VERTICAL = (
     "parties_at_once",
     "task",
@@ -202,7 +202,7 @@ class ExperimentConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_tables(cls, values: object) -> object:
-        """Let tables have labels at the server and a perceptron at each party, where nothing else is said."""
+        """Let tables default to labels at the server and a perceptron at each party."""
         if _at(values, "data", "dataset").get("kind") not in TABLE_KINDS:
             return values
         values = _with_default(values, "server", "training", "labels")

@@ -1,4 +1,4 @@
-"""Configurations in YAML, and the line that says what is wrong with one. This is the only file that knows YAML."""
+"""Reading and writing configurations in YAML, and the one-line errors about them. No other module knows YAML."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ FORMS = {
     "device": "must be cpu, cuda, or one GPU as cuda:0",
     "name": "must be of letters, digits, dots, dashes and underscores, as it names a folder",
 }
-"""What is said instead of a regular expression."""
+"""Error texts by field, in place of pydantic's about a regular expression."""
 PLAINLY = {
     "string_type": "must be text; put it in quotes",
     "int_type": "must be a whole number",
@@ -30,15 +30,15 @@ PLAINLY = {
     "model_type": "must be a mapping",
     "path_type": "must be a path",
 }
-"""What is said instead of pydantic's words, by its type of error."""
+"""Error texts by pydantic's type of error, in place of its own."""
 
 
 KIND = re.compile(r"(literal|dict|function-\w+)\[.+\]$", re.DOTALL)
-"""What a value might have been, as pydantic names it between the keys: literal['auto']."""
+"""Alternatives of a union, as pydantic names them in an error's location: literal['auto']."""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which no key stands twice: PyYAML would take the last and say nothing."""
+    """YAML loader that refuses a key given twice; PyYAML would silently take the last."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -57,7 +57,7 @@ def _load(text: str) -> object:
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> ExperimentConfig:
-    """Read an experiment from a YAML file, or the shipped one of a name, and ``dotted.key=value`` overrides.
+    """Read an experiment from a YAML file or the name of a shipped one, and apply ``dotted.key=value`` overrides.
 
     A file may name another as ``base:``, relative to itself or shipped, and then holds only what differs from it.
     Raises ConfigError, one line, for anything that is wrong.
@@ -71,7 +71,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, object]:
-    """Return the values of ``dotted.key=value`` texts by key. Raises ConfigError for what is none."""
+    """Return the values of ``dotted.key=value`` texts by key. Raises ConfigError for any other text."""
     values: dict[str, object] = {}
     for override in overrides:
         key, separator, text = override.partition("=")
@@ -82,7 +82,7 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, object]:
 
 
 def lay_over(values: Mapping[str, Any], settings: Mapping[str, object]) -> dict[str, Any]:
-    """Return nested settings in which those of some dotted keys are others, unchecked; ``values`` stay as they are."""
+    """Return a copy of nested settings with the values of some dotted keys replaced, unchecked."""
     changed = deepcopy(dict(values))
     for key, value in settings.items():
         _set(ExperimentConfig, changed, key.split("."), value)
@@ -109,7 +109,7 @@ def dump_config(config: ExperimentConfig) -> str:
 
 
 def with_whole_paths(config: ExperimentConfig) -> ExperimentConfig:
-    """Return an experiment whose data files are named in full, so that it is the same from every folder."""
+    """Return an experiment with absolute paths of its data files, so that it is the same from every folder."""
     data = cast(dict[str, Any], _absolute(config.data.model_dump()))
     return config.model_copy(update={"data": type(config.data).model_validate(data)})
 
@@ -149,7 +149,7 @@ def _read_with_base(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Put what an owner's own YAML file holds, paths relative to it, in the place of its name in ``data.tables``."""
+    """Replace the name of an owner's YAML file in ``data.tables`` by the file's content, with paths relative to it."""
     data = values.get("data")
     tables = cast(dict[str, Any], data).get("tables") if isinstance(data, dict) else None
     if not isinstance(tables, dict):
@@ -168,7 +168,7 @@ def _with_owners_files(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping that a YAML file holds. Raises ConfigError, one line, where it holds none."""
+    """Return the mapping in a YAML file. Raises ConfigError, one line, if the file holds anything else."""
     try:
         values = _load(path.read_text(encoding="utf-8"))
     except IsADirectoryError:
@@ -211,7 +211,7 @@ def _parse_value(key: str, text: str) -> object:
 
 
 def _why(error: Exception) -> str:
-    """Return what is wrong with a text, and where."""
+    """Return what is wrong with a YAML text, and where."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
@@ -219,7 +219,7 @@ def _why(error: Exception) -> str:
 
 
 def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: object) -> None:
-    """Change one setting in place; ``section`` is the type of ``values``, of which unknown keys have none."""
+    """Change one setting of ``values`` in place; ``section`` is the type that describes them."""
     *parents, last = keys
     for parent in parents:  # the type goes down with the values: at the end it decides whether `value` merges
         inner = values.get(parent)
@@ -247,7 +247,7 @@ def _plain(value: object) -> object:
 
 
 def _flat(values: object, prefix: str, kind: type[Any]) -> dict[str, object]:
-    """Return what is nested in values of a kind, by dotted key."""
+    """Return nested values of the given type as a flat mapping by dotted key."""
     if not isinstance(values, kind):
         return {prefix: values}
     flat: dict[str, object] = {}

@@ -16,7 +16,7 @@ from vfl.config.wireless import WirelessConfig
 
 
 class SamplePartitionConfig(Section):
-    """How the samples are split over the clients."""
+    """Partition of the samples over the clients."""
 
     kind: Literal["iid", "classes", "shards", "dirichlet", "gaussian", "natural"] = "iid"
     """iid: shuffled, equal; classes: P classes per client; shards: sorted by label and cut; dirichlet: class shares by
@@ -24,14 +24,15 @@ class SamplePartitionConfig(Section):
     classes_per_client: Positive | None = None
     """P of ``classes``; null is 2."""
     shards_per_client: Positive | None = None
-    """Of ``shards``; null is 2."""
+    """Shards per client of ``shards``; null is 2."""
     dirichlet_alpha: AboveZero | None = None
-    """Of ``dirichlet``; null is 0.5."""
+    """Dirichlet concentration of ``dirichlet``; null is 0.5."""
     min_samples: Positive | None = None
-    """Smallest client that ``dirichlet`` may draw, null is 1; owners of ``natural`` with fewer are left out, null
-    leaves out none."""
+    """Fewest samples of a client that ``dirichlet`` may draw, null is 1; owners of ``natural`` with fewer are left out,
+    null leaves out none."""
     samples_per_client: Positive | None = None
-    """Of ``iid`` and ``classes``, null deals all samples; the mean of ``gaussian``, null is 1024."""
+    """Samples of a client: of ``iid`` and ``classes``, null deals all samples; the mean of ``gaussian``, null is
+    1024."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings of other kinds of partition."""
@@ -86,7 +87,7 @@ class SpeedConfig(Section):
 
 
 class DevicesConfig(LinkConfig):
-    """What the simulated devices are like."""
+    """Simulated devices of the clients."""
 
     speed: SpeedConfig = SpeedConfig()
     availability: Probability = 1.0
@@ -96,7 +97,7 @@ class DevicesConfig(LinkConfig):
 
 
 class WorkConfig(Section):
-    """How much each chosen client computes."""
+    """Amount of local work of each chosen client."""
 
     kind: Literal["fixed", "interval", "partial"] = "fixed"
     """fixed: what local_epochs or local_steps say; interval: as many steps as fit ``interval_s``; partial: a share of
@@ -105,11 +106,11 @@ class WorkConfig(Section):
     incomplete_share: Annotated[Number, Field(ge=0, le=1)] = 0.5
     """rho: chance that a client of ``partial`` work is one that may end early."""
     max_missing_epochs: Positive | None = None
-    """Such a client leaves out 0 to so many of its epochs, all numbers equally likely: tau_max - 1, as tau_i is
-    E - E_i + 1. null is local_epochs - 2 (the paper's tau_max = E - 1), at least 1."""
+    """Such a client skips between 0 and this many of its epochs, all numbers equally likely. This is tau_max - 1, as
+    tau_i is E - E_i + 1; null is local_epochs - 2 (the paper's tau_max = E - 1), at least 1."""
 
     def missing_epochs(self, local_epochs: int) -> int:
-        """Return the most epochs that a client of partial work leaves out."""
+        """Return the largest number of epochs that a client of partial work may skip."""
         return max(1, local_epochs - 2) if self.max_missing_epochs is None else self.max_missing_epochs
 
     def ignored(self) -> Mapping[str, str]:
@@ -119,33 +120,32 @@ class WorkConfig(Section):
 
 
 class SelectionConfig(Section):
-    """Which clients may be chosen."""
+    """Limits on which clients can be chosen."""
 
     min_steps: Positive = 1
     """Clients that would do fewer local steps are left out (client selection by threshold)."""
     group_weights: tuple[AboveZero, ...] = ()
-    """Chances of being chosen, relative to each other, of as many equal groups of consecutive clients; [] gives all
-    clients the same."""
+    """Relative chances of being chosen, one per equal group of consecutive clients; [] gives all clients the same."""
 
 
 class AlgorithmConfig(Section):
-    """An algorithm's own settings: what its class calls ``Settings``. Subclasses override what differs."""
+    """Base class of an algorithm's own settings, its ``Settings``. Subclasses override what differs."""
 
     averages_equally: ClassVar[bool] = False
-    """Whether ``horizontal.weights`` is nothing to it: all count alike."""
+    """The algorithm averages equally, so ``horizontal.weights`` has no effect."""
     has_server_rate: ClassVar[bool] = True
-    """Whether there is a ``horizontal.server_learning_rate``, eta_g."""
+    """The algorithm uses ``horizontal.server_learning_rate``, eta_g."""
 
     @classmethod
     def defaults(cls) -> Mapping[str, object]:
-        """Return shared settings below ``horizontal`` that this algorithm has others of where none are given."""
+        """Return this algorithm's own defaults of shared settings below ``horizontal``."""
         return {}
 
     def check(self, horizontal: "HorizontalConfig", optimizer: OptimizerConfig) -> None:
-        """Raise ValueError, naming the field, where the algorithm does not go with the other settings."""
+        """Raise ValueError, naming the field, if the algorithm cannot be used with the other settings."""
 
     def ignored_beside(self, horizontal: "HorizontalConfig") -> Mapping[str, str]:
-        """Return why a setting has no effect with this algorithm, by its dotted name below ``horizontal``."""
+        """Return why settings have no effect with this algorithm, by their dotted names below ``horizontal``."""
         name = horizontal.algorithm
         reasons = {"wireless": f"horizontal.algorithm is {name}"}
         if self.averages_equally and horizontal.weights != "equal":
@@ -156,18 +156,18 @@ class AlgorithmConfig(Section):
 
 
 class HorizontalConfig(Section, extra="allow"):
-    """Clients, what they do, and how the server combines it; sections of algorithms are the extra fields."""
+    """Clients, their local work, and how the server aggregates it; algorithms' sections are extra fields."""
 
     algorithm: Annotated[str, name_in(ALGORITHMS)] = "fedavg"
     """One of ours (docs/horizontal.md), or what an installed package offers (docs/extending.md)."""
     clients: Positive = 10
     """N"""
     clients_per_round: Positive = 5
-    """K; of an asynchronous server: clients at work at a time, and arrivals that make a round."""
+    """K; asynchronous server: clients at work at a time, and arrivals that make a round."""
     local_epochs: Positive = 1
-    """E: passes over its samples of a complete client; not used where local_steps is set."""
+    """E: local passes of a client over its samples; not used if local_steps is set."""
     local_steps: Positive | None = None
-    """SGD steps of a complete client instead of local_epochs."""
+    """SGD steps of a client per round, instead of local_epochs."""
     server_learning_rate: AboveZero = 1.0
     """eta_g"""
     weights: Literal["reporting", "all", "equal"] = "reporting"
@@ -177,21 +177,22 @@ class HorizontalConfig(Section, extra="allow"):
     """BatchNorm's running statistics. average: as the weights, by n_i; local: every client keeps its own; drop: nobody
     does. Without averaging the evaluation normalises by the test batch."""
     engine: Literal["auto", "sequential", "batched"] = "auto"
-    """How local training is computed; auto stacks clients where that is faster. Under torchrun: sequential."""
+    """Computation of local training. sequential: client by client; batched: clients stacked; auto: stacked where that
+    is faster. Under torchrun: sequential."""
     worker_timeout_s: AboveZero = 1800.0
-    """Under torchrun: seconds that a worker waits for the others' clients before it takes them for lost."""
+    """torchrun only: seconds that a worker waits for the others' clients before it considers them lost."""
     client_state: Literal["memory", "disk"] = "memory"
-    """Where algorithms' client state and local buffers live."""
+    """Place of algorithms' client state and of local buffers."""
     partition: SamplePartitionConfig = SamplePartitionConfig()
     devices: DevicesConfig = DevicesConfig()
     work: WorkConfig = WorkConfig()
     selection: SelectionConfig = SelectionConfig()
     wireless: WirelessConfig = WirelessConfig()
-    """The cell of an algorithm that schedules one."""
+    """The wireless cell, for an algorithm that schedules one."""
 
     @classmethod
     def known_keys(cls) -> list[str]:
-        """Return what may stand here: the shared settings and the algorithms' sections."""
+        """Return the keys allowed here: the shared settings and the algorithms' sections."""
         return [*cls.model_fields, *ALGORITHMS.names()]
 
     @classmethod
@@ -204,7 +205,7 @@ class HorizontalConfig(Section, extra="allow"):
     @model_validator(mode="before")
     @classmethod
     def _read_sections(cls, values: object) -> object:
-        """Read every section of an algorithm by the class that the algorithm names."""
+        """Check every algorithm's section with the class that the algorithm names."""
         if not isinstance(values, dict):
             return values
         given = cast(dict[str, Any], values)
@@ -229,7 +230,7 @@ class HorizontalConfig(Section, extra="allow"):
 
     @property
     def groups(self) -> tuple[float, ...]:
-        """Speeds of groups of clients, none where speeds do not come by groups."""
+        """Return the speeds of the groups of clients; empty if speeds are not given by group."""
         return self.devices.speed.groups if self.devices.speed.kind == "groups" else ()
 
     def _check_partial(self) -> None:
@@ -242,9 +243,9 @@ class HorizontalConfig(Section, extra="allow"):
             )
 
     def resolved(self, mode: str) -> Self:
-        """Return the settings with the chosen algorithm's section and defaults; other algorithms' are left out.
+        """Return the settings with the chosen algorithm's section and defaults, without other algorithms' sections.
 
-        In vertical mode there is none. What was given stays known to ``is_given``.
+        In vertical mode no section is kept. Settings that a user gave stay known to ``is_given``.
         """
         values = {name: getattr(self, name) for name in type(self).model_fields}
         if mode == "horizontal":
@@ -256,11 +257,11 @@ class HorizontalConfig(Section, extra="allow"):
 
     @property
     def own(self) -> AlgorithmConfig:
-        """The chosen algorithm's section, of a horizontal experiment."""
+        """Return the chosen algorithm's section; horizontal experiments only."""
         return (self.model_extra or {})[self.algorithm]
 
     def check_optimizer(self, optimizer: OptimizerConfig) -> None:
-        """Raise ValueError where the clients, or their algorithm, do not go with an optimizer."""
+        """Raise ValueError if the clients, or their algorithm, cannot use an optimizer."""
         if optimizer.kind != "sgd":
             raise ValueError(f"training.optimizer.kind: horizontal clients take sgd only, not {optimizer.kind}")
         self.own.check(self, optimizer)
@@ -276,7 +277,7 @@ class HorizontalConfig(Section, extra="allow"):
 
 
 def settings_of(name: str) -> type[AlgorithmConfig]:
-    """Return the section of an algorithm. Raises ValueError for one that is unknown or has none."""
+    """Return the class of an algorithm's section. Raises ValueError if the algorithm is unknown or has none."""
     return ALGORITHMS.load(name, _has_settings).Settings
 
 
@@ -286,6 +287,6 @@ def _has_settings(component: Any) -> bool:
 
 
 def _sections(names: tuple[str, ...]) -> type[Section]:
-    """Return a section whose fields are the sections of some algorithms; other names it does not know."""
+    """Return a section class with a field for each of the given algorithms' sections; it knows no other names."""
     fields: dict[str, Any] = {name: (settings_of(name), ...) for name in names if name in ALGORITHMS}
     return create_model("AlgorithmSections", __base__=Section, **fields)

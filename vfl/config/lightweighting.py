@@ -12,7 +12,7 @@ from vfl.config.settings import AboveZero, Positive, RatioSchedule, Section, nam
 
 
 class PruningConfig(Section):
-    """How filters are chosen."""
+    """Choice of the filters to prune."""
 
     importance: Literal["filter", "group"] = "filter"
     """filter: L1 norm of the filter's own weights (Li et al. 2016); group: of all weights that go with it."""
@@ -22,18 +22,18 @@ class PruningConfig(Section):
 
 
 class BudgetConfig(Section):
-    """What controller budget spends in the whole run, by all parties together; one of the three is given."""
+    """Total that controller budget may spend in the run, summed over all parties; exactly one of the three is given."""
 
     seconds: AboveZero | None = None
-    """On the run's clock."""
+    """Seconds on the run's clock."""
     bytes: Positive | None = None
-    """Of training, both ways, without control parts."""
+    """Bytes of training messages in both directions, without control parts."""
     macs: Positive | None = None
     """Multiply-accumulates of the feature models' training."""
 
 
 class LightweightingConfig(Section):
-    """What each party is spared: a number, {round: value}, or {party: either}."""
+    """Ratios of pruning and sparsification: a number, {round: value}, or {party: either}."""
 
     alpha: Annotated[RatioSchedule, OWN] = 0.0
     """Removed share of the filters of every prunable layer, relative to the original width. For a
@@ -41,19 +41,19 @@ class LightweightingConfig(Section):
     beta: Annotated[RatioSchedule, OWN] = 0.0
     """Share of the embedding's entries that is not sent. For a controller: the smallest beta that it may choose."""
     controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
-    """Who chooses the ratios. fixed: alpha and beta as they stand; deadline: the least with which every party keeps
-    seconds_per_exchange; budget: the least that spends no more than budget; or a controller of an installed package
+    """Component that chooses the ratios. fixed: alpha and beta as given; deadline: the smallest with which every party
+    keeps seconds_per_exchange; budget: the smallest that stay within budget; or a controller of an installed package
     (docs/extending.md)."""
     seconds_per_exchange: Annotated[Literal["auto"] | AboveZero | None, OWN] = None
-    """Of controller deadline: seconds that no party should pass. auto: 1.2 times those of the median party without
-    lightweighting."""
+    """Controller deadline: seconds per exchange that no party should exceed. auto: 1.2 times those of the median party
+    without lightweighting."""
     budget: Annotated[BudgetConfig, OWN] = BudgetConfig()
     alpha_max: Annotated[RatioSchedule, OWN] = 0.7
     """Largest alpha that a controller chooses; {5: 0.6} prunes from round 5 on."""
     beta_max: Annotated[RatioSchedule, OWN] = 0.9
     """Largest beta that a controller chooses."""
     alpha_weight: Annotated[AboveZero, OWN] = 1.0
-    """Weight of alpha against beta, where either would do."""
+    """Weight of alpha relative to beta when a controller can raise either."""
     options: Annotated[dict[str, Any], OWN] = Field(default={})
     """Settings of a controller of another package, which checks them."""
     error_feedback: Annotated[bool, SHARED] = False
@@ -71,7 +71,7 @@ class LightweightingConfig(Section):
 
     @property
     def measures(self) -> bool:
-        """Whether a controller chooses the ratios by what it sees."""
+        """Return whether a controller chooses the ratios from measurements and costs."""
         return self.controller != "fixed"
 
     def most_alpha(self, party: str) -> Schedule:
@@ -79,7 +79,7 @@ class LightweightingConfig(Section):
         return schedule_of(self.alpha_max if self.measures else self.alpha, party)
 
     def check_bounds(self, parties: Sequence[str]) -> None:
-        """Raise ValueError, naming the field, for a bound below what is the least."""
+        """Raise ValueError, naming the field, if an upper bound lies below its lower bound."""
         for ratio in ("alpha", "beta") if self.measures else ():
             for party in parties:
                 least, most = (schedule_of(getattr(self, f"{ratio}{end}"), party) for end in ("", "_max"))

@@ -22,12 +22,12 @@ class FeatureModelConfig(Section):
     """Multiplier of the layers' widths."""
     batch_norm: bool = True
     dropout: Fraction = 0.0
-    """Of mlp: probability with which a training pass leaves out a hidden unit."""
+    """mlp only: probability with which a training pass leaves out a hidden unit."""
     options: dict[str, Any] = Field(default={})
     """Settings of a model of another package, which checks them."""
 
     def ignored(self) -> Mapping[str, str]:
-        """Return what belongs to other packages' models."""
+        """Return the options if the model is built in, as they belong to other packages' models."""
         if self.kind not in FEATURE_MODELS.built_in:
             return {}
         drops = {} if self.kind == "mlp" else {"dropout": f"{self.kind} has none"}
@@ -55,6 +55,6 @@ class ModelsConfig(Section):
     feature: Annotated[FeatureModelConfig, OWN] = FeatureModelConfig()
     """Feature model of every party that ``parties`` does not name."""
     parties: Annotated[dict[str, FeatureModelConfig], OWN] = Field(default={})
-    """Feature models of single parties, in place of ``feature``, of which they take nothing over."""
+    """Feature models of single parties; each replaces ``feature`` completely."""
     head: Annotated[HeadConfig, REPLAYED] = HeadConfig()
     classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()

@@ -1,4 +1,4 @@
-"""How the processes of one experiment find, trust and wait for each other. Nothing here changes a result."""
+"""Settings of how the processes of one experiment find, trust and wait for each other. None changes a result."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -28,23 +28,23 @@ class TlsConfig(Section):
     key: Path | None = None
     """Private key; readable by its owner alone."""
     deny: Path | None = None
-    """File of serial numbers, one a line, whose certificates count no more; read again whenever it changes."""
+    """File of serial numbers, one a line, of certificates that are revoked; read again whenever it changes."""
     allow: Path | None = None
-    """File of key fingerprints, one a line: all others are kept out; read again whenever it changes."""
+    """File of key fingerprints, one a line: any other key is refused; read again whenever it changes."""
 
 
 class ConsentConfig(Section):
-    """To what a party's owner agrees at most. What is null here must be as the party's own file says, or be accepted
-    (``--accept``); lvfl party only."""
+    """Limits to which a party's owner agrees. If null, the server's value must equal the party's own file's, or be
+    accepted (``--accept``); lvfl party only."""
 
     run: str | None = None
-    """Id of the one run to take part in, as the server shows it."""
+    """Id of the only run to take part in, as the server shows it."""
     rounds: Positive | None = None
     """Most rounds to train."""
     alpha: Fraction | None = None
-    """Strongest pruning of this party's model."""
+    """Largest alpha, the strongest pruning of this party's model."""
     beta: Fraction | None = None
-    """Least sparsification of the embeddings that it sends."""
+    """Smallest beta, the least sparsification of the embeddings that the party sends."""
     evaluation_rows: Positive | None = None
     """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
     keys: Positive = 10_000_000
@@ -55,15 +55,15 @@ class ConsentConfig(Section):
 
 
 class NetworkConfig(Section):
-    """Addresses, identity, and how long to wait for whom."""
+    """Addresses, identity and waiting times."""
 
     server: Address = "127.0.0.1:50051"
-    """Where parties dial the server, as host:port."""
+    """The server's address that parties dial, as host:port."""
     listen: Address = "127.0.0.1:50051"
-    """Where the server listens; 0.0.0.0:50051 for all interfaces."""
+    """The address on which the server listens; 0.0.0.0:50051 for all interfaces."""
     tls: TlsConfig = TlsConfig()
     use_proxy: bool = False
-    """Dial through the HTTP proxy that the environment names (https_proxy); without, proxies are passed by."""
+    """Dial through the HTTP proxy that the environment names (https_proxy); otherwise proxies are ignored."""
     consent: ConsentConfig = ConsentConfig()
     heartbeat_s: Annotated[Number, Field(ge=0.01, le=DAY_S)] = 5.0
     """Seconds between heartbeats; the server's value holds for all."""
@@ -73,13 +73,13 @@ class NetworkConfig(Section):
     reply_limit_s: Seconds = 3600.0
     """A party that sends heartbeats but takes longer to answer a request counts as lost."""
     wait_s: Seconds = 600.0
-    """How long the server waits for a party and a party for the server before it gives up (exit code 3)."""
+    """Seconds that the server waits for a party, and a party for the server, before it gives up (exit code 3)."""
     on_party_loss: Literal["wait", "drop", "abort"] = "wait"
     """wait: until the party is back (wait_s), then go on from the last round that all have; drop: go on without it
-    until it is back, its placeholders in its place (zeros, where none are learned); abort: end with exit code 3."""
+    until it is back, with its placeholders (zeros, if none are learned); abort: end with exit code 3."""
     max_offences: Annotated[int, BeforeValidator(strict_int), Field(ge=0)] = 3
-    """How often a party may come back after it broke the protocol or refused to continue; after that the training
-    ends (wait), or continues without it (drop)."""
+    """Times a party may come back after it broke the protocol or refused to continue; after that the training ends
+    (wait), or continues without it (drop)."""
     max_message_mb: Positive = 64
     """Largest message to send and to accept, in MiB."""
 

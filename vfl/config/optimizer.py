@@ -17,12 +17,12 @@ class OptimizerConfig(Section):
     learning_rate: RateSchedule = 0.05
     """A number, or {round: value} from round 0 on."""
     momentum: Fraction = 0.9
-    """Of sgd."""
+    """sgd only."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.0
     nesterov: bool = False
-    """Of sgd."""
+    """sgd only."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    """Of adam and adamw: decay of the mean of gradients and of their squares."""
+    """adam and adamw only: decay rates of the means of gradients and of their squares."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
@@ -37,5 +37,5 @@ class OptimizerConfig(Section):
 
     @property
     def plain(self) -> bool:
-        """Whether a step is the learning rate times the gradient and nothing else."""
+        """Return whether a step is exactly the learning rate times the gradient."""
         return self.momentum == 0 and self.weight_decay == 0

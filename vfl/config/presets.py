@@ -1,6 +1,6 @@
-"""Settings for tables that need no search: Python's estimators begin with them.
+"""Default settings for tables, which Python's estimators start from.
 
-Chosen on one set of validation days of the flights and on seeds of scikit-learn's small tables that report nothing
+Chosen on one set of validation days of the flights and on seeds of scikit-learn's small tables that no result uses
 (docs/results/tables/README.md#encoded-numbers).
 """
 
@@ -8,19 +8,19 @@ import math
 from typing import Any
 
 PASSES = 4
-"""Over the training rows at least, of ten rounds."""
+"""Least number of passes over the training rows in ten rounds."""
 STEPS = 1000
-"""Exchanges at least, of ten rounds: small tables need more passes."""
+"""Least number of exchanges in ten rounds; small tables need more passes."""
 LARGEST_BATCH = 1024
 SMALLEST_BATCH = 16
 BATCHES = 16
-"""Of a pass at least, where batches stay as large as `SMALLEST_BATCH`."""
+"""Least number of batches in a pass, unless that makes batches smaller than `SMALLEST_BATCH`."""
 ROUNDS = 10
 RATE = 0.002
 
 
 def table_settings(rows: int, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Return the settings of an experiment on tables of so many training rows, without its data.
+    """Return the settings of an experiment on tables of ``rows`` training rows, without its data.
 
     More than ten rounds train longer, each as long as one of ten. The learning rate falls to 0 as half a cosine wave
     (Loshchilov and Hutter, ICLR 2017, without restarts).

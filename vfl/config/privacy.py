@@ -1,4 +1,4 @@
-"""Settings of what is done against leakage: ``privacy``."""
+"""Settings of the defences against leakage: ``privacy``."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -10,25 +10,25 @@ from vfl.config.settings import AboveZero, Section, strict_int
 
 
 class PrivacyConfig(Section):
-    """What each side adds to its own messages, so that they tell less. Never a promise of safety: see `lvfl audit`."""
+    """Defences that each side applies to its own messages. Never a promise of safety: see `lvfl audit`."""
 
     gradients: Annotated[Literal["max_norm", "gaussian"] | None, OWN] = None
-    """What the server does to the gradients that it returns (training.labels=server). max_norm: noise along each
-    gradient that makes all as long as the longest (Li et al., ICLR 2022); gaussian: clipped by row, with noise."""
+    """Server's defence of the gradients that it returns (training.labels=server). max_norm: noise along each gradient
+    that makes all as long as the longest (Li et al., ICLR 2022); gaussian: clipped by row, with noise."""
     gradient_strength: Annotated[AboveZero, OWN] = 1.0
     """max_norm: factor of the noise; gaussian: standard deviation in units of gradient_clip."""
     gradient_clip: Annotated[AboveZero, OWN] = 1.0
     """gaussian: largest length of a row's gradient, in units of the mean loss's gradient times the batch size."""
     embeddings: Annotated[Literal["gaussian", "distance_correlation"] | None, OWN] = None
-    """What a party does to its embeddings. gaussian: clipped by row, with noise, in training, evaluation and
-    predictions; distance_correlation: trained to depend less on the features (Vepakomma et al., 2020)."""
+    """Party's defence of its embeddings. gaussian: clipped by row, with noise, in training, evaluation and predictions;
+    distance_correlation: trained to depend less on the features (Vepakomma et al., 2020)."""
     embedding_strength: Annotated[AboveZero, OWN] = 1.0
     """gaussian: standard deviation in units of embedding_clip; distance_correlation: its weight beside the loss."""
     embedding_clip: Annotated[AboveZero, OWN] = 10.0
     """gaussian: largest length of a row's embedding."""
     noise_seed: Annotated[Annotated[int, BeforeValidator(strict_int), Field(ge=0)] | None, OWN] = None
-    """Where the noise comes from. null: in one process the experiment's seed; for a process of its own a secret that
-    stays with it. A number makes processes repeat one process, and must be kept from the others."""
+    """Seed of the noise. null: in one process the experiment's seed; for a separate process a secret that stays with
+    it. A number makes processes repeat one process, and must be kept from the others."""
 
     def ignored(self) -> Mapping[str, str]:
         """Return the strengths of defences that are off."""

@@ -1,4 +1,4 @@
-"""The reference of all settings, written from their types: python -m vfl.config.reference > docs/configuration.md."""
+"""Writer of the reference of all settings from their types: python -m vfl.config.reference > docs/configuration.md."""
 
 import ast
 import inspect
@@ -46,7 +46,7 @@ TYPES = {
     "str": "name",
     "Path": "path",
 }
-"""What a type is called, by its name in the source."""
+"""Words of the page for a type, by its name in the source."""
 
 
 def reference() -> str:
@@ -82,7 +82,7 @@ def _rows(section: type[Section], prefix: str) -> Iterator[tuple[str, str, str, 
 
 
 def _sources(section: type[Section]) -> dict[str, tuple[str, str]]:
-    """Return type and meaning of every setting as its source has them."""
+    """Return type and meaning of every setting as declared in the source."""
     found: dict[str, tuple[str, str]] = {}
     for owner in reversed(section.__mro__):  # bases first: what a section declares itself replaces theirs
         if not issubclass(owner, Section) or owner is Section:
@@ -98,7 +98,7 @@ def _sources(section: type[Section]) -> dict[str, tuple[str, str]]:
 
 
 def _told(node: ast.stmt | None) -> str:
-    """Return the text of a docstring, "" where a statement is none."""
+    """Return the text of a docstring statement, "" for any other statement."""
     match node:
         case ast.Expr(ast.Constant(str(text))):
             return text
@@ -107,7 +107,7 @@ def _told(node: ast.stmt | None) -> str:
 
 
 def _kind(annotation: ast.expr) -> str:
-    """Return what a type is called."""
+    """Return the words of the page for a type."""
     match annotation:
         case ast.BinOp(left, ast.BitOr(), right):
             return f"{_kind(left)}, or {_kind(right)}"

@@ -1,4 +1,4 @@
-"""Components that a configuration chooses by name: built-in ones, and those of installed packages.
+"""Registries of components that a configuration chooses by name: built-in ones, and those of installed packages.
 
 A package offers its own by entry point, in the group of the registry:
 
@@ -6,7 +6,7 @@ A package offers its own by entry point, in the group of the registry:
     my_model = "my_package.models:MyModel"
 
 A name is looked up in this process's own installation and nowhere else: it is never a module, a path or anything that
-a peer sends. Nothing is imported before it is chosen, and none of another package's before its name is used.
+a peer sends. A component is imported only when it is chosen, and one of another package only when its name is used.
 """
 
 import difflib
@@ -21,46 +21,46 @@ from typing import Any, cast
 from vfl.errors import ConfigError, Diverged, with_type
 
 OURS = ("vfl", "parties", "models")
-"""The packages of this program that call components."""
+"""The packages of this program, whose code calls components."""
 
 _loaded: dict[str, str] = {}
-"""The package of each component of others that this process has loaded, by what it is."""
+"""Package of each loaded component of another package, by the component's description."""
 
 
 @dataclass(frozen=True, eq=False)
 class Registry:
-    """The components of one kind, by name. Our own names cannot be taken by a package.
+    """The components of one kind, by name. No package can take one of the built-in names.
 
-    It knows no type of a component, so that whatever the components need can itself need registries: who loads or makes
-    one says what it must be.
+    A registry knows nothing of its components' types, so that code which components need can itself need registries:
+    the caller of `load` or `make` states the required type.
     """
 
     group: str
-    """Of the entry points by which packages offer theirs."""
+    """Entry point group in which packages offer components."""
     what: str
-    """What one of them is called, as "feature model"."""
+    """Description of one component, such as "feature model"."""
     built_in: Mapping[str, str]
-    """Ours: "module:attribute" by name, in the order in which they are shown."""
+    """Built-in components: "module:attribute" by name, in the order in which they are shown."""
     contract: str
-    """What one of them must be; ends the line about one that is not."""
+    """Contract that a component must keep; ends the error about one that does not."""
     added: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Those of this process alone; see `add`."""
+    """Components added in this process; see `add`."""
 
     def names(self) -> tuple[str, ...]:
-        """Return all names: ours, those added, those of packages."""
+        """Return all names: built in, added, offered by packages."""
         return tuple(dict.fromkeys((*self.built_in, *self.added, *_offered(self.group))))
 
     def __contains__(self, name: object) -> bool:
         return name in self.built_in or name in self.names()  # ours first: no installed package need be looked at
 
     def check(self, name: str) -> str:
-        """Return the name. Raises ValueError, with the nearest name or all of them, where it is unknown."""
+        """Return the name. Raises ValueError, with the nearest name or all of them, if it is unknown."""
         if name not in self:
             raise ValueError(f"unknown {self.what} {name!r}{nearest(name, self.names())}")
         return name
 
     def load(self, name: str, fits: Callable[[Any], bool] = callable) -> Any:
-        """Return the component of that name; ``fits`` tells whether another's keeps the contract, as far as that shows.
+        """Return the component of that name; ``fits`` checks another package's as far as its contract can be checked.
 
         Raises ValueError, one line, for an unknown name, two packages with one name, and a component that cannot be
         imported or does not keep the contract.
@@ -71,9 +71,9 @@ class Registry:
         return self.added[name] if name in self.added else self._load_offered(name, fits)
 
     def make(self, name: str, *arguments: Any, of: type = object) -> Any:
-        """Return what the component of that name makes of the arguments, an instance ``of`` a type.
+        """Return an instance of type ``of``, made by the component of that name from the arguments.
 
-        Raises ValueError as ``load`` and as the component; one line for whatever else another's component raises.
+        Raises ValueError as ``load`` does, and one line for whatever another package's component raises.
         """
         component = cast(Callable[..., Any], self.load(name))
         if name in self.built_in:
@@ -90,7 +90,7 @@ class Registry:
         return made
 
     def add(self, name: str, component: object) -> None:
-        """Let this process choose a component of its caller's. Raises ValueError for a name of ours, or a misfit."""
+        """Add a component in this process only. Raises ValueError for a built-in name, or if it does not fit."""
         if name in self.built_in:
             raise ValueError(f"{self.what} {name!r}: the name is taken; choose another")
         self.added[name] = self._checked(name, "of this process", component, callable)
@@ -117,7 +117,7 @@ class Registry:
 
 @cache
 def _offered(group: str) -> Mapping[str, tuple[EntryPoint, ...]]:
-    """Return the entry points of a group by name: more than one where packages disagree."""
+    """Return the entry points of a group by name; several under one name if packages disagree."""
     offered: dict[str, tuple[EntryPoint, ...]] = {}
     for point in entry_points(group=group):
         offered[point.name] = (*offered.get(point.name, ()), point)
@@ -129,7 +129,10 @@ def _package(point: EntryPoint) -> str:
 
 
 def suspicion(error: BaseException) -> str | None:
-    """Return a line about an unexpected error of a process that uses components of other packages; None without any."""
+    """Return an error line that names the other packages' components that may have caused an unexpected error.
+
+    None if this process has loaded no such component.
+    """
     if not _loaded:
         return None
     frames = _modules(error)
@@ -140,10 +143,10 @@ def suspicion(error: BaseException) -> str | None:
 
 
 def doubt(error: Exception) -> str:
-    """Return the end of the line about an expected error: which components of other packages may have caused it.
+    """Return the end of an expected error's line: a question about other packages' components that may have caused it.
 
-    Empty where none can have: training diverges by any of them, another error is of one that raised it, or that called
-    what did from outside this program.
+    Empty if none can have. Divergence may be due to any of them; another error is due to the component that raised it,
+    or that called the outside code which raised it.
     """
     if isinstance(error, Diverged):
         return _question(_loaded.values())

@@ -1,8 +1,8 @@
 """Values that change over the rounds: alpha, beta and the learning rate.
 
-A schedule is a number, or ``{round: value}``: each value holds from its round on, until the next. Before the
-first named round a ratio is 0. A party schedule is one schedule for all, or ``{party: schedule}``, where
-parties that are not named are not lightweighted.
+A schedule is a number, or ``{round: value}``: each value holds from its round on, until the next. Before the first
+named round a ratio is 0. A party schedule is one schedule for all, or ``{party: schedule}``, with ratio 0 for parties
+that are not named.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ PartySchedule = Schedule | dict[str, Schedule]
 
 
 def value_at(schedule: Schedule, round_index: int) -> float:
-    """Return the value that holds in ``round_index`` (0 before the first named round)."""
+    """Return the value in round ``round_index``, 0 before the first named round."""
     if not isinstance(schedule, dict):
         return schedule
     begun = [start for start in schedule if start <= round_index]
@@ -55,7 +55,7 @@ def falls(schedule: Schedule) -> tuple[int, float, float] | None:
 
 
 def parse_schedule(value: object) -> Schedule:
-    """Check what a user wrote for a number over the rounds. Raises ValueError with the fix."""
+    """Check a user's value for a number that may change over the rounds. Raises ValueError with the fix."""
     if isinstance(value, Mapping):
         items = cast(Mapping[object, object], value)
         if not items:
@@ -66,7 +66,7 @@ def parse_schedule(value: object) -> Schedule:
 
 
 def parse_ratio_schedule(value: object) -> Schedule:
-    """Like ``parse_schedule``, for ratios: every value must lie in [0, 1)."""
+    """Check a user's value for a ratio, as ``parse_schedule``: every value must lie in [0, 1)."""
     schedule = parse_schedule(value)
     for ratio in values_of(schedule):
         if not 0.0 <= ratio < 1.0:

@@ -1,4 +1,4 @@
-"""What every section of the configuration is made of: its base class, checked numbers, the one-line error."""
+"""Base class of the configuration's sections, types of checked numbers, and the one-line error."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def _learning_rate(value: object) -> Schedule:
 
 
 def strict_int(value: object) -> object:
-    """Refuse what YAML or pydantic would turn into a whole number."""
+    """Refuse values that YAML or pydantic would turn into a whole number, such as true."""
     if isinstance(value, bool | float | str):
         raise ValueError("must be a whole number")
     return value
@@ -46,7 +46,7 @@ RateSchedule = Annotated[Schedule, PlainValidator(_learning_rate), AsItIs]
 
 
 def name_in(registry: Registry) -> AfterValidator:
-    """Return the check, for ``Annotated[str, ...]``, that a registry has a component of that name."""
+    """Return a validator, for ``Annotated[str, ...]``, that accepts the names of a registry's components."""
     return AfterValidator(registry.check)
 
 
@@ -67,23 +67,23 @@ class Section(BaseModel):
         return field.annotation if field else None
 
     def ignored(self) -> Mapping[str, str]:
-        """Return why a setting has no effect beside the others, by its dotted name in this section."""
+        """Return why settings have no effect beside the others, by their dotted names in this section."""
         return {}
 
 
 def section_of(kind: object) -> type[Section] | None:
-    """Return the section that an annotation names, perhaps beside null; None for any other type."""
+    """Return the section class of an annotation, which may also allow null; None for any other type."""
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     return next((each for each in kinds if isinstance(each, type) and issubclass(each, Section)), None)
 
 
 def section_of_values(kind: object) -> type[Section] | None:
-    """Return the section that a mapping by name has for each name, as ``dict[str, TableConfig]``; else None."""
+    """Return the section class of a mapping's values, as in ``dict[str, TableConfig]``; else None."""
     return section_of(get_args(kind)[-1]) if get_origin(kind) is dict else None
 
 
 def ignored_settings(section: Section, prefix: str = "") -> list[str]:
-    """Return a line for every setting that a user gave, in a section or those in it, and that has no effect."""
+    """Return a line for each setting, in a section or those inside it, that a user gave and that has no effect."""
     reasons = section.ignored()
     lines = [f"{prefix}{name}: ignored, {reason}" for name, reason in reasons.items() if is_given(section, name)]
     for name in (*type(section).model_fields, *(section.model_extra or ())):
@@ -94,7 +94,7 @@ def ignored_settings(section: Section, prefix: str = "") -> list[str]:
 
 
 def is_given(section: Section, name: str) -> bool:
-    """Return whether a user gave a setting another value than it has anyway, by its dotted name in a section."""
+    """Return whether a user changed a setting, given by its dotted name in a section, from its default."""
     *parents, last = name.split(".")
     for parent in parents:
         section = getattr(section, parent)

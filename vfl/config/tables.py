@@ -29,7 +29,7 @@ KeyColumns = Annotated[tuple[str, ...], BeforeValidator(_as_columns), Field(min_
 
 
 class TableConfig(Section):
-    """A table, and which of its columns are used for what. In place of it may stand a YAML file that holds it."""
+    """A table, and the use of its columns. A YAML file that holds these settings can stand in its place."""
 
     file: Path | None = None
     """CSV, gzipped CSV or Parquet. A process of its own needs only its own owner's."""
@@ -44,12 +44,11 @@ class TableConfig(Section):
     """Text or numbers that stand for a missing value in this table, such as [unknown, -999], beside those that always
     do (docs/data.md)."""
     keys: dict[str, KeyColumns] = Field(default={})
-    """At the owner of the labels: columns by which another owner knows the sample, where they are not ``key``; they
-    may repeat."""
+    """Label owner only: columns by which another owner knows the sample, if they are not ``key``; they may repeat."""
     duplicates: Literal["refuse", "first"] = "refuse"
-    """What becomes of rows whose key stands in an earlier one: the table is refused, or they are left out."""
+    """Rows whose key stands in an earlier row: refuse the table, or keep the first of them."""
     match: Path | None = None
-    """What ``lvfl align`` writes and training reads: which row stands for which sample; null joins keys in the open."""
+    """File that ``lvfl align`` writes: which row stands for which sample. null joins keys in the open."""
 
 
 def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
@@ -66,7 +65,7 @@ def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:
 
 
 def table_of(tables: Mapping[str, TableConfig], owner: str) -> tuple[TableConfig, Path]:
-    """Return an owner's settings and its file. Raises ValueError where file or key is missing."""
+    """Return an owner's settings and its file. Raises ValueError if file or key is missing."""
     config = tables[owner]
     if config.file is None or config.key is None:
         raise ValueError(f"data.tables.{owner}.{'file' if config.file is None else 'key'}: is missing")

@@ -1,4 +1,4 @@
-"""Settings of what travels: ``wire``."""
+"""Settings of the messages' tensors: ``wire``."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -11,38 +11,38 @@ from vfl.config.settings import Fraction, Number, Probability, Section, name_in
 
 Bits = Literal[8, 4, 2]
 Step = Annotated[Number, Field(ge=0.36, le=8)]
-"""From 0.36 on no value of a block is more than 127 steps: none is above the root of 2048 times their rms."""
+"""Factor of the root mean square. From 0.36 on no value exceeds 127 steps, as none exceeds sqrt(2048) times the rms."""
 
 
 class GradientConfig(Section):
-    """How gradients come back to the parties, with training.labels=server."""
+    """Coding of the gradients that the server returns (training.labels=server)."""
 
     beta: Fraction = 0.0
     """Share of a gradient's entries, those of smallest magnitude, that is not sent."""
     bits: Bits | None = None
-    """Of a value, as wire.bits."""
+    """Bits of a gradient's value, as wire.bits."""
     step: Step | None = None
-    """As wire.step."""
+    """Step of a gradient's values, as wire.step."""
     error_feedback: bool = False
-    """The server adds what was not sent of a sample's gradient to the sample's next one."""
+    """The server adds the unsent rest of a sample's gradient to that sample's next one."""
 
 
 class WireConfig(Section):
-    """How tensors travel."""
+    """Coding of the tensors in messages."""
 
     values: Annotated[Literal["float32", "float16", "bfloat16"], SHARED] = "float32"
     compressor: Annotated[str, name_in(COMPRESSORS), SHARED] = "magnitude"
-    """How embeddings become frames. magnitude: lightweighting.beta's small entries are left out; random_top_k: as many,
-    but some large ones in the place of small ones (Zheng et al., 2023); or a compressor of an installed package
-    (docs/extending.md)."""
+    """Compressor of embeddings. magnitude: leaves out lightweighting.beta's smallest entries; random_top_k: leaves out
+    as many, but sends some small ones in the place of large ones (Zheng et al., 2023); or a compressor of an installed
+    package (docs/extending.md)."""
     bits: Annotated[Bits | None, SHARED] = None
     """Bits of an embedding's value in training: whole numbers times a scale per 2048 entries; null: as wire.values."""
     step: Annotated[Step | None, SHARED] = None
-    """Instead of bits: whole numbers times a step per 2048 entries, this number times their root mean square. Bytes
-    follow from the entropy, so it needs wire.coding=entropy."""
+    """Step in place of bits: whole numbers times a step per 2048 entries, this number times their root mean square.
+    Bytes follow from the entropy, so it needs wire.coding=entropy."""
     coding: Annotated[Literal["packed", "entropy"], SHARED] = "packed"
-    """How whole numbers of wire.bits or wire.step travel. packed: in as many bits each; entropy: coded by how often
-    each occurs, the same numbers in fewer bytes."""
+    """Coding of the whole numbers of wire.bits or wire.step. packed: equally many bits each; entropy: by their
+    frequencies, the same numbers in fewer bytes."""
     rounding: Annotated[Literal["stochastic", "nearest", "dithered"], SHARED] = "stochastic"
     """Rounding of embeddings and gradients to bits. stochastic: exact in the mean (QSGD); nearest: smaller error;
     dithered: both, with noise that the receiver takes off again, where nothing is left out (else as stochastic)."""
@@ -53,7 +53,7 @@ class WireConfig(Section):
     """Settings of a compressor of another package, which checks them."""
 
     def ignored(self) -> Mapping[str, str]:
-        """Return what belongs to other compressors, and the rounding where nothing is rounded."""
+        """Return the settings of other compressors, and the rounding if nothing is rounded, with the reason."""
         if self.compressor not in COMPRESSORS.built_in:
             return {}
         unused = ["options"] if self.compressor == "random_top_k" else ["options", "random_share"]
@@ -73,5 +73,5 @@ class WireConfig(Section):
 
 
 def is_coarse(section: WireConfig | GradientConfig) -> bool:
-    """Return whether random rounding errs by more than most values."""
+    """Return whether the error of random rounding exceeds the magnitude of most values."""
     return section.bits == 2 or (section.step is not None and section.step >= 2)

@@ -1,4 +1,4 @@
-"""Settings of the cell; they import nothing heavy, as every horizontal configuration has them."""
+"""Settings of the wireless cell. They import nothing heavy, as every horizontal configuration has them."""
 
 from collections.abc import Mapping
 from typing import Literal, Self
@@ -9,7 +9,7 @@ from vfl.config.settings import AboveZero, Section
 
 
 class WirelessConfig(Section):
-    """The cell that clients send their updates in; the defaults are the paper's for MNIST."""
+    """The wireless cell through which clients send their updates; the defaults are the paper's for MNIST."""
 
     policy: Literal[
         "none",
@@ -20,10 +20,11 @@ class WirelessConfig(Section):
         "device_maximization",
         "computation_minimization",
     ] = "none"
-    """Who sends: none: no network, clients_per_round clients at random; greedy: FLARE's Algorithm 1; linear_program:
-    its form for large L; the others are its baselines PS (clients_per_round at random), CP, DM and CM."""
+    """Choice of the senders. none: no network, clients_per_round clients at random; greedy: FLARE's Algorithm 1;
+    linear_program: its form for large L; the others are its baselines PS (clients_per_round at random), CP, DM and
+    CM."""
     deadline_s: AboveZero = 1.0
-    """t_thr: longest round, and what an empty one lasts."""
+    """t_thr: longest round, and the duration of an empty one."""
     bandwidth_hz: AboveZero = 10e6
     """B, of the uplink, shared by the selected clients."""
     transmit_power_w: AboveZero = 0.1
@@ -43,7 +44,7 @@ class WirelessConfig(Section):
     cycles_per_sample: AboveZero = 689_920.0
     """C: 110 cycles per bit times 28 x 28 pixels of 8 bits."""
     update_bits: AboveZero | None = None
-    """S, a client's upload; null: what it really is."""
+    """S, a client's upload; null: its real size."""
 
     @model_validator(mode="after")
     def _ranges(self) -> Self:
@@ -55,7 +56,7 @@ class WirelessConfig(Section):
         return self
 
     def ignored(self) -> Mapping[str, str]:
-        """Return the settings of the cell where there is none, but for one whose policy was switched off on purpose."""
+        """Return the settings of the cell if there is none, unless a policy was switched off on purpose."""
         if self.policy != "none" or "policy" in self.model_fields_set:
             return {}
         return dict.fromkeys(type(self).model_fields, "horizontal.wireless.policy is none")
