@@ -1,4 +1,4 @@
-"""Files that are on the disk when the call returns, and files that are old or new but never half of one."""
+"""Durable files: on the disk when the call returns, and old or new after a crash, but never half of one."""
 
 import csv
 import hashlib
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")
-"""How text begins that a spreadsheet would run, or would after an apostrophe is taken off."""
+"""Beginnings of text that a spreadsheet would run as a formula, possibly once it has removed an apostrophe."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|-?(inf|nan)", re.IGNORECASE | re.ASCII)
 
 
 class Fingerprint(NamedTuple):
-    """What a file must still be to count as undamaged."""
+    """Size and digest of a file, to detect damage."""
 
     size: int
     """bytes"""
@@ -35,7 +35,7 @@ class Fingerprint(NamedTuple):
 
 @contextmanager
 def naming(path: Path) -> Generator[None]:
-    """Let an OSError name the file: a full disk's, found when an open file is written, names none."""
+    """Add the file's name to an OSError that has none, such as that of a full disk while an open file is written."""
     try:
         yield
     except OSError as error:
@@ -63,28 +63,28 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:
-    """Write a table as ``write_atomically``, the first row naming the columns; lines end as on Unix."""
+    """Write a table as CSV, atomically; the first row names the columns, lines end in LF."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_atomically(path, text.getvalue())
 
 
 def inert(cell: object) -> object:
-    """Return a cell that no spreadsheet takes for a formula: text that begins as one gets an apostrophe before it.
+    """Return a cell that no spreadsheet takes for a formula: text that begins like one gets an apostrophe before it.
 
-    Numbers stay; so does text that begins otherwise. Text that begins with apostrophes and then as a formula gets one
-    more, so that taking one off such text gives what was meant. As in OWASP, CSV Injection.
+    Numbers and other text stay as they are. Text that begins with apostrophes and then like a formula gets one more, so
+    that removing one restores it. See OWASP, CSV Injection.
     """
     text = str(cell)
     return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else cell
 
 
 def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]], *, overwrite: bool) -> list[Path]:
-    """Create files that belong together, in a folder that is made (0700) where it is not there; return their paths.
+    """Create files that belong together in a folder, which is created (0700) if necessary; return their paths.
 
-    Each of `writers` {name: write} writes one file to the path it is given. No file has its name before all are
-    written, so that a full disk leaves everything as it was. Raises ValueError for files that are there already,
-    unless `overwrite`; OSError as the system does.
+    Each of `writers` {name: write} writes one file to the path it is given. No file gets its name before all are
+    written, so that a full disk leaves everything as it was. Raises ValueError for files that exist, unless
+    `overwrite`, and OSError.
     """
     if not overwrite:
         check_absent(folder, writers)
@@ -103,7 +103,7 @@ def write_together(folder: Path, writers: Mapping[str, Callable[[Path], object]]
 
 
 def check_absent(folder: Path, names: Iterable[str]) -> None:
-    """Raise ValueError where one of the files is in the folder already."""
+    """Raise ValueError if one of the files exists in the folder."""
     for name in names:
         if (folder / name).exists():
             raise ValueError(f"{folder / name} is there already; add --overwrite to replace it")
@@ -112,8 +112,8 @@ def check_absent(folder: Path, names: Iterable[str]) -> None:
 def write_durably(path: Path, chunks: Iterable[bytes | memoryview], mode: int | None = None) -> Fingerprint:
     """Write `chunks` one after another to `path` and wait until they are on the disk (fsync).
 
-    The file is visible while it grows: give it a temporary name or folder. It has the permissions `mode` before it
-    has content; None leaves them to the system. Raises OSError as the system does.
+    The file is visible while it grows: give it a temporary name or folder. It has the permissions `mode` before it has
+    content; None leaves them to the system. Raises OSError.
     """
     size = 0
     sha256 = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""What watches the loop: JSONL, progress and early stopping; TensorBoard has a file of its own."""
+"""Callbacks of the loop: JSONL rows, progress and early stopping. TensorBoard's is in ``tensorboard.py``."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ class JsonLines(Viewer):
         self._saved: str | None = None
 
     def on_start(self, loop: Watched) -> None:
-        """Keep the rows of the rounds before the first one to come; warn where they are not those that were written."""
+        """Keep the rows before the next round; warn if they are not those that were written."""
         text = self.path.read_text(encoding="utf-8", errors="replace") if self.path.exists() else ""
         rows = {int(row["round"]): line for line in text.splitlines(keepends=True) if (row := row_of(line))}
         kept = "".join(row for number, row in rows.items() if number < loop.next_round)  # later ones are trained again
@@ -54,12 +54,13 @@ class JsonLines(Viewer):
         return {"sha256": self._written.hexdigest()}
 
     def load_state_dict(self, state: State) -> None:
-        """Note what the rows should be."""
+        """Note the digest that the rows should have."""
         self._saved = state["sha256"]
 
 
 class ShowProgress(Viewer):
-    """A bar on a terminal, one plain line per round otherwise; ``shown`` has formats by tag of what else it tells."""
+    """A bar on a terminal, otherwise a plain line per round. ``shown`` maps tags of further metrics to show to
+    formats."""
 
     def __init__(self, console: Console, shown: Mapping[str, str]) -> None:
         self.console = console
@@ -76,7 +77,7 @@ class ShowProgress(Viewer):
         self.task = self.bar.add_task("", total=None, label="")
 
     def on_start(self, loop: Watched) -> None:
-        """Show where the run stands."""
+        """Show the rounds done so far."""
         if loop.next_round:
             self._print(f"resumed after {loop.next_round} of {loop.rounds} rounds")
         self._label_round(loop)
@@ -98,7 +99,7 @@ class ShowProgress(Viewer):
         self._print(f"round {round_index} ({round_index + 1}/{loop.rounds})  {text}")
 
     def on_end(self, loop: Watched) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.bar.stop()
 
     def _label_round(self, loop: Watched) -> None:
@@ -120,7 +121,7 @@ class EarlyStop(Callback):
         self.waited = 0
 
     def on_start(self, loop: TrainingLoop) -> None:
-        """Stay stopped after a resume."""
+        """Stop at once if the run had already stopped before a resume."""
         self._stop_if_exhausted(loop)
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:

@@ -7,7 +7,7 @@ Layout below the store's directory:
         server.safetensors    the section's tensors, named by their place in the tree (as in RFC 6901)
         manifest.json         format version, round, size and sha256 of every file; written last
     .partial-round_000013/    being written or being removed: garbage once its process is dead
-    .replaced-round_000012/   steps aside for a new version of its round: still counts until that has the name
+    .replaced-round_000012/   about to be replaced by a new version of its round: valid until that has the name
 """
 
 import errno
@@ -49,7 +49,7 @@ class CheckpointWriteError(OSError):
 
 
 class CheckpointStore:
-    """The newest `keep` checkpoints of one run, below `directory`; for one writer; reading changes nothing."""
+    """The newest `keep` checkpoints of one run, below `directory`. One process writes them; reading changes nothing."""
 
     usable: Collection[int] | None = None
     """The rounds that `load_latest` may choose from; None for all."""
@@ -61,16 +61,16 @@ class CheckpointStore:
         self.keep = keep
 
     def rounds(self) -> list[int]:
-        """Rounds with a committed checkpoint, ascending."""
+        """Return the rounds with a committed checkpoint, ascending."""
         return sorted(self._committed())
 
     def save(self, round_index: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
         """Commit a checkpoint of `round_index`, replacing one of the same round, and return its folder.
 
-        Sections (one per owner) are asked for and written one at a time. Older rounds beyond `keep`, of those in
-        `among` where it is given, are removed after the commit; later ones stay. Raises CheckpointWriteError when the
-        disk is full, TypeError for a value unfit for a State, ValueError for a section that cannot name a file; each
-        leaves all as it was.
+        Sections (one per owner) are fetched and written one at a time. After the commit, rounds older than the newest
+        `keep` are removed (if `among` is given, only of those in it); later rounds stay. Raises CheckpointWriteError if
+        the disk is full, TypeError for a value unfit for a State, ValueError for a section that cannot name a file;
+        each leaves all as it was.
         """
         assert round_index >= 0, round_index
         final = self.directory / f"round_{round_index:06d}"
@@ -102,9 +102,9 @@ class CheckpointStore:
         return final
 
     def load(self, round_index: int) -> dict[str, State]:
-        """Sections of a committed round, tensors contiguous on the CPU and independent of the files.
+        """Return the sections of a committed round; tensors are contiguous, on the CPU and independent of the files.
 
-        Every file is verified first: raises CorruptCheckpoint; ValueError for a round without a checkpoint.
+        Every file is verified first: raises CorruptCheckpoint, and ValueError for a round without a checkpoint.
         """
         folder = self._committed().get(round_index)
         if folder is None:
@@ -122,13 +122,13 @@ class CheckpointStore:
         return {name: _read_section(folder, name) for name in names}
 
     def digest(self, round_index: int) -> str:
-        """Return the sha256 of a committed round's manifest, which has those of all its files."""
+        """Return the sha256 of a committed round's manifest, which contains the digests of all its files."""
         return hashlib.sha256((self._committed()[round_index] / _MANIFEST).read_bytes()).hexdigest()
 
     def load_latest(self) -> tuple[int, dict[str, State]] | None:
-        """Round and sections of the newest checkpoint that verifies; None when there is no checkpoint at all.
+        """Return round and sections of the newest checkpoint that verifies; None if there is no checkpoint at all.
 
-        Warns of corrupt ones and what is used instead; raises CorruptCheckpoint when no other is left.
+        Warns of corrupt ones and names the one used instead; raises CorruptCheckpoint if no other is left.
         """
         damages: list[str] = []
         for round_index in reversed(self.rounds()):
@@ -159,7 +159,7 @@ class CheckpointStore:
         return folders
 
     def _clear_leftovers(self) -> None:
-        """Finish what a killed, failed or just completed save left: drop the partial, settle the replaced."""
+        """Clean up after a killed, failed or completed save: drop partial folders, settle replaced ones."""
         for partial in self.directory.glob(f"{_PARTIAL}*"):
             shutil.rmtree(partial, ignore_errors=True)
         for replaced in self.directory.glob(f"{_REPLACED}*"):
@@ -177,10 +177,10 @@ class CheckpointStore:
 
 
 class ReadOnlyStore(CheckpointStore):
-    """The same checkpoints for a process that follows the one that writes them."""
+    """The same checkpoints, for a process that reads what another one writes."""
 
     def save(self, round_index: int, sections: Mapping[str, State], among: Collection[int] | None = None) -> Path:
-        """Leave it to the writer."""
+        """Do nothing: the other process writes."""
         return self.directory
 
 
@@ -227,7 +227,7 @@ def _read_section(folder: Path, name: str) -> State:
 
 
 def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """The JSON tree of `value`; its tensors are put into `tensors` under their paths.
+    """Return the JSON tree of `value` and put its tensors into `tensors` under their paths.
 
     Raises TypeError, naming the path, for a value that would not come back equal.
     """
@@ -255,7 +255,7 @@ def _pack_key(key: Any, path: str) -> str:
 
 
 def _unpack(node: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """Inverse of `_pack`."""
+    """Return the value of a JSON tree; the inverse of `_pack`."""
     if isinstance(node, list):
         return [_unpack(item, tensors) for item in cast("list[Any]", node)]
     if not isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""Rows as a data frame for who works with them in Python."""
+"""Rows as a data frame, for users of the Python interface."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ Columns = Any
 
 
 def in_columns(rows: Sequence[Mapping[str, Any]], index: str) -> Columns:
-    """Return rows as columns, ``index`` the frame's index; None where a row lacks a value."""
+    """Return rows as columns, with column ``index`` as the frame's index; None if a row lacks a value."""
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
     try:

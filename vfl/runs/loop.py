@@ -11,7 +11,7 @@ from vfl.errors import ConfigError, Diverged
 from vfl.runs.checkpoint import CheckpointStore, State
 
 Metrics = dict[str, float]
-"""Values of one round by TensorBoard tag, as ``accuracy/test`` or ``alpha/party_1``."""
+"""Values of one round by TensorBoard tag, such as ``accuracy/test`` or ``alpha/party_1``."""
 
 
 def finite(value: float, what: str) -> float:
@@ -22,19 +22,19 @@ def finite(value: float, what: str) -> float:
 
 
 class Algorithm(Protocol):
-    """What the loop trains."""
+    """Algorithm that the loop trains."""
 
     def train_round(self, round_index: int) -> Metrics:
         """Train one round and return its metrics."""
         ...
 
     def evaluate(self) -> Metrics:
-        """Return ``METRIC/test`` and ``loss/test``; moves no weight, no statistic and no random stream."""
+        """Return ``METRIC/test`` and ``loss/test``. Weights, statistics and random streams stay as they are."""
         ...
 
     @property
     def metric(self) -> str:
-        """Name of the metric by which models are compared, as "accuracy"."""
+        """Name of the metric by which models are compared, such as "accuracy"."""
         ...
 
     def summary(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class Algorithm(Protocol):
 
 
 class Watched(Protocol):
-    """What callbacks that only show look at: a loop, or a party's part in one."""
+    """A loop, or a party's part in one: everything that callbacks which only show need."""
 
     rounds: int
     next_round: int
@@ -68,7 +68,7 @@ class Watched(Protocol):
 
 
 class Callback:
-    """Something that watches the loop. Override what is needed."""
+    """Observer of the loop. Override the methods that are needed."""
 
     name: str = ""
     """Key of this callback's state in the checkpoint; needed only by callbacks that keep one."""
@@ -77,13 +77,13 @@ class Callback:
         """Run after the restore, before the first round."""
 
     def on_round(self, loop: "TrainingLoop", round_index: int, metrics: Metrics) -> None:
-        """Run after every round, before its checkpoint: what is written here for a lost round is written again."""
+        """Run after every round, before its checkpoint; if the round is lost in a crash, it runs again for it."""
 
     def on_end(self, loop: "TrainingLoop") -> None:
-        """Run at the end, also of an interrupted or failed run, if ``on_start`` went well; the last callback first."""
+        """Run at the end, also of an interrupted or failed run, if ``on_start`` succeeded; the last callback first."""
 
     def state_dict(self) -> State:
-        """Return what must survive a resume."""
+        """Return the state that must survive a resume."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
@@ -91,10 +91,10 @@ class Callback:
 
 
 class Viewer(Callback):
-    """A callback that only shows: it can watch a party's part in a loop as well."""
+    """A callback that only shows; it also works for a party's part in a loop."""
 
     def on_start(self, loop: Watched) -> None:
-        """Run before the first round to come."""
+        """Run before the first round of this session."""
 
     def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Run after every round."""
@@ -108,20 +108,20 @@ class TrainingLoop:
     """Runs an algorithm round by round."""
 
     algorithm: Algorithm
-    """What is trained; closed at the end."""
+    """Algorithm to train; closed at the end."""
     rounds: int
-    """In all, those before a resume included."""
+    """Total number of rounds, including those before a resume."""
     callbacks: Sequence[Callback] = ()
     """Called in order."""
     _: KW_ONLY
     checkpoints: CheckpointStore | None = None
-    """Where state is restored from and saved to; None keeps nothing."""
+    """Store from which state is restored and to which it is saved; None keeps nothing."""
     checkpoint_every: int = 1
     """Rounds between checkpoints; the last and an interrupted round are always saved."""
     evaluate_every: int = 1
     """Rounds between evaluations; the last round is always evaluated."""
     evaluated: str = "test"
-    """What the samples are called that are evaluated, in the summary."""
+    """Name of the evaluated samples in the summary."""
 
     def __post_init__(self) -> None:
         self.next_round = 0
@@ -129,13 +129,13 @@ class TrainingLoop:
         self.stop_reason: str | None = None
         self.to_resume = False
         self.wall_time_s = 0.0
-        """Seconds up to the end of the last round, in all sessions of this run."""
+        """Seconds up to the end of the last round, summed over all sessions of this run."""
         self._saved_round = 0
         self._started_s = time.perf_counter()
 
     @property
     def metric(self) -> str:
-        """The algorithm's."""
+        """The algorithm's metric."""
         return self.algorithm.metric
 
     def run(self) -> dict[str, Any]:
@@ -154,9 +154,9 @@ class TrainingLoop:
             return self.summary()
 
     def run_round(self, round_index: int) -> None:
-        """Train, evaluate and report one round, and save it when a checkpoint is due.
+        """Train, evaluate and report one round, and save it if a checkpoint is due.
 
-        Raises Diverged, before anything is reported, where a metric is not finite.
+        Raises Diverged, before anything is reported, if a metric is not finite.
         """
         metrics = self.algorithm.train_round(round_index)
         last = round_index + 1 == self.rounds

@@ -1,4 +1,4 @@
-"""Processes that ``multiprocessing`` has started belong to the one that did so."""
+"""Child processes of ``multiprocessing`` that end with their parent."""
 
 import multiprocessing
 import os
@@ -9,7 +9,7 @@ PARENT_LOST = 1
 
 
 def end_with_parent() -> None:
-    """Let this process end when its parent dies, and leave the terminal's Ctrl-C to that."""
+    """End this process when its parent dies, and let only the parent react to the terminal's Ctrl-C."""
     os.setpgrp()
     threading.Thread(target=_wait, name="parent", daemon=True).start()
 

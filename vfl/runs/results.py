@@ -1,4 +1,4 @@
-"""What a finished run left, and the quantities that reports and studies derive from it: the one reader of both."""
+"""Results of a finished run, and the quantities that reports and studies derive from them."""
 
 import json
 from collections import Counter
@@ -16,46 +16,46 @@ from vfl.runs.run_folder import Row, read_rows, read_summary
 
 ACCURACY = "accuracy/test"
 CLOCK = "simulated_time_s/total"
-"""Seconds on the run's clock: a virtual one, or with processes of their own the real one."""
+"""Seconds on the run's clock: a virtual one, or for separate processes the real one."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. Scores, as accuracies, are shares in [0, 1]; of a regression they may be errors."""
+    """A finished run. Scores such as accuracy are shares in [0, 1]; for regression they may be errors."""
 
     rows: tuple[Row, ...]
-    """Of ``metrics.jsonl``: one per round."""
+    """Rows of ``metrics.jsonl``, one per round."""
     summary: dict[str, Any]
 
     @property
     def simulated(self) -> bool:
-        """Whether its owners are clients with a simulated clock, who hold samples and not features."""
+        """Return whether its owners are clients with a simulated clock, who hold samples and not features."""
         return "simulated_time_s" in self.summary
 
     @property
     def clocked(self) -> bool:
-        """Whether its rounds have seconds on a clock."""
+        """Return whether every round has seconds on a clock."""
         return all(CLOCK in row for row in self.rows)
 
     @property
     def unmet(self) -> dict[str, int]:
-        """Return, by party, the rounds in which it could not meet the controller's goal."""
+        """Return, by party, the number of rounds in which the controller's goal could not be met."""
         tags = [tag.split("/") for row in self.rows for tag in row if tag.startswith("reason/")]
         return Counter(party for _, party, reason in tags if reason == "bound")
 
     @property
     def evaluated(self) -> list[Row]:
-        """The rounds whose test accuracy is known."""
+        """The rows of rounds with a test accuracy."""
         return [row for row in self.rows if ACCURACY in row]
 
     @property
     def metric(self) -> str:
-        """Name of the metric by which it is compared."""
+        """Name of the metric by which the run is compared."""
         return reached(self.summary)[0]
 
     @property
     def score(self) -> float:
-        """That metric of the test samples at the end."""
+        """Final test score, in that metric."""
         return reached(self.summary)[1][self.metric]
 
     @property
@@ -65,13 +65,13 @@ class RunResult:
 
     @property
     def curve(self) -> list[tuple[int, float]]:
-        """Rounds that were evaluated, and their score."""
+        """The evaluated rounds and their scores."""
         tag = f"{self.metric}/test"
         return [(int(row["round"]), row[tag]) for row in self.rows if tag in row]
 
     @property
     def best(self) -> float:
-        """Best test accuracy of all rounds: what papers on horizontal learning report."""
+        """Best test accuracy of all rounds, as papers on horizontal learning report it."""
         return max(self.accuracies)
 
     @property
@@ -82,17 +82,17 @@ class RunResult:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of training, both ways."""
+        """Bytes of training in both directions."""
         return self.summary["uplink_bytes"] + self.summary["downlink_bytes"]
 
     @property
     def bytes_saved(self) -> float:
-        """Share of the bytes, both ways, that sparsification spared."""
+        """Share of the bytes, in both directions, that sparsification saved."""
         return shares_saved(self.summary)["savings_communication"]
 
     @property
     def uplink_saved(self) -> float:
-        """Share of the parties' sent bytes that sparsification spared."""
+        """Share of the uplink bytes that sparsification saved."""
         return savings(self.summary["uplink_bytes"], self.summary["dense_uplink_bytes"])
 
     @property
@@ -102,11 +102,11 @@ class RunResult:
 
     @property
     def macs_saved(self) -> float:
-        """Share of the multiply-accumulates that pruning spared."""
+        """Share of the multiply-accumulates that pruning saved."""
         return shares_saved(self.summary)["savings_compute"]
 
     def over_parties(self, name: str) -> list[list[float]]:
-        """Return a quantity's values of every round, one per party; empty lists where it is not measured."""
+        """Return a quantity's values of every round, one per party; empty lists if it is not measured."""
         return [[value for tag, value in row.items() if tag.startswith(f"{name}/")] for row in self.rows]
 
     def mean_over_parties(self, name: str) -> list[float]:
@@ -114,21 +114,21 @@ class RunResult:
         return [mean(values) for values in self.over_parties(name) if values]
 
     def omega(self) -> float | None:
-        """Return the mean over rounds and parties of the error that sparsification made; None where unmeasured."""
+        """Return the mean over rounds and parties of the error due to sparsification; None if unmeasured."""
         values = [value for values in self.over_parties("omega") for value in values]
         return mean(values) if values else None
 
     def psi(self) -> float | None:
-        """Return the mean over parties of the sum over rounds of the error that pruning made; None where unmeasured."""
+        """Return the mean over parties of the sum over rounds of the error due to pruning; None if unmeasured."""
         per_round = self.mean_over_parties("psi")
         return sum(per_round) if per_round else None
 
     def corollary_sum(self, ratio: str) -> float | None:
-        """Return Corollary 1's sum of ``alpha`` or ``beta`` over rounds and parties; None where unmeasured."""
+        """Return Corollary 1's sum of ``alpha`` or ``beta`` over rounds and parties; None if unmeasured."""
         return self.rows[-1].get(f"corollary1/sum_{ratio}")
 
     def bytes_by_round(self) -> list[float]:
-        """Return the bytes sent up to the end of every round, both ways."""
+        """Return the bytes sent up to the end of every round, in both directions."""
         per_round = zip(self.over_parties("uplink_bytes"), self.over_parties("downlink_bytes"), strict=True)
         return list(accumulate(sum(up) + sum(down) for up, down in per_round))
 
@@ -141,7 +141,7 @@ class RunResult:
         return list(accumulate((1 - row["savings/compute"]) * whole for row in self.rows))
 
     def seconds_by_round(self) -> list[float]:
-        """Return the seconds up to the end of every round: by the clock, or those of the slowest party's own work."""
+        """Return the seconds up to the end of every round: on the clock, or the slowest party's own work."""
         if self.clocked:
             return [row[CLOCK] for row in self.rows]
         return list(accumulate(max(values) for values in self.over_parties("train_time_s")))
@@ -167,7 +167,7 @@ Quantity = Callable[[RunResult], float | None]
 
 
 def read_result(run_dir: Path) -> tuple[tuple[Row, ...], dict[str, Any]]:
-    """Return the rows and the summary of a finished run. Raises ConfigError where they cannot be read.
+    """Return the rows and the summary of a finished run. Raises ConfigError if they cannot be read.
 
     Rows of rounds that a resumed run has added since are left out: they belong to its next summary.
     """

@@ -14,15 +14,15 @@ from vfl.config import ConfigError, ExperimentConfig, changed_keys, dump_config,
 from vfl.runs.atomic import write_atomically
 
 PROCESSES = "processes"
-"""Folder below a run's, of what belongs to the processes that ``lvfl train --processes`` started."""
+"""Subfolder of a run's folder for the processes that ``lvfl train --processes`` starts."""
 MANIFEST = "sweep.json"
-"""Of a sweep's folder: its runs and their settings."""
+"""File in a sweep's folder with its runs and their settings."""
 RUN_ID = "run_id"
-"""File: which run a folder of separate processes belongs to."""
+"""File with the id of the run that a folder of a separate process belongs to."""
 LOG = "train.log"
-"""What a run among many prints."""
+"""File with the output of one run among many."""
 DYING_S = 120.0
-"""Seconds that a run among many waits for one that is about to die in its folder."""
+"""Seconds that a run among many waits for an earlier process of its folder to die."""
 Row = dict[str, float]
 """One round of ``metrics.jsonl``."""
 
@@ -38,17 +38,17 @@ def choose_run_dir(name: str, runs: Path, *, resume: bool) -> Path:
 
 
 def find_run_dir(config: ExperimentConfig, source: Path, given: Path | None, *, resume: bool) -> Path:
-    """Return the folder of a run: the one given, the one that stands in its file's place, or one below ``runs``."""
+    """Return the folder of a run: the given one, ``source`` itself if it is a folder, or one below ``runs``."""
     if given is not None or source.is_dir():
         return given or source
     return choose_run_dir(config.name, Path("runs"), resume=resume)
 
 
 def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
-    """Check, before anything is loaded or written, that a run may begin or go on in the folder.
+    """Check, before anything is loaded or written, that a run may begin or continue in the folder.
 
     Raises ConfigError for a file, a folder that is in use, checkpoints without a ``config.yaml``, and a resume with
-    another configuration (names the changed keys).
+    another configuration (naming the changed keys).
     """
     if run_dir.is_file():
         raise ConfigError(f"--run-dir: {run_dir} is a file; name a folder")
@@ -66,9 +66,9 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
 
 
 def open_run(run_dir: Path, config: ExperimentConfig) -> None:
-    """Make the folder and write the resolved configuration, unless a resumed run has it.
+    """Create the folder and write the resolved configuration, unless a resumed run has one.
 
-    Raises ConfigError where that cannot be done, or another run has begun there since ``check_run``.
+    Raises ConfigError if that fails, or if another run has begun there since ``check_run``.
     """
     saved = run_dir / "config.yaml"
     try:
@@ -83,7 +83,7 @@ def open_run(run_dir: Path, config: ExperimentConfig) -> None:
 
 
 def forget_attempt(run_dir: Path, *notes: str) -> None:
-    """Let a process start again with another configuration where it began nothing: it has left only such ``notes``."""
+    """Remove the configuration of a process that began nothing and left only ``notes``, so that it can start anew."""
     if run_dir.is_dir() and {path.name for path in run_dir.iterdir()} <= {"config.yaml", *notes}:
         with only_process_in(run_dir):
             (run_dir / "config.yaml").unlink(missing_ok=True)
@@ -91,7 +91,7 @@ def forget_attempt(run_dir: Path, *notes: str) -> None:
 
 @contextmanager
 def private_files() -> Generator[None]:
-    """Let what this process writes meanwhile be readable by its user alone: folders 0700, files 0600."""
+    """Make files written meanwhile readable by their user alone: folders 0700, files 0600."""
     before = os.umask(0o077)
     try:
         yield
@@ -100,14 +100,14 @@ def private_files() -> Generator[None]:
 
 
 def update_config(run_dir: Path, config: ExperimentConfig) -> None:
-    """Write the configuration of a run that goes on with other settings, as more rounds, once the folder is held."""
+    """Write a resumed run's configuration if settings changed, such as more rounds; the folder must be locked."""
     whole = with_whole_paths(config)
     if load_config(run_dir / "config.yaml") != whole:
         write_atomically(run_dir / "config.yaml", dump_config(whole))
 
 
 def _saved(path: Path) -> ExperimentConfig:
-    """Return a run's configuration; earlier versions wrote paths relative to where the run was started."""
+    """Return a run's configuration; paths written by earlier versions were relative to the start folder."""
     return with_whole_paths(load_config(path))
 
 
@@ -115,7 +115,7 @@ def _saved(path: Path) -> ExperimentConfig:
 def only_process_in(run_dir: Path) -> Generator[None]:
     """Hold the folder's lock, which ends with the process, and write ``private_files``.
 
-    Raises ConfigError where another process holds it.
+    Raises ConfigError if another process holds it.
     """
     folder = os.open(run_dir, os.O_RDONLY)  # the folder itself: no lock file that could be left over, or be deleted
     try:
@@ -131,10 +131,10 @@ def only_process_in(run_dir: Path) -> Generator[None]:
 
 
 def hold_log(log: TextIO, patience_s: float = DYING_S) -> None:
-    """Lock a run's log, once a training that is about to die has let go of it.
+    """Lock a run's log, after waiting for a dying training to release it.
 
     A lock of a file that is open for writing holds between the machines of an NFS, that of a folder does not. Raises
-    ConfigError where another training keeps it, OSError where the file system has no locks.
+    ConfigError if another training keeps it, OSError if the file system has no locks.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -161,7 +161,7 @@ def write_summary(run_dir: Path, summary: Mapping[str, Any]) -> None:
 def is_finished(run_dir: Path, config: ExperimentConfig) -> bool:
     """Return whether the folder holds all rounds of this configuration, or those up to its early stop.
 
-    Raises ConfigError where it holds a run of another one.
+    Raises ConfigError if it holds a run of another one.
     """
     saved = run_dir / "config.yaml"
     if not saved.exists():
@@ -183,14 +183,14 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path, *keys: str) -> dict[str, Any]:
-    """Return what a sweep has noted of itself, these keys at least. Raises ConfigError for a folder of no sweep."""
+    """Return a sweep's manifest, with at least these keys. Raises ConfigError if the folder is not a sweep's."""
     if not (folder / MANIFEST).exists():
         raise ConfigError(f"{folder}: holds no finished run and no sweep; name a folder of lvfl train or lvfl sweep")
     return _read_json(folder / MANIFEST, keys)
 
 
 def _read_json(path: Path, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the mapping in a file of ours. Raises ConfigError where it is none, or lacks one of the keys."""
+    """Return the mapping in one of our JSON files. Raises ConfigError if it is malformed or lacks one of the keys."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -208,14 +208,14 @@ def read_rows(run_dir: Path) -> list[Row]:
 
 
 def whole_rows(run_dir: Path) -> list[Row]:
-    """Return the rounds of a run that may go on: without damaged lines, none where there is no ``metrics.jsonl``."""
+    """Return the rows of a run that may continue, without damaged lines; empty without ``metrics.jsonl``."""
     path = run_dir / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     return [row for line in lines if (row := row_of(line))]
 
 
 def row_of(line: str) -> Row | None:
-    """Return the round that a line of ``metrics.jsonl`` holds; None for a damaged line, as a killed run's last."""
+    """Return the row in a line of ``metrics.jsonl``; None for a damaged line, such as a killed run's last."""
     try:
         row = json.loads(line)
         return row if isinstance(row["round"], int) else None
@@ -224,9 +224,9 @@ def row_of(line: str) -> Row | None:
 
 
 def read_run_id(run_dir: Path) -> str:
-    """Return the id of the run that the folder belongs to, ``""`` before it belongs to one.
+    """Return the id of the run that the folder belongs to, ``""`` if none yet.
 
-    Raises ConfigError where the file cannot be read.
+    Raises ConfigError if the file cannot be read.
     """
     path = run_dir / RUN_ID
     try:
@@ -236,5 +236,5 @@ def read_run_id(run_dir: Path) -> str:
 
 
 def write_run_id(run_dir: Path, run: str) -> None:
-    """Note which run the folder belongs to, so that no party continues another one's."""
+    """Write the id of the run that the folder belongs to, so that no party continues another one's."""
     write_atomically(run_dir / RUN_ID, run + "\n")

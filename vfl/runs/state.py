@@ -1,4 +1,4 @@
-"""What is saved of an object, as ``vfl/runs/checkpoint.py`` writes it."""
+"""Type of the saved state of an object, as ``vfl/runs/checkpoint.py`` writes it."""
 
 from typing import Any
 

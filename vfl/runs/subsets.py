@@ -1,4 +1,4 @@
-"""Sets of parties that are tested as if the others were away: `evaluation.subsets`."""
+"""Sets of parties that are tested as if the others were absent: `evaluation.subsets`."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -6,9 +6,9 @@ from itertools import combinations
 from vfl.metrics import LOWER_IS_BETTER
 
 MOST_PARTIES = 6
-"""Up to here all sets are tested, 2^K - 1; above, those that lack one party, and single ones."""
+"""Most parties for which all 2^K - 1 sets are tested; above, those that lack one party, and single ones."""
 AND = "+"
-"""Between the names of a set's parties."""
+"""Separator of the names of a set's parties."""
 
 
 def subsets_of(parties: Sequence[str]) -> list[tuple[str, ...]]:
@@ -19,9 +19,9 @@ def subsets_of(parties: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def lost_without(values: Mapping[str, float], parties: Sequence[str], metric: str) -> dict[str, float]:
-    """Return by party how much worse the metric is without it, given its values by set, as ``summary.json`` has them.
+    """Return by party how much worse the metric is without it; ``values`` are by set, as in ``summary.json``.
 
-    That is what the party contributes. Nothing for a party alone.
+    The difference is the party's contribution. Empty for a single party.
     """
     sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
     whole = values[AND.join(parties)]

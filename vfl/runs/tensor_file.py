@@ -22,12 +22,11 @@ _SAFETENSORS_NAMES = {
 def write_tensors(
     path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None, mode: int | None = None
 ) -> Fingerprint:
-    """Write a safetensors file durably: any strides, device and sharing of memory; one copied tensor at a time.
+    """Write a safetensors file durably, copying one tensor at a time; any strides, device and sharing of memory.
 
-    `metadata` is what the format calls so; `mode` is as in `write_durably`.
-
-    The library's own writer refuses tensors that share memory and reports a full disk without its errno.
-    Raises OSError as the system does, and TypeError, naming the tensor, for a dtype or layout not in the format.
+    `metadata` is the format's own; `mode` is as in `write_durably`. The library's writer refuses tensors that share
+    memory and reports a full disk without its errno. Raises OSError, and TypeError, naming the tensor, for a dtype or
+    layout that the format lacks.
     """
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.dtype not in _SAFETENSORS_NAMES:
@@ -38,7 +37,7 @@ def write_tensors(
 def _safetensors_chunks(
     tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
 ) -> Iterator[bytes | memoryview]:
-    """Header length, JSON header, then the bytes of tensor after tensor."""
+    """Yield header length, JSON header, then the bytes of tensor after tensor."""
     # Large elements first: each tensor then starts at a multiple of its element size.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     header: dict[str, dict[str, Any]] = {"__metadata__": dict(metadata)} if metadata else {}

@@ -23,9 +23,9 @@ from vfl.runs.tensorboard_hparams import hparams_summaries
 Layout = dict[str, dict[str, list[str | list[str]]]]
 
 ADDRESS = "http://localhost:6006/?smoothing=0#custom_scalars&_smoothingWeight=0"
-"""Where TensorBoard answers by default, without the smoothing that hides the last values."""
+"""Default address of TensorBoard, without the smoothing that hides the last values."""
 MOST_OWNERS = 8
-"""Of a run that have curves of their own: TensorBoard has no more colours."""
+"""Most owners with curves of their own; TensorBoard has no more colours."""
 SHARE_OF_OWNER: Mapping[str, tuple[str, float]] = {
     "compute saved": ("savings_compute", 1.0),
     "communication saved": ("savings_communication", 1.0),
@@ -37,25 +37,26 @@ SHARE_OF_OWNER: Mapping[str, tuple[str, float]] = {
     "own work in seconds": ("train_time_s", 1.0),
     "an exchange in seconds": ("exchange_s", 1.0),
 }
-"""What is shown of an owner, in units for people: the metric and the factor, by title.
+"""An owner's quantities in units for people: metric and factor by title.
 
-Without brackets: TensorBoard draws no line where a tag has one."""
+Titles have no brackets: TensorBoard draws no line for a tag that has one.
+"""
 BY_PARTY = "by party"
 
 
 FrontPage = Mapping[str, str]
-"""The charts on which the page opens, with a line per run: tag by title. The columns of the page HParams as well."""
+"""Charts on which the page opens, with a line per run: tag by title. They are also the metrics of the page HParams."""
 REACHED = {"test accuracy": "accuracy/test"}
-"""Stands first; where models are compared by another metric it gives way to that."""
+"""First chart; replaced if models are compared by another metric."""
 
 
 @dataclass(eq=False)
 class TensorBoard(Viewer):
     """Writes every metric under its tag, step = round, time = that of the run's clock if it has one.
 
-    Rounds that a resume repeats are purged. Of a run that is compared with no other, every owner has curves in a colour
-    of its own, and so events in a folder of its own below ``parties``: TensorBoard colours folders. An only owner's are
-    in the run's own.
+    Rounds that a resume repeats are purged. In a run that is compared with no other, every owner has curves in a colour
+    of its own, and therefore events in a folder of its own below ``parties``: TensorBoard colours folders. If there is
+    only one owner, its curves are in the run's folder.
     """
 
     run_dir: Path
@@ -65,14 +66,14 @@ class TensorBoard(Viewer):
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     """All settings, by dotted key, for the page HParams."""
     varied: Collection[str] = ()
-    """Those that a sweep varies; they stand first."""
+    """Keys of settings that a sweep varies; they come first."""
     front_page: FrontPage = field(default_factory=lambda: REACHED)
-    """What the page opens on."""
+    """Charts on which the page opens."""
     writer: SummaryWriter | None = field(default=None, init=False)
     _owners: dict[str, SummaryWriter] = field(default_factory=dict[str, SummaryWriter], init=False)
 
     def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
-        """Write the round; the first one of a session opens the event files and purges what it will write again."""
+        """Write the round; the first one of a session opens the event files and purges rounds that will be repeated."""
         with naming(self.run_dir):
             if self.writer is None:
                 self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
@@ -84,7 +85,7 @@ class TensorBoard(Viewer):
                 _write(writer, of_owner(metrics, name), round_index, metrics.get(CLOCK))
 
     def on_end(self, loop: Watched) -> None:
-        """Write what was reached as text, where no curve is read off, and close the event files."""
+        """Write the final values as text, for which no curve need be read, and close the event files."""
         if self.writer is None:
             return
         with suppress(OSError):  # the rounds are flushed; closing must not hide why the run ended
@@ -102,7 +103,7 @@ class TensorBoard(Viewer):
         return {name: SummaryWriter(str(folder / name), purge_step=round_index) for name in names[:MOST_OWNERS]}
 
     def _describe(self, writer: SummaryWriter, metrics: Metrics) -> None:
-        """Write what belongs to the run, not to a round."""
+        """Write what belongs to the run as a whole."""
         writer.add_custom_scalars(layout(metrics, self.front_page, self._owners))
         if self.config:
             writer.add_text("config", f"```yaml\n{self.config}```", 0)
@@ -114,7 +115,7 @@ class TensorBoard(Viewer):
 
 
 def how_to_watch(run_dir: Path) -> str:
-    """Return the command that shows a folder, as it works where this process was started, and the page's address."""
+    """Return the command that shows a folder, valid where this process was started, and the page's address."""
     beside = Path(sys.executable).with_name("tensorboard")
     if shutil.which("tensorboard") == str(beside):
         command = ["tensorboard"]
@@ -126,19 +127,19 @@ def how_to_watch(run_dir: Path) -> str:
 
 
 def run_name(run_dir: Path) -> str:
-    """Return a run's name on the page HParams, which shows a dozen letters: its own folder first."""
+    """Return a run's name for the page HParams, which shows a dozen letters: its own folder first."""
     folder = run_dir.resolve()
     in_sweep = (folder.parents[1] / "sweep.json").exists()
     return f"{folder.name} ({folder.parents[1].name})" if in_sweep else folder.name
 
 
 def owners_of(metrics: Metrics) -> list[str]:
-    """Return the owners whose savings are among the metrics: the parties of a vertical run."""
+    """Return the owners with savings among the metrics: the parties of a vertical run."""
     return [tag.partition("/")[2] for tag in metrics if tag.startswith("savings_compute/")]
 
 
 def of_owner(metrics: Metrics, name: str) -> Metrics:
-    """Return one owner's share of a round's metrics, by the tags of its own curves."""
+    """Return one owner's part of a round's metrics, by the tags of its own curves."""
     shown = {title: (f"{metric}/{name}", factor) for title, (metric, factor) in SHARE_OF_OWNER.items()}
     return {f"{BY_PARTY}/{title}": factor * metrics[tag] for title, (tag, factor) in shown.items() if tag in metrics}
 
@@ -146,8 +147,8 @@ def of_owner(metrics: Metrics, name: str) -> Metrics:
 def layout(metrics: Metrics, page: FrontPage, owners: Iterable[str] = ()) -> Layout:
     """Return a layout of the custom scalars: the front page, the owners' curves, then a chart per quantity.
 
-    TensorBoard puts the layouts of several runs together, equal charts once: so what a chart shows does not depend on
-    what else a run has. A run's first round may have no evaluation yet.
+    TensorBoard merges the layouts of several runs and shows equal charts once: so a chart does not depend on what else
+    a run has. A run's first round may have no evaluation yet.
     """
     front = {title: tag for title, tag in page.items() if tag in metrics or tag.endswith("/test")}
     shares = dict.fromkeys(tag for name in owners for tag in of_owner(metrics, name))
@@ -170,13 +171,13 @@ def _opening(page: FrontPage, metric: str) -> FrontPage:
 
 
 def _all_but(name: str, tags: Iterable[str]) -> str:
-    """Return the pattern of a quantity's tags, but for those that the front page has."""
+    """Return the pattern of a quantity's tags, except those on the front page."""
     shown = "|".join(tag for tag in tags if tag.startswith(f"{name}/"))
     return f"^(?!({shown})$){name}/" if shown else f"^{name}/"
 
 
 def _write(writer: SummaryWriter, metrics: Metrics, round_index: int, walltime: float | None) -> None:
-    """Write a round; with a clock of its own, "relative" is the axis of its seconds."""
+    """Write a round; ``walltime``, if given, is the time axis "relative"."""
     for tag, value in metrics.items():
         writer.add_scalar(tag, value, round_index, walltime=walltime)
     writer.flush()

@@ -16,19 +16,19 @@ from tensorboard.plugins.hparams.api_pb2 import DataType, Experiment, HParamInfo
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
 SHORT = {"alpha": "lightweighting.alpha", "beta": "lightweighting.beta", "seed": "seed"}
-"""The first columns of every run, and whose setting each shows."""
+"""The first columns of every run, and their settings."""
 COMMON = ("data.dataset.kind", "mode")
-"""What follows where no sweep varies anything else: TensorBoard opens on five columns."""
+"""Next columns if no sweep varies anything else; TensorBoard opens on five columns."""
 LEFT_OUT = ("name", "network", "checkpoint", "data.file", "data.labels_file")
-"""Settings, or sections, without influence on what is learned."""
+"""Settings, or sections, that do not influence what is learned."""
 
 
 def hparams_summaries(
     name: str, settings: Mapping[str, object], varied: Iterable[str], metrics: Mapping[str, str]
 ) -> list[Summary]:
-    """Return what makes a run a row of the page: its settings by dotted key as columns, then metrics, titles by tag.
+    """Return the summaries that make a run a row of the page: settings by dotted key, then metrics, titles by tag.
 
-    The keys ``varied`` stand first, after alpha, beta and seed.
+    The keys ``varied`` come first, after alpha, beta and seed.
     """
     columns = {title: settings.get(key, "") for title, key in SHORT.items()}
     columns |= {key: value for key, value in settings.items() if key not in SHORT.values() and not _left_out(key)}

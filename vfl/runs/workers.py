@@ -1,7 +1,7 @@
-"""The processes of one run under torchrun: who they are, and the one way in which they exchange anything.
+"""The processes of one run under torchrun, and the collective operations between them.
 
-Every worker holds the whole experiment and does the same to it, except that each trains other clients. Only the
-first one (rank 0) writes.
+Every worker holds the whole experiment and computes the same, except that each trains other clients. Only the first one
+(rank 0) writes.
 """
 
 import os
@@ -19,11 +19,11 @@ from vfl.errors import PeerLost
 from vfl.torchrun import under_torchrun
 
 PATIENCE = timedelta(days=365)
-"""For what the first worker says when it has something to say; that one is gone is noticed at once."""
+"""Timeout of the first worker's messages, which may be far apart; its death is noticed at once."""
 
 
 class Alone:
-    """The only process of a run: stands for a group of one."""
+    """The only process of a run, as a group of one."""
 
     rank = 0
     size = 1
@@ -32,14 +32,14 @@ class Alone:
         self._on_stop: Callable[[str], None] = lambda name: None
 
     def from_first(self, text: str) -> str:
-        """Return what the first worker gave."""
+        """Return the text that the first worker passes."""
         return text
 
     def say(self, *parts: bytes | memoryview) -> None:
-        """Let the other workers hear some bytes."""
+        """Send bytes to the other workers."""
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
-        """Let ``stop`` be called, with a signal's name, when all workers are to end after the present round."""
+        """Call ``stop``, with a signal's name, when all workers are to end after the present round."""
         self._on_stop = stop
 
     def ask_to_stop(self, signal_name: str) -> None:
@@ -47,13 +47,13 @@ class Alone:
         self._on_stop(signal_name)
 
     def must_agree_in(self, digest: str) -> None:
-        """Let workers whose digest is another be found out when they next exchange something."""
+        """Set the digest that all workers must have; a difference is found at the next exchange."""
 
     def wait_for_all(self) -> None:
-        """Return when all workers have come here."""
+        """Wait until all workers have called this."""
 
     def leave(self) -> None:
-        """Take this process out of the group."""
+        """Remove this process from the group."""
 
 
 class Workers(Alone):
@@ -76,21 +76,21 @@ class Workers(Alone):
         self._digest = ""
 
     def from_first(self, text: str) -> str:
-        """Return what the first worker gave. Raises PeerLost."""
+        """Return the text that the first worker passes. Raises PeerLost."""
         if self.rank > 0:
             return self.hear().decode()
         self.say(text.encode())
         return text
 
     def say(self, *parts: bytes | memoryview) -> None:
-        """Let the other workers ``hear`` some bytes. Raises PeerLost."""
+        """Send bytes to the other workers, which ``hear`` them. Raises PeerLost."""
         data = b"".join(parts)
         # The length first, as a receiver must have the room. One byte more, because no buffer may be empty.
         for tensor in (torch.tensor([len(data)]), torch.frombuffer(bytearray(data + b"\0"), dtype=torch.uint8)):
             self._broadcast(tensor)
 
     def hear(self) -> bytes:
-        """Return what the first worker says next, however long that takes. Raises PeerLost."""
+        """Return the bytes that the first worker sends next, waiting as long as necessary. Raises PeerLost."""
         length = int(self._broadcast(torch.zeros(1, dtype=torch.int64)))
         return self._broadcast(torch.zeros(length + 1, dtype=torch.uint8)).numpy().tobytes()[:-1]
 
@@ -101,20 +101,20 @@ class Workers(Alone):
         return total
 
     def ask_to_stop(self, signal_name: str) -> None:
-        """Ask all workers to end after the round in which ``add_up`` has told them."""
+        """Ask all workers to end after the round in which ``add_up`` tells them."""
         self._asked = signal.Signals[signal_name].value
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # torchrun and a cluster's manager may both pass it on
 
     def must_agree_in(self, digest: str) -> None:
-        """Let workers whose digest is another be found out by the next ``add_up``."""
+        """Set the digest that all workers must have; a difference is found by the next ``add_up``."""
         self._digest = digest
 
     def add_up(self, values: Tensor, state: Sequence[int]) -> Tensor:
-        """Return the sum of all workers' ``values`` (float32 [M]), where at every place all but one are zero.
+        """Return the sum of all workers' ``values`` (float32 [M]); at every place all but one must be zero.
 
-        The bits are added as integers, so that the sum is that one's bits, -0.0 included. ``state`` is what the
-        workers must agree in besides. Raises PeerLost, and ValueError where they do not agree.
+        The bits are added as integers, so that the sum has that one's bits, including -0.0. ``state`` is further state
+        that the workers must agree in. Raises PeerLost, and ValueError if they do not agree.
         """
         # Two places for each worker, all others' zero: the sum tells every worker what each of them has noted.
         notes = values.new_zeros(2 * self.size).view(torch.int32)
@@ -131,11 +131,11 @@ class Workers(Alone):
         return bits[: len(values)].view(values.dtype)
 
     def wait_for_all(self) -> None:
-        """Return when all workers have come here. Raises PeerLost."""
+        """Wait until all workers have called this. Raises PeerLost."""
         self._together(dist.barrier)
 
     def leave(self) -> None:
-        """Take this process out of the group."""
+        """Remove this process from the group."""
         dist.destroy_process_group()
 
     def _broadcast(self, tensor: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class Workers(Alone):
 
 
 def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, int], None]) -> Alone:
-    """Join the other workers where torchrun has started this process, else be alone.
+    """Join the other workers if torchrun started this process; otherwise return a group of one.
 
     ``check`` raises ConfigError, before any waiting, for an experiment that this number of workers cannot share.
     """
@@ -164,7 +164,7 @@ def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, in
 
 
 def _take_share_of_machine(config: ExperimentConfig) -> None:
-    """Choose the GPU of this worker, and one thread unless the user has set their number."""
+    """Choose this worker's GPU, and use one thread unless the user has set a number."""
     if config.device.startswith("cuda"):
         if config.device != "cuda":
             raise ConfigError(f"device: {config.device} is one GPU for all workers; use device=cuda")

@@ -1,7 +1,7 @@
-"""Where trainings run: several at once, each in its own folder, none able to hurt another.
+"""Executors of trainings: several at once, each in its own folder, none able to harm another.
 
-An ``Executor`` starts a training, tells what happens to it and ends it. Which one is next, what a signal means and
-what becomes of a training whose machine has died is the same for all of them, and stands here.
+An ``Executor`` starts a training, reports its events and ends it. The base class chooses the next run, handles signals,
+and restarts runs whose machine has died.
 """
 
 from abc import ABC, abstractmethod
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 
 class Resources(Section):
-    """What one run needs."""
+    """Resources that one run needs."""
 
     cpus: Positive | None = None
     """CPUs and threads; null: the share of a local run, on Ray ``threads`` of the experiment or 1."""
     gpus: NotNegative | None = None
-    """GPUs, 0.5 for two runs on each; null: 1 with ``device: cuda``, else 0. On Ray; local runs share what there is."""
+    """GPUs, 0.5 for two runs on each; null: 1 with ``device: cuda``, else 0. On Ray; local runs share the machine's
+    GPUs."""
     memory_gb: AboveZero | None = None
-    """GB (10^9 bytes) of memory; null: not looked at. On Ray; local runs share what there is."""
+    """GB (10^9 bytes) of memory; null: not checked. On Ray; local runs share the machine's memory."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training as an executor sees it. It is sent to other processes."""
+    """A training as an executor sees it: pickled and sent to other processes."""
 
     folder: str
     """Name of its folder."""
@@ -40,40 +41,40 @@ class Run:
     varied: tuple[str, ...] = ()
     """Dotted keys of the settings that differ between the runs."""
     after: tuple[str, int] | None = None
-    """Folder of a run, and how many rounds it must have done, unless it has ended, before this one begins."""
+    """Folder of another run and the number of rounds that it must complete, or end, before this one begins."""
 
     def prepare(self, runs_dir: Path) -> "Sequence[Callback]":
-        """Prepare the folder, in the process that trains; return the callbacks that are this run's own."""
+        """Prepare the folder, in the process that trains; return this run's own callbacks."""
         return ()
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A run has begun, or ended a round."""
+    """Event: a run has begun, or completed a round."""
 
     rounds: int
     """Rounds done."""
     reached: str | None = None
-    """Score of the round, where it was evaluated."""
+    """Score of the round, if it was evaluated."""
     node: str = ""
-    """Where it runs; "" on this machine."""
+    """Name of the node on which it runs; "" on this machine."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A run has ended: finished, failed with an error of one line, or interrupted (neither)."""
+    """Event: a run has ended: finished, failed with an error of one line, or interrupted (neither)."""
 
     finished: bool
     error: str | None = None
     diverged: bool = False
-    """The error is that training left the finite numbers."""
+    """The error is that a loss or metric was not finite."""
     may_pass: bool = False
     """The same run may succeed later."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The machine of a run has died; the run goes on elsewhere."""
+    """Event: the machine of a run has died; the run restarts elsewhere."""
 
 
 Event = Progress | Ended | Lost
@@ -84,14 +85,14 @@ Handle = TypeVar("Handle")
 
 
 class Executor(ABC, Generic[Handle]):
-    """Where trainings run. A ``Handle`` is a training that it has started."""
+    """Base of the places that trainings run on. A ``Handle`` is a training that the executor has started."""
 
     def train(self, runs: Iterable[R], runs_dir: Path, on_event: Callable[[R, Event], None]) -> str | None:
-        """Train the runs, in their order as far as ``after`` lets them; call ``on_event`` in this process.
+        """Train the runs, in their order as far as ``after`` allows; call ``on_event`` in this process.
 
-        A run that fails or is killed is told as such and the others go on. The first SIGINT or SIGTERM lets every
-        running one end its round and save it, and starts no other; a second one ends them at once
-        (KeyboardInterrupt). Returns the name of the signal, None without one. When this process dies, so do its runs.
+        A run that fails or is killed is reported so and the others go on. The first SIGINT or SIGTERM lets every
+        running one complete its round and save it, and starts no other; a second one ends them at once
+        (KeyboardInterrupt). Returns the name of the signal, or None. If this process dies, its runs die too.
         """
         left = list(runs)
         running: dict[Handle, R] = {}
@@ -127,7 +128,7 @@ class Executor(ABC, Generic[Handle]):
         return signals[0] if signals else None
 
     def open_folder(self, runs_dir: Path) -> None:
-        """Make the folder of the runs. Raises ConfigError, and leaves no empty one, where they could not be trained."""
+        """Create the folder of the runs. Raises ConfigError, leaving no folder, if they could not be trained there."""
         try:
             runs_dir.mkdir(parents=True, exist_ok=True)
             self.check(runs_dir)
@@ -140,7 +141,7 @@ class Executor(ABC, Generic[Handle]):
             raise ConfigError(f"--out: {runs_dir.parent} cannot be written ({error.strerror})") from None
 
     def _next(self, left: Sequence[R], running: Iterable[R], done: Mapping[str, int]) -> R | None:
-        """Return the first run that need not wait for another, where there is a place for it."""
+        """Return the first run that need not wait for another, if there is room for it."""
         at_work = list(running)
         # A run that has ended, finished or failed, or is not of this call, is not in here: nobody waits for it. One run
         # can always begin, as no two wait for each other.
@@ -151,15 +152,15 @@ class Executor(ABC, Generic[Handle]):
 
     @abstractmethod
     def threads(self, wanted: int | None) -> int:
-        """Return the threads of a run of an experiment that asks for so many, None leaving it open."""
+        """Return the number of threads of a run whose experiment asks for ``wanted``, None if it names no number."""
 
     @abstractmethod
     def places(self, run: Run) -> int:
-        """Return how many such runs find room at once. Raises ConfigError where not even one does."""
+        """Return the number of runs like this one that fit at once. Raises ConfigError if not even one does."""
 
     @abstractmethod
     def check(self, runs_dir: Path) -> None:
-        """Raise ConfigError, before anything is trained, where runs could not be trained in the folder."""
+        """Raise ConfigError, before anything is trained, if runs could not be trained in the folder."""
 
     @abstractmethod
     def start(self, run: Run, runs_dir: Path) -> Handle:
@@ -167,11 +168,11 @@ class Executor(ABC, Generic[Handle]):
 
     @abstractmethod
     def wait(self, handles: Sequence[Handle]) -> Sequence[Handle]:
-        """Return those of which something can be received, waiting for it a while."""
+        """Wait a while and return the handles from which an event can be received."""
 
     @abstractmethod
     def receive(self, handle: Handle, *, interrupted: bool) -> Event:
-        """Return what has happened."""
+        """Return what has happened to a training: its next event."""
 
     @abstractmethod
     def interrupt(self, handle: Handle) -> None:

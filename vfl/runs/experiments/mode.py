@@ -1,4 +1,4 @@
-"""What the kinds of experiment differ in, seen from the room that runs them; looked up by ``mode``, here alone."""
+"""Modes: how vertical and horizontal experiments differ. Only this module looks up ``mode``."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from vfl.runtime import Runtime
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a run is computed, shown and kept."""
+    """Environment of a run: device, folder, console, and the other workers."""
 
     runtime: Runtime
     run_dir: Path
@@ -32,7 +32,7 @@ class Stage:
 
 
 class Built(NamedTuple):
-    """What the loop trains, and the callbacks that are its own."""
+    """An algorithm for the loop, and its own callbacks."""
 
     algorithm: Algorithm
     callbacks: Sequence[Callback] = ()
@@ -43,18 +43,18 @@ class Mode:
     """One kind of experiment."""
 
     build: Callable[[ExperimentConfig, Stage], Built]
-    """Loads the data and builds everything. Raises ValueError for data that is not there or does not fit."""
+    """Load the data and build everything. Raises ValueError for data that is missing or does not fit."""
     table: Callable[[Mapping[str, Any]], Table]
-    """Shows the summary of a finished run."""
+    """Return the summary of a finished run as a table."""
     check_workers: Callable[[ExperimentConfig, int], None]
-    """Raises ConfigError for an experiment that this number of processes under torchrun cannot share."""
+    """Raise ConfigError for an experiment that this number of processes under torchrun cannot share."""
     shown: Mapping[str, str] = field(default_factory=dict[str, str])
-    """How a round's line tells the metrics that it adds to loss and accuracy: a format by tag."""
+    """Formats, by tag, of the metrics that a round's line shows beside loss and accuracy."""
     predict: Callable[[Path, Path | Mapping[str, Path] | None], NDArray[np.float32]] | None = None
-    """Probabilities [N, C] by the trained model in a folder, of a file's samples, owners' tables or the test set; None:
-    not offered."""
+    """Return the probabilities [N, C] that the trained model in a folder predicts for a file's samples, owners' tables
+    or the test set; None: not offered."""
     front_page: FrontPage = field(default_factory=lambda: REACHED)
-    """The charts on which TensorBoard opens."""
+    """Charts on which TensorBoard opens."""
 
     def stage(
         self,
@@ -76,7 +76,7 @@ MODES = Registry(
     {"vertical": "parties.mode:VERTICAL", "horizontal": "vfl.horizontal.mode:HORIZONTAL"},
     "a vfl.runs.experiments.mode.Mode",
 )
-"""Named, not imported: this room is below the parties."""
+"""Modes by name. They are not imported here, as this room lies below the parties."""
 
 
 def mode_of(config: ExperimentConfig) -> Mode:

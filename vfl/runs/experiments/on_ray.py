@@ -28,28 +28,28 @@ from vfl.runs.run_folder import wait_until_free
 from vfl.runs.signals import stop_on_signal
 
 MOST_LOST = 3
-"""Nodes that may die under one run: more may well be its fault."""
+"""Number of nodes that may die under one run; with more, the run may well be the cause."""
 CONNECT_S = 5.0
 CHECK_S = 120.0
 """Seconds within which every node must have answered."""
 POLL_S = 0.5
 OBJECT_STORE = 80 * 2**20
-"""Bytes, about Ray's least: only events travel."""
+"""Bytes of Ray's object store, about the least that Ray accepts; only events travel."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a node must have in common with the process that starts runs there."""
+    """Folder and software that a node must share with the process that starts runs there."""
 
     folder: Path
     mark: str
-    """Name of an empty file in it."""
+    """Name of an empty file in the folder, by which a node recognises it."""
     working_folder: Path
-    """Relative paths begin here."""
+    """Folder to which relative paths refer."""
     versions: dict[str, str]
 
     def check(self) -> None:
-        """Go to the working folder. Raises ConfigError, naming this machine, where something is not as it was there."""
+        """Change to the working folder. Raises ConfigError, naming this machine, if folder or software differ."""
         node = f"--on ray: node {platform.node()}"
         for name, here in versions().items():
             if here != self.versions[name]:
@@ -64,7 +64,7 @@ class Origin:
 
 
 def versions() -> dict[str, str]:
-    """Return the software that a run's bits depend on; Ray compares itself and Python."""
+    """Return the versions of the software that a run's bits depend on; Ray itself compares its own and Python's."""
     return {name: version(name) for name in ("lvfl", "torch")}
 
 
@@ -79,10 +79,9 @@ class RayRun:
 
 
 class OnRay(Executor[RayRun]):
-    """Trains as many runs at once as the nodes have room for, at most ``jobs`` where that is given.
+    """Trains as many runs at once as the nodes have room for, at most ``jobs`` if given.
 
-    Args:
-        ray: the module, connected to a cluster.
+    ``ray`` is the module, connected to a cluster.
     """
 
     origin: Origin | None = None
@@ -109,7 +108,7 @@ class OnRay(Executor[RayRun]):
         return min(sum(rooms), self.jobs or sum(rooms))
 
     def check(self, runs_dir: Path) -> None:
-        """Let every node look whether it has the same folder and software."""
+        """Raise ConfigError unless every node has the same folder and software."""
         self.origin = Origin(runs_dir.resolve(), f".shared-{secrets.token_hex(8)}", Path.cwd(), versions())
         (runs_dir / self.origin.mark).touch()
         look = self.ray.remote(num_cpus=0, max_retries=0)(Origin.check)
@@ -128,7 +127,7 @@ class OnRay(Executor[RayRun]):
             raise ConfigError(_line(error)) from None
 
     def start(self, run: Run, runs_dir: Path) -> RayRun:
-        """Hand a run to Ray, which has a place for it."""
+        """Submit a run to Ray, which has room for it."""
         needs = self._needs(run)
         task = self._train.options(
             name=run.folder, num_cpus=needs["CPU"], num_gpus=needs["GPU"], memory=needs["memory"] or None
@@ -142,7 +141,7 @@ class OnRay(Executor[RayRun]):
         return [handle for handle in handles if handle.events in ready]
 
     def receive(self, handle: RayRun, *, interrupted: bool) -> Event:
-        """Return what a run has told or how it died. Raises ConfigError for a node that cannot train at all."""
+        """Return a run's next event, or how it died. Raises ConfigError for a node that cannot train at all."""
         told = self.ray.exceptions
         try:
             node, event = self.ray.get(next(handle.events))
@@ -163,18 +162,18 @@ class OnRay(Executor[RayRun]):
         self.ray.cancel(handle.events)
 
     def kill(self, handle: RayRun) -> None:
-        """Leave it to Ray, which ends what runs for a process that leaves the cluster.
+        """Do nothing: Ray ends the runs of a process that leaves the cluster.
 
-        ``cancel(force=True)`` would be at once, but Ray aborts this process where the run has ended in that moment.
+        ``cancel(force=True)`` would be at once, but Ray aborts this process if the run has ended in that moment.
         """
 
     def unmark(self) -> None:
-        """Remove what told nodes that they share the folder."""
+        """Remove the file by which nodes recognise the shared folder."""
         if self.origin is not None:
             (self.origin.folder / self.origin.mark).unlink(missing_ok=True)
 
     def _needs(self, run: Run) -> dict[str, float]:
-        """Return Ray's resources of a run; bytes of memory."""
+        """Return a run's resources in Ray's terms; memory in bytes."""
         asked = self.resources
         gpus = float(run.config.device.startswith("cuda")) if asked.gpus is None else asked.gpus
         return {"CPU": run.config.threads or 1, "GPU": gpus, "memory": int((asked.memory_gb or 0) * 1e9)}
@@ -219,9 +218,9 @@ def train_on_node(run: Run, runs_dir: Path, origin: Origin) -> Iterator[tuple[st
 
 @contextmanager
 def on_ray(address: str | None, jobs: int | None, resources: Resources) -> Generator[OnRay]:
-    """Connect to the cluster at HOST:PORT, or start one on this machine, and leave or end it after all.
+    """Connect to the cluster at HOST:PORT, or start one on this machine; leave or stop it at the end.
 
-    Raises ConfigError, one line, where Ray is not installed, nothing of its kind answers, or versions differ.
+    Raises ConfigError, one line, if Ray is not installed, nothing answers as Ray, or versions differ.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read when it is imported
     os.environ.setdefault("RAY_worker_niceness", "0")  # of a Ray of our own: its runs are as urgent as local ones
@@ -261,5 +260,5 @@ def _line(error: BaseException) -> str:
 
 
 def _name(node: dict[str, Any]) -> str:
-    """Return what a node was called when it was started, else the name of its machine."""
+    """Return the name that a node was given when it was started, else its machine's name."""
     return node["NodeManagerHostname"] if node["NodeName"] == node["NodeManagerAddress"] else node["NodeName"]

@@ -1,7 +1,7 @@
 """Trainings in processes of this machine.
 
-Every run has a fresh process, forked from one that has imported PyTorch and computed nothing; what it does there is
-``training.py``. It tells its parent how far it is through a pipe. The parent itself need not import PyTorch.
+Every run has a fresh process, forked from one that has imported PyTorch and computed nothing; ``training.py`` trains
+there and reports its progress to the parent through a pipe. The parent itself need not import PyTorch.
 """
 
 import multiprocessing
@@ -19,11 +19,11 @@ from vfl.runs.orphans import end_with_parent
 from vfl.runs.run_folder import LOG
 
 PRELOADED = ["vfl.runs.experiments.training", "parties.mode", "vfl.horizontal.mode"]
-"""What a run's process has imported; named, not imported: this room is below the parties."""
+"""Modules that a run's process has imported. They are not imported here, as this room lies below the parties."""
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use; macOS cannot say less than all."""
+    """Return the number of cores that this process may use (all of them on macOS, which does not tell)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -43,7 +43,7 @@ class LocalProcesses(Executor[LocalRun]):
         self._context = multiprocessing.get_context("forkserver")
 
     def threads(self, wanted: int | None) -> int:
-        """Return a run's share."""
+        """Return the number of threads of a run, by default its share of the cores."""
         for name in ("gpus", "memory_gb"):
             if getattr(self.resources, name) is not None:
                 warnings.warn(f"resources.{name}: local runs share what there is; --jobs says how many", stacklevel=2)
@@ -54,10 +54,10 @@ class LocalProcesses(Executor[LocalRun]):
         return self.jobs
 
     def check(self, runs_dir: Path) -> None:
-        """Find nothing: the caller has made the folder."""
+        """Do nothing: the caller has created the folder."""
 
     def start(self, run: Run, runs_dir: Path) -> LocalRun:
-        """Start a process, the first time the one from which all are forked."""
+        """Start a process; the first call also starts the process from which all are forked."""
         self._context.set_forkserver_preload(PRELOADED)
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(target=_train_here, args=(run, runs_dir, sender), name=run.folder)
@@ -71,7 +71,7 @@ class LocalProcesses(Executor[LocalRun]):
         return [handle for handle in handles if handle.pipe in ready]
 
     def receive(self, handle: LocalRun, *, interrupted: bool) -> Event:
-        """Return what a run has told or how it died."""
+        """Return a run's next event, or how it died."""
         try:
             event: Event = handle.pipe.recv()
         except (EOFError, OSError):  # the process has closed its end without saying how it ended: it died
@@ -99,7 +99,7 @@ def _death(code: int, *, interrupted: bool) -> Ended:
 
 
 def _train_here(run: Run, runs_dir: Path, pipe: Connection) -> None:
-    """Train one run in this process, which belongs to it alone."""
+    """Train one run in this process, which serves it alone."""
     end_with_parent()
     from vfl.runs.experiments.training import train  # imports PyTorch, as the process has that this one is forked from
 

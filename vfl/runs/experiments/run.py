@@ -1,4 +1,4 @@
-"""One training from a configuration: what its mode builds, the callbacks, the loop and its signals."""
+"""One training from a configuration: the mode builds it; callbacks, the loop and signals are added here."""
 
 import gc
 from collections.abc import Callable, Collection, Sequence
@@ -23,16 +23,16 @@ from vfl.runtime import start_runtime
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training ended."""
+    """End of a training."""
 
     summary: dict[str, Any]
-    """As in ``summary.json``, which is written only when the run is finished."""
+    """Content of ``summary.json``, which is written only when the run is finished."""
     finished: bool
     """All rounds are done, or early stopping ended the run."""
     signal_name: str | None
-    """The signal that asked for an end, which may have come in the last round; None without one."""
+    """The signal that asked for an end, possibly in the last round; None without one."""
     stop_reason: str | None
-    """Why the loop ended before its last round, signals included."""
+    """Reason for which the loop ended before its last round, signals included."""
 
 
 def run_experiment(
@@ -48,9 +48,9 @@ def run_experiment(
 ) -> Outcome:
     """Build the experiment and train it in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
-    ``extra_callbacks`` come after all others. Of several ``workers`` the first one alone writes. ``varied`` are the
-    dotted keys of the settings that its sweep varies. ``build`` goes before the mode's, for what is given as objects.
-    Raises ValueError for data or a folder that cannot be used.
+    ``extra_callbacks`` run after all others. Of several ``workers`` only the first writes. ``varied`` are the dotted
+    keys of the settings that its sweep varies. ``build`` replaces the mode's own, for experiments given as Python
+    objects. Raises ValueError for data or a folder that cannot be used.
     """
     mode, workers = mode_of(config), workers or Alone()
     first = workers.rank == 0
@@ -80,7 +80,7 @@ def train(
 ) -> Outcome:
     """Train in a folder that is open and locked, from the newest checkpoint in ``store`` on.
 
-    The first of several workers has the folder and the callbacks; the others are ready when it is.
+    Of several workers, the first has the folder and the callbacks; the others start once it is ready.
     """
     workers, run_dir = stage.workers, stage.run_dir
     first = workers.rank == 0
@@ -125,7 +125,7 @@ def train(
 
 
 def show_outcome(outcome: Outcome, config: ExperimentConfig, run_dir: Path, console: Console) -> int:
-    """Show how a training ended and return the exit code."""
+    """Print the end of a training and return the exit code."""
     if not outcome.finished:
         rounds = outcome.summary["rounds"]
         console.print(f"interrupted after {rounds} rounds; go on with --run-dir {run_dir} --resume")

@@ -1,8 +1,8 @@
 """The search for the cheapest alpha and beta that lose at most a given number of points, by Optuna's TPE sampler.
 
-Cost is the share of the multiply-accumulates and of the bytes that is left, weighted. Trials are asked for in batches
-of as many as run at once and told in their order, so that a search that was killed asks for the same ones again: their
-runs are finished, and only what is left is trained.
+The cost of a pair is a weighted mean of the remaining shares of multiply-accumulates and of bytes. Trials are requested
+in batches of as many as run at once, and their results are reported in order. A search that was killed therefore
+requests the same trials again: finished runs are kept, and only the rest is trained.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ Summaries = Mapping[str, Mapping[str, Any]]
 
 
 class Search:
-    """One search. Raises ConfigError where Optuna is not installed."""
+    """One search. Raises ConfigError if Optuna is not installed."""
 
     def __init__(self, config: SearchConfig) -> None:
         try:
@@ -34,13 +34,13 @@ class Search:
 
     @property
     def most_runs(self) -> int:
-        """The runs of all trials and those to compare them with; fewer where a pair is chosen twice."""
+        """Number of runs of all trials and of the baseline; fewer are trained if a pair is chosen twice."""
         return (1 + self.config.trials) * len(self.config.seeds)
 
     def batches(self, summaries: Summaries, jobs: int) -> Iterator[list[Settings]]:
-        """Yield the settings of runs to be trained next; ``summaries`` must hold their results when it goes on.
+        """Yield the settings of runs to be trained next; ``summaries`` must hold their results when it continues.
 
-        Ends at once where the runs to compare with have failed.
+        Ends at once if the runs to compare with have failed.
         """
         # `summaries` belongs to the caller, who fills it between two yields. All of a batch are asked for before one is
         # told, and told in that order, whichever ended first: what is asked for next depends on the results alone.
@@ -55,7 +55,7 @@ class Search:
             told += len(trials)
 
     def conclusion(self, summaries: Summaries) -> str:
-        """Return the cheapest pair found that keeps the score, as a line."""
+        """Return a line about the cheapest pair found that keeps the score."""
         reference = self._means(0.0, 0.0, summaries)
         if reference is None:
             return "nothing was tried: the run without lightweighting, which all are compared with, failed"
@@ -97,7 +97,7 @@ class Search:
         return [{ALPHA: alpha, BETA: beta, "seed": seed} for seed in self.config.seeds]
 
     def _means(self, alpha: float, beta: float, summaries: Summaries) -> tuple[float, float] | None:
-        """Return mean score and cost over the seeds; None where a run has no result."""
+        """Return mean score and cost over the seeds; None if a run has no result."""
         found = [summaries.get(folder_name(settings)) for settings in self._runs(alpha, beta)]
         there = [summary for summary in found if summary is not None]
         if len(there) < len(found):
@@ -115,5 +115,5 @@ def _metric(summaries: Summaries) -> str:
 
 
 def _pair(params: Mapping[str, float]) -> tuple[float, float]:
-    """Return alpha and beta as they are trained: 0.1 + 0.2 is not 0.3, and names a folder."""
+    """Return alpha and beta, rounded: 0.1 + 0.2 is not 0.3, and the values name a folder."""
     return round(params["alpha"], 6), round(params["beta"], 6)

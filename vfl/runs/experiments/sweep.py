@@ -1,6 +1,7 @@
-"""Trains a sweep in its folder: ``sweep.json``, ``runs/``, ``sweep.csv``, ``times.csv``; the same call goes on.
+"""Trains a sweep in its folder: ``sweep.json``, ``runs/``, ``sweep.csv``, ``times.csv``.
 
-What is finished is kept, what was killed goes on from its checkpoint, what failed is tried again.
+The same call continues a sweep: finished runs are kept, killed ones continue from their checkpoints, failed ones are
+tried again.
 """
 
 import csv
@@ -38,7 +39,7 @@ class Shard:
         return runs[self.index - 1 :: self.count]
 
     def lock(self, folder: Path) -> AbstractContextManager[None]:
-        """Refuse another process that trains the same shard, or any where all is one shard."""
+        """Lock the shard, or the sweep if it is one shard; raise ConfigError if another process trains it."""
         if self.count == 1:
             return only_process_in(folder)
         own = folder / "shards" / f"{self.index}of{self.count}"
@@ -50,7 +51,7 @@ WHOLE = Shard()
 
 
 def parse_shard(text: str) -> Shard:
-    """Read ``3/16``. Raises ConfigError."""
+    """Parse ``3/16``. Raises ConfigError."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
     if match is None or int(match[1]) > int(match[2]):
         raise ConfigError(f"--shard: {text!r} is no part of a sweep; write I/N with I from 1 to N, as 3/16")
@@ -59,11 +60,11 @@ def parse_shard(text: str) -> Shard:
 
 @dataclass
 class SweepState:
-    """The runs known so far and what came of them, by folder."""
+    """The runs known so far and their results, by folder."""
 
     folder: Path
     keep_checkpoints: bool
-    """Of finished runs as well."""
+    """Keep the checkpoints of finished runs as well."""
     shard: Shard = WHOLE
     runs: list[SweepRun] = field(default_factory=list[SweepRun])
     summaries: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
@@ -82,7 +83,7 @@ class SweepState:
         return self.shard.of(self.runs)
 
     def add(self, runs: Sequence[SweepRun]) -> None:
-        """Take in runs that are new, with the results that are there: a search may choose a pair twice, at once even.
+        """Add new runs, and the results that exist: a search may choose a pair twice, even at once.
 
         Raises ConfigError for a folder with other settings.
         """
@@ -101,7 +102,7 @@ class SweepState:
         self.summaries[run.folder] = summary | shares_saved(summary)
 
     def take(self, run: SweepRun, event: Ended) -> None:
-        """Take in how a run has ended, and write the tables."""
+        """Record the end of a run, and write the tables."""
         if event.finished:
             self.read(run)
             if not self.keep_checkpoints:
@@ -112,7 +113,7 @@ class SweepState:
         self.write()
 
     def catch_up(self) -> None:
-        """Take in what other shards have trained since."""
+        """Read the results of other shards."""
         # A run that failed leaves no summary: only the table, as its shard wrote it, tells. Its own shard knows better.
         told = {row["run"]: row["error"] for row in _told(self.folder) if row["status"] == "failed"}
         for run in self.runs:
@@ -124,7 +125,7 @@ class SweepState:
                 self.failures[run.folder] = told[run.folder]
 
     def write(self) -> None:
-        """Write the tables; of several shards the one that ends last leaves those of all."""
+        """Write the tables; the shard that ends last writes those of all shards."""
         if self.shard.count > 1:
             self.catch_up()
         write_tables(self.folder, self.runs, self.summaries, self.failures)
@@ -133,11 +134,11 @@ class SweepState:
 def train_sweep(
     sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console, *, keep_checkpoints: bool, shard: Shard = WHOLE
 ) -> SweepState:
-    """Train what is not finished. Checkpoints of finished runs are deleted unless kept.
+    """Train the runs that are not finished. Checkpoints of finished runs are deleted unless kept.
 
-    The threads of a run and the trials of a batch are chosen when the sweep begins, and stay so: its bits and what a
-    search asks for depend on them. Raises ConfigError for a folder that holds other runs or that another process works
-    in, KeyboardInterrupt at the end of a sweep that a signal has ended.
+    The threads of a run and the number of trials in a batch are chosen when the sweep begins and then fixed: a run's
+    bits and a search's choices depend on them. Raises ConfigError for a folder that holds other runs or that another
+    process works in, KeyboardInterrupt at the end of a sweep that a signal has ended.
     """
     if sweep.search is not None and shard.count > 1:
         raise ConfigError("--shard: a search chooses its runs by those before; use --jobs")
@@ -159,9 +160,9 @@ def train_sweep(
 
 
 def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor, shard: Shard = WHOLE) -> list[str]:
-    """Return what a call would do, training nothing: its shard's runs with their state, and the minutes that are left.
+    """Return a preview: the shard's runs with their state, and the minutes that are left. Trains nothing.
 
-    Minutes are those of the finished runs, on average. Raises ConfigError as ``train_sweep``.
+    Minutes are estimated from the mean of the finished runs. Raises ConfigError as ``train_sweep``.
     """
     state = SweepState(folder, keep_checkpoints=True, shard=shard)
     state.add(sweep.runs(_fixed(sweep, folder, executor, Console(quiet=True), shard)["threads"]))
@@ -178,7 +179,7 @@ def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor, shard: Shard = WH
 
 
 def _train(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, view: SweepView) -> None:
-    """Train the runs of this shard that are known and have neither finished nor failed."""
+    """Train this shard's known runs that have neither finished nor failed."""
     manifest = {**fixed, "runs": {run.folder: run.settings for run in state.runs}}
     write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     state.write()
@@ -198,7 +199,7 @@ def _train(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, v
 
 
 def _told(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of the table as another shard left it."""
+    """Return the rows of the table that another shard wrote."""
     if not (folder / TABLE).exists():
         return []
     with (folder / TABLE).open(newline="", encoding="utf-8") as file:
@@ -206,7 +207,7 @@ def _told(folder: Path) -> list[dict[str, str]]:
 
 
 def _fixed(sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console, shard: Shard) -> dict[str, Any]:
-    """Return what holds until the sweep is finished, wherever it goes on; it stands in its manifest."""
+    """Return the values that are fixed until the sweep is finished, wherever it continues; the manifest holds them."""
     if (folder / MANIFEST).exists():
         fixed = read_manifest(folder, "threads")
         console.print(f"going on in {folder}; threads per run: {fixed['threads']}, as when the sweep began")

@@ -1,4 +1,4 @@
-"""What a sweep trains: a base experiment and the settings that vary, from one YAML file.
+"""The plan of a sweep: a base experiment and the settings that vary, from one YAML file.
 
 name: ratios
 base: quickstart.yaml                # an experiment, relative to this file
@@ -35,7 +35,7 @@ Settings = Mapping[str, Any]
 """Values by dotted key."""
 ALPHA, BETA = "lightweighting.alpha", "lightweighting.beta"
 CHOSEN = (ALPHA, BETA, "seed")
-"""What a search sets in every run."""
+"""Settings that a search chooses for every run."""
 
 
 class RatioRange(Section):
@@ -53,14 +53,14 @@ class RatioRange(Section):
 
 
 class SearchConfig(Section):
-    """The search for the cheapest ratios that lose at most so much of evaluation.metric (needs Optuna)."""
+    """The search for the cheapest ratios that lose at most some points of evaluation.metric (needs Optuna)."""
 
     trials: Positive = 20
     """Pairs of alpha and beta to try; each is trained with every seed."""
     points: Annotated[Number, Field(ge=0)] = 1.0
-    """Percentage points of it that may be lost against alpha = beta = 0; of an error (rmse, mae, log_loss) percent."""
+    """Percentage points that may be lost against alpha = beta = 0; of an error (rmse, mae, log_loss) percent of it."""
     compute_weight: Annotated[Number, Field(ge=0, le=1)] = 0.5
-    """Weight of the multiply-accumulates in the cost; that of the bytes is the rest."""
+    """Weight of the multiply-accumulates in the cost; the bytes have the rest."""
     seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
     """Seeds of the trainings; a pair's score and cost are means over them."""
     alpha: RatioRange = RatioRange()
@@ -71,7 +71,7 @@ class SweepFile(Section):
     """The file of a sweep."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
-    """Names the sweep's folder."""
+    """Name of the sweep's folder."""
     base: Path
     """YAML file of the experiment, relative to the sweep's."""
     settings: dict[str, Any] = Field(default={})
@@ -80,7 +80,7 @@ class SweepFile(Section):
     search: SearchConfig | None = None
     """Instead of ``grid`` and ``list``."""
     resources: Resources = Resources()
-    """Of each run."""
+    """Resources of each run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,36 +93,36 @@ class SweepRun(Run):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that has been read: every run of it can be configured."""
+    """A sweep as read from its file: every run of it can be configured."""
 
     name: str
     base: Mapping[str, Any]
     """Nested settings of all runs."""
     points: tuple[Settings, ...]
-    """The settings of each run; none where a search chooses them."""
+    """The settings of each run; empty if a search chooses them."""
     search: SearchConfig | None
     resources: Resources = field(default_factory=Resources)
-    """Of each run."""
+    """Resources of each run."""
 
     @cached_property
     def varied(self) -> set[str]:
-        """The keys that vary; none where a search chooses."""
+        """The keys that vary; empty if a search chooses them."""
         return {key for point in self.points for key in point}
 
     def run(self, settings: Settings, threads: int) -> SweepRun:
-        """Return the run of some settings. Raises ConfigError, which names them, where they make no experiment."""
+        """Return the run with some settings. Raises ConfigError, naming them, if they are no valid experiment."""
         config = parse_config(lay_over(self.base, settings)).model_copy(update={"threads": threads})
         return SweepRun(folder_name(settings, self.varied), config, tuple(settings), settings=settings)
 
     def runs(self, threads: int) -> list[SweepRun]:
-        """Return the runs of all points. Raises ConfigError for the first that cannot be one."""
+        """Return the runs of all points. Raises ConfigError for the first invalid one."""
         return [self.run(settings, threads) for settings in self.points]
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
-    """Read a sweep, or the shipped one of a name; ``key=value`` overrides change the experiment of all runs.
+    """Read a sweep file or a shipped one by name; ``key=value`` overrides change the experiment of all runs.
 
-    Raises ConfigError, one line, for anything that is wrong, an empty sweep and two equal runs included.
+    Raises ConfigError, one line, for anything that is wrong, including an empty sweep and two equal runs.
     """
     path = find_config(path)
     file = _parse(path)
@@ -146,9 +146,9 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
 
 
 def folder_name(settings: Settings, varied: Iterable[str] = ()) -> str:
-    """Return a folder's name that tells the settings, as ``alpha0.2-beta0.4-seed1``.
+    """Return a folder name made of the settings, such as ``alpha0.2-beta0.4-seed1``.
 
-    A key is written whole where another one, of these settings or of those that vary in the sweep, ends alike.
+    A key is written whole if another one, of these settings or of those that vary in the sweep, ends alike.
     """
     ends = Counter(key.rpartition(".")[2] for key in {*settings, *varied})
     short = {key: key if ends[end := key.rpartition(".")[2]] > 1 else end for key in settings}

@@ -1,4 +1,4 @@
-"""``sweep.csv``: one line per run with what it reached and cost; ``times.csv`` has what no two trainings share."""
+"""``sweep.csv``: a line per run with results and costs; ``times.csv``: values that differ between equal trainings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def write_tables(
     summaries: Mapping[str, Mapping[str, Any]],
     failures: Mapping[str, str],
 ) -> None:
-    """Write both tables whole. The first depends on nothing but the runs' settings and results: no clock is in it.
+    """Write both tables whole. The first depends only on the runs' settings and results, not on any clock.
 
     ``summaries`` are those of the finished runs, with ``shares_saved``, and ``failures`` one line per failed one, both
     by folder; all others are ``open``.
@@ -49,7 +49,7 @@ def write_tables(
 
 
 def score(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return by which metric a run is compared, and its value."""
+    """Return the metric by which a run is compared, and its value."""
     metric, values = reached(summary)
     return {"metric": metric, "score": values[metric]}
 

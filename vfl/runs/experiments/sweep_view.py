@@ -1,4 +1,4 @@
-"""What is shown while many runs are trained: a live table on a terminal, one plain line per ended run otherwise."""
+"""Display while many runs are trained: a live table on a terminal, otherwise a plain line per ended run."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,26 +16,26 @@ from vfl.runs.experiments.executor import Ended, Event, Lost, Progress, Run
 from vfl.runs.run_folder import LOG
 
 LAST_LINES = 5
-"""Of a failed run's log."""
+"""Lines that are shown of a failed run's log."""
 NAMED = 3
-"""Runs that a line names, at most."""
+"""Most runs that a line names."""
 
 
 @dataclass
 class Running:
-    """A run at work."""
+    """A run in progress."""
 
     rounds: int
     """Rounds in all."""
     first: int
-    """Rounds that were done when it began here."""
+    """Rounds done before it was started here."""
     node: str
     done: int = 0
     reached: str = ""
     began_s: float = field(default_factory=time.monotonic)
 
     def ends(self) -> str:
-        """Return the time of day at which it should end, "" before its first round."""
+        """Return the time of day at which it should end, "" before its first round here."""
         trained = self.done - self.first
         seconds = (time.monotonic() - self.began_s) / max(1, trained) * (self.rounds - self.done)
         return _clock(seconds) if trained else ""
@@ -43,19 +43,19 @@ class Running:
 
 @dataclass
 class SweepView:
-    """What runs, what is done and what is left."""
+    """Counts and current rounds of all runs, and the live table."""
 
     console: Console
     total: int
-    """Runs in all; of a search, the most that there can be."""
+    """Runs in all; for a search, the largest possible number."""
     runs_dir: Path = Path()
     kept: int = 0
-    """Finished before this session."""
+    """Runs finished before this session."""
     running: dict[str, Running] = field(default_factory=dict[str, Running])
     finished: int = 0
     failed: int = 0
     worked: float = 0.0
-    """Trained in this session, in runs."""
+    """Amount trained in this session, in runs."""
     live: Live | None = None
     started_s: float = field(default_factory=time.monotonic)
 
@@ -71,7 +71,7 @@ class SweepView:
             self.live.stop()
 
     def show(self, run: Run, event: Event, summary: Mapping[str, Any] | None = None) -> None:
-        """Note what has happened to a run; print that it has ended, with its ``summary`` if it is finished."""
+        """Record a run's event; print a line if the run has ended, with its ``summary`` if it is finished."""
         match event:
             case Progress():
                 self._progress(run, event)
@@ -108,7 +108,7 @@ class SweepView:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def lines(self) -> Group:
-        """Return what a terminal shows below the lines of the runs that have ended; any width can fold it."""
+        """Return the live table, which is shown below the lines of ended runs; it fits any width."""
         nodes = sorted({run.node for run in self.running.values()} - {""})
         table = Table(box=None, padding=(0, 1, 0, 0))
         for column in ("running", *(["node"] if nodes else []), "rounds", "test", "ends"):
@@ -131,7 +131,7 @@ class SweepView:
 
 
 def _clock(seconds: float) -> str:
-    """Return the time of day in so many seconds, with the date where that is another day."""
+    """Return the time of day in ``seconds`` from now, with the date if that is another day."""
     then = time.localtime(time.time() + seconds)
     today = then[:3] == time.localtime()[:3]
     return time.strftime("%H:%M" if today else "%Y-%m-%d %H:%M", then)
@@ -145,7 +145,7 @@ def _last_lines(log: Path) -> Sequence[str]:
 
 
 def result_line(summary: Mapping[str, Any]) -> str:
-    """Return what a finished run reached, in one line."""
+    """Return one line about a finished run's score and savings."""
     texts = [headline(summary)]
     if summary.get("savings_compute") or summary.get("savings_communication"):
         texts.append(f"compute saved {summary['savings_compute']:.1%}")
@@ -154,6 +154,6 @@ def result_line(summary: Mapping[str, Any]) -> str:
 
 
 def names(runs: Sequence[str]) -> str:
-    """Return the first names, and how many there are beside them."""
+    """Return the first names, and the number of the others."""
     left = len(runs) - NAMED
     return ", ".join(runs[:NAMED]) + (f" and {left} more" if left > 0 else "")

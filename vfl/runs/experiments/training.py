@@ -1,4 +1,4 @@
-"""One run among many, in its process: what it prints goes to ``train.log`` in its folder."""
+"""One run among many, in its own process; its output goes to ``train.log`` in its folder."""
 
 import os
 import traceback
@@ -17,17 +17,17 @@ from vfl.runs.run_folder import LOG, hold_log
 
 
 class Tell(Callback):
-    """Tells of every round."""
+    """Reports every round."""
 
     def __init__(self, tell: Callable[[Event], None]) -> None:
         self.tell = tell
 
     def on_start(self, loop: TrainingLoop) -> None:
-        """Tell where a resumed run stands."""
+        """Report the rounds that a resumed run has done."""
         self.tell(Progress(loop.next_round))
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
-        """Tell the round."""
+        """Report the round."""
         metric = loop.metric
         score = metrics.get(f"{metric}/test")
         told = None if score is None else f"{title(metric)} {shown(metric, score)}"
@@ -35,7 +35,7 @@ class Tell(Callback):
 
 
 def train(run: Run, runs_dir: Path, tell: Callable[[Event], None]) -> None:
-    """Train one run in this process, which belongs to it alone, and tell how it goes."""
+    """Train one run in this process, which serves it alone, and report its events by ``tell``."""
     try:
         run_dir = runs_dir / run.folder
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from vfl.runs.experiments.pool import LocalProcesses
 
 
 def open_executor(arguments: argparse.Namespace, resources: Resources) -> AbstractContextManager[AnyExecutor]:
-    """Return the executor of ``vfl.cli.add_executor_options``. Raises ConfigError for options that name none."""
+    """Return the executor that ``vfl.cli.add_executor_options`` chose. Raises ConfigError for impossible options."""
     if arguments.jobs is not None and arguments.jobs < 1:
         raise ConfigError(f"--jobs: {arguments.jobs} runs at once train nothing; give at least 1")
     engine, _, address = arguments.on.partition("=")

@@ -1,1 +1,1 @@
-"""The report of a run or a sweep: what was reached, what it cost, and what the cheaper settings lost."""
+"""The report of a run or a sweep: results, costs, and the loss of accuracy of the cheaper settings."""

@@ -1,4 +1,4 @@
-"""The figures of a report; every one is a matplotlib figure that PNG and page are written from."""
+"""The figures of a report; each is a matplotlib figure that is written as PNG and into the page."""
 # pyright: reportUnknownMemberType=false
 # matplotlib's signatures are partly untyped.
 
@@ -23,27 +23,27 @@ from vfl.runs.reports.subsets import CAPTION, draw_lost, tested_variants
 from vfl.runs.results import Quantity, RunResult
 
 ON_LIGHT, ON_DARK = "#010101", "#FFFFFF"
-"""Of numbers within a map; they do not follow the page's light or dark setting, as the map does not."""
+"""Colours of the numbers in a map; like the map, they ignore the page's light or dark setting."""
 MOST_CURVES = len(COLORS)
 LETTERS_ACROSS, LETTERS_OF_HANDLE = 62, 7
-"""What a legend has room for in a row, and what the line beside a label takes."""
+"""Letters that fit in a row of a legend, and the width in letters of the line beside a label."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure with what is said below it."""
+    """One figure with its caption."""
 
     name: str
-    """Of its file, without ending."""
+    """Name of its file, without extension."""
     title: str
     caption: str
     figure: Figure
     hover: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What is told where the pointer rests, by gid."""
+    """Tooltips by gid."""
 
 
 def draw(subject: Subject) -> list[Drawing]:
-    """Draw what there is to be seen of a run or a sweep."""
+    """Draw the figures that apply to a run or a sweep."""
     drawings = [*(_scores(subject) if subject.followed else []), *_ratios(subject)]
     if len(subject.variants) > 1:
         drawings += [
@@ -89,18 +89,18 @@ def _scores(subject: Subject) -> list[Drawing]:
 
 
 def _alone(subject: Subject, key: str) -> str:
-    """Return what is said of one setting's curves."""
+    """Return the caption for a single setting's curves."""
     captions = {ALPHA: ("3a", "pruning alone."), BETA: ("3b", "sparsification alone.")}
     return _beside(subject, *captions[key]) if key in captions else ""
 
 
 def _beside(subject: Subject, number: str, caption: str) -> str:
-    """Return a caption that names the figure of the LVFL paper, where its models were trained."""
+    """Return a caption, with the number of the LVFL paper's figure if its models were trained."""
     return f"As the paper's Fig. {number}: {caption}" if subject.as_paper else caption[0].upper() + caption[1:]
 
 
 def _methods(subject: Subject) -> list[Drawing]:
-    """As in Fig. 2: none, only pruning, only sparsification, both at the largest ratios that were trained."""
+    """Draw the methods of Fig. 2: none, only pruning, only sparsification, both at the largest trained ratios."""
     if not {ALPHA, BETA} <= set(subject.keys):
         return []
     high = {key: subject.values(key)[-1] for key in (ALPHA, BETA)}
@@ -140,7 +140,7 @@ def _curves(
 
 
 def _ratios(subject: Subject) -> list[Drawing]:
-    """Draw alpha and beta over the rounds of a single run that lightweights."""
+    """Draw alpha and beta over the rounds, if there is a single run and it lightweights."""
     if len(subject.variants) > 1 or not subject.lightweights:
         return []
     quantities = {"alpha": "α, filters removed", "beta": "β, entries not sent"}
@@ -189,12 +189,12 @@ _WORDS = {"bytes": "bytes", "macs": "multiply-accumulates", "time": "time"}
 
 
 def _grouping(subject: Subject) -> str:
-    """Return the setting that colours tell apart: alpha where it varies, else the one that varies first."""
+    """Return the setting that colours distinguish: alpha if it varies, else the first that varies."""
     return ALPHA if ALPHA in subject.keys else subject.keys[0]
 
 
 def _spent(subject: Subject) -> list[Drawing]:
-    """Draw the score over what had been spent: of a single run, or of a few settings, mean over their seeds."""
+    """Draw the score over the costs so far: of a single run, or of a few settings, mean over their seeds."""
     several = len(subject.variants) > 1
     costs: list[tuple[str, str, str, Callable[[ReportedRun], list[float]]]] = [
         ("bytes", "Bytes sent in training, both ways", "B", lambda run: run.bytes_by_round()),
@@ -223,7 +223,7 @@ def _spent(subject: Subject) -> list[Drawing]:
 def _mean_curve(
     variant: Variant, spent: Callable[[ReportedRun], list[float]]
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Return what was spent and the score, mean over the seeds, at every evaluation that all have."""
+    """Return costs and scores, mean over the seeds, at every evaluation that all seeds have."""
     curves = [[(spent(run)[number], score) for number, score in run.curve] for run in variant.runs]
     metric = variant.runs[0].metric
     points = [
@@ -258,7 +258,7 @@ def _grid(subject: Subject) -> list[Drawing]:
 
 
 def _errors(subject: Subject) -> list[Drawing]:
-    """Draw the errors of Corollary 1 against the ratio that makes them; of a single run over the rounds."""
+    """Draw the errors of Corollary 1 against the ratio that causes them; for a single run over the rounds."""
     if not subject.keys:
         errors = {"omega": "Ω (sparsification)", "psi": "Ψ (pruning)"}
         figure = _over_rounds(subject.runs[0], "Error, mean over the parties", errors)
@@ -290,7 +290,7 @@ _ERRORS = {"omega": "Ω, mean over rounds and parties", "psi": "Ψ, sum over the
 
 
 def _score(subject: Subject) -> str:
-    """Return the metric's name as a title begins."""
+    """Return the metric's name, capitalised for a title."""
     name = title(subject.metric)
     return name[0].upper() + name[1:]
 
@@ -303,7 +303,7 @@ def _figure(across: str, up: str) -> tuple[Figure, Axes]:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Put the legend below: as many columns as fit, and the figure higher by the rows that it takes."""
+    """Place the legend below in as many columns as fit, and make the figure taller by its rows."""
     labels = axes.get_legend_handles_labels()[1]
     columns = max(1, min(4, len(labels), LETTERS_ACROSS // (max(map(len, labels)) + LETTERS_OF_HANDLE)))
     rows = -(-len(labels) // columns)

@@ -1,4 +1,4 @@
-"""Which settings are worth their price: the Pareto front, the cheapest within some points, and costs up to a target."""
+"""Comparison of settings: the Pareto front, the cheapest within some points, and the costs of reaching a target."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from vfl.runs.results import RunResult
 TIE = 0.01
 """Share by which costs may differ and still count as equal."""
 TARGET_SHARE = 0.9
-"""Of the best variant's final score: what the time to accuracy is measured to."""
+"""Share of the best variant's final score that is the target of the time to accuracy."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What a variant had spent, mean over the seeds, when its score first was the target."""
+    """Costs of a variant, mean over the seeds, until its score first reached the target."""
 
     rounds: float
     bytes: float
@@ -27,19 +27,19 @@ class Reached:
 
 
 def merit(variant: Variant) -> float:
-    """Return the score, or of an error its negative: larger is better."""
+    """Return the score, or the negative of an error: larger is better."""
     return -variant.score if variant.runs[0].metric in LOWER_IS_BETTER else variant.score
 
 
 def lost(variant: Variant, reference: Variant) -> float:
-    """Return by how many percentage points a variant is worse than another; of an error, by how many percent."""
+    """Return by how many percentage points a variant is worse than another; for an error, by how many percent."""
     return points_lost(variant.runs[0].metric, variant.score, reference.score)
 
 
 def pareto_front(variants: Sequence[Variant], cost: Callable[[Variant], float]) -> list[Variant]:
     """Return the variants, cheapest first, that no other beats: none is as cheap and better, or cheaper and as good.
 
-    Costs within ``TIE`` of each other are as cheap.
+    Costs within ``TIE`` of each other count as equal.
     """
     front: list[Variant] = []
     for variant in sorted(variants, key=lambda each: (cost(each), -merit(each))):
@@ -62,9 +62,9 @@ def train_macs(variant: Variant) -> float:
 
 
 def cheapest_within(subject: Subject, points: float, cost: Callable[[Variant], float]) -> Variant:
-    """Return the cheapest variant that is at most so many points worse than the reference.
+    """Return the cheapest variant that is at most ``points`` worse than the reference.
 
-    Of those whose cost is within ``TIE`` of the least, the best.
+    Among those whose cost is within ``TIE`` of the smallest, the best one.
     """
     reference = subject.reference
     kept = [variant for variant in subject.variants if lost(variant, reference) <= points + 1e-7]  # rounding
@@ -73,15 +73,15 @@ def cheapest_within(subject: Subject, points: float, cost: Callable[[Variant], f
 
 
 def joint_cost(subject: Subject) -> Callable[[Variant], float]:
-    """Return the cost that counts both: the mean of the shares of the reference's bytes and multiply-accumulates."""
+    """Return the joint cost function: the mean of the shares of the reference's bytes and multiply-accumulates."""
     sent, macs = sent_bytes(subject.reference), train_macs(subject.reference)
     return lambda variant: (sent_bytes(variant) / max(1.0, sent) + train_macs(variant) / max(1.0, macs)) / 2
 
 
 def noise(one: Variant, other: Variant) -> str:
-    """Return what the seeds say of a difference in score: a short remark; empty where it stands out.
+    """Return a remark on whether the seeds' variation could explain a difference in score; "" if it could not.
 
-    It stands out where it is larger than two standard errors of the difference of means.
+    A difference counts if it exceeds two standard errors of the difference of means.
     """
     seeds = min(len(one.runs), len(other.runs))
     if seeds < 2:
@@ -96,7 +96,7 @@ def noise(one: Variant, other: Variant) -> str:
 
 
 def target_score(subject: Subject) -> float:
-    """Return the score to which time is measured: a share in whole percent, an error with two digits."""
+    """Return the target score of the time to accuracy: a share in whole percent, an error with two digits."""
     best = max(subject.variants, key=merit).score
     # Rounded, as the page shows it: else a run might reach what is shown and not what is meant.
     if subject.metric in LOWER_IS_BETTER:
@@ -105,7 +105,7 @@ def target_score(subject: Subject) -> float:
 
 
 def reached(variant: Variant, target: float) -> Reached | None:
-    """Return what reaching the target took; None where a seed never did."""
+    """Return the costs of reaching the target; None if a seed never did."""
     found = [(run, run.round_reaching(target)) for run in variant.runs]
     spent = [_spent(run, index) for run, index in found if index is not None]
     if len(spent) < len(found):

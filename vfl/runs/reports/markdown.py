@@ -1,10 +1,10 @@
-"""Markdown, as all pages of results are written in."""
+"""Markdown of the pages of results."""
 
 from collections.abc import Sequence
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: the first column names its rows, the others are numbers."""
+    """Return the lines of a table whose first column names its rows and whose other columns are numbers."""
     rule = "|---|" + "--:|" * (len(headings) - 1)
     first, *rest = [f"| {' | '.join(cells)} |" for cells in (headings, *rows)]
     return [first, rule, *rest]

@@ -1,4 +1,4 @@
-"""What a report is about: the finished runs below a folder, grouped by their settings apart from the seed."""
+"""The subject of a report: the finished runs below a folder, grouped by their settings apart from the seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +15,13 @@ from vfl.runs.run_folder import read_manifest
 
 SEED = "seed"
 RUN = "run"
-"""Stands for the settings of runs that differ in many."""
+"""Name that replaces the settings of runs that differ in many."""
 MOST_KEYS = 3
-"""Settings by which runs are told apart ..."""
+"""Most settings that can distinguish runs ..."""
 MOST_LETTERS = 60
-"""... if each is as short as this: tables and models by party are not."""
+"""... each with at most this many letters, which tables and models by party exceed."""
 SYMBOLS = {ALPHA: "α", BETA: "β", "training.local_iterations": "E"}
-"""Short names of settings; of others the last part of their key."""
+"""Short names of settings; others are shown by the last part of their key."""
 
 
 @dataclass(frozen=True)
@@ -36,27 +36,27 @@ class ReportedRun(RunResult):
 
 @dataclass(frozen=True)
 class Variant:
-    """The runs of one setting, that differ in their seeds alone."""
+    """The runs of one setting; they differ only in their seeds."""
 
     label: str
     settings: dict[str, Any]
     runs: tuple[ReportedRun, ...]
 
     def mean(self, quantity: Quantity) -> float | None:
-        """Return the mean of a quantity over the seeds; None where a run has none."""
+        """Return the mean of a quantity over the seeds; None if a run has none."""
         values = [quantity(run) for run in self.runs]
         known = [value for value in values if value is not None]
         return mean(known) if known and len(known) == len(values) else None
 
     @property
     def score(self) -> float:
-        """Mean of the runs' scores at the end."""
+        """Mean of the runs' final scores."""
         return mean(run.score for run in self.runs)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What the report is about."""
+    """The runs that a report compares."""
 
     name: str
     folder: Path
@@ -71,44 +71,44 @@ class Subject:
 
     @property
     def metric(self) -> str:
-        """Name of the metric by which its runs are compared."""
+        """Name of the metric by which the runs are compared."""
         return self.runs[0].metric
 
     @property
     def simulated(self) -> bool:
-        """Whether owners are clients with a simulated clock, of one run at least."""
+        """Return whether any run has clients with a simulated clock for owners."""
         return any(run.simulated for run in self.runs)
 
     @property
     def on_virtual_clock(self) -> bool:
-        """Whether its seconds are simulated."""
+        """Return whether the seconds are simulated."""
         return self.simulated or self.runs[0].config.simulation.given
 
     @property
     def saves(self) -> bool:
-        """Whether several settings are compared, on the same data, of which one saves bytes or multiply-accumulates."""
+        """Return whether several settings are compared on the same data, at least one of which saves bytes or MACs."""
         several = len(self.variants) > 1 and len({run.config.data.dataset.kind for run in self.runs}) == 1
         return several and any(run.bytes_saved > 0 or run.macs_saved > 0 for run in self.runs)
 
     @property
     def lightweights(self) -> bool:
-        """Whether anything was pruned, or left out of what is sent, in one run at least."""
+        """Return whether at least one run pruned its models or sparsified its messages."""
         return any(
             run.omega() or run.psi() or run.corollary_sum("alpha") or run.corollary_sum("beta") for run in self.runs
         )
 
     @property
     def followed(self) -> bool:
-        """Whether a run was tested more than once, so that there are curves."""
+        """Return whether a run was tested more than once, so that there are curves."""
         return any(len(run.curve) > 1 for run in self.runs)
 
     @property
     def as_paper(self) -> bool:
-        """Whether the models are those of the LVFL paper's figures, so that its figures are what to look at beside."""
+        """Return whether the models are those of the LVFL paper, so that its figures are comparable."""
         return all(run.config.models.feature.kind.startswith("vgg") for run in self.runs)
 
     def values(self, key: str) -> list[Any]:
-        """Return the values of a setting, numbers ascending, others as they come."""
+        """Return the values of a setting, numbers in ascending order, others in order of appearance."""
         found: list[Any] = []
         for variant in self.variants:
             if variant.settings.get(key) not in found:
@@ -123,12 +123,12 @@ class Subject:
 
     @property
     def reference(self) -> Variant:
-        """The variant that others are compared with: the first values of all settings, as alpha = beta = 0."""
+        """The variant that others are compared with: the first values of all settings, such as alpha = beta = 0."""
         # Of a list of settings, not a grid, there may be none with all first values.
         return self._variant({key: self.values(key)[0] for key in self.keys}) or self.variants[0]
 
     def find(self, settings: Mapping[str, Any]) -> Variant | None:
-        """Return the variant of these values, all others as the reference's; None where it was not trained."""
+        """Return the variant with these values and otherwise the reference's; None if it was not trained."""
         return self._variant({key: self.reference.settings.get(key) for key in self.keys} | dict(settings))
 
     def _variant(self, settings: Mapping[str, Any]) -> Variant | None:
@@ -137,9 +137,9 @@ class Subject:
 
 
 def load_subject(folder: Path, *others: Path) -> Subject:
-    """Read the folder of a run or a sweep, or those of several, of any kinds.
+    """Read the folder of a run or a sweep, or several of any kind.
 
-    Raises ConfigError where no finished run is, or where metrics differ and accuracy is not one of all.
+    Raises ConfigError if there is no finished run, or if metrics differ and not all runs have an accuracy.
     """
     if others:
         each_once = dict.fromkeys(run for each in (folder, *others) for run in _run_folders(each))
@@ -156,9 +156,9 @@ def load_subject(folder: Path, *others: Path) -> Subject:
 
 
 def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
-    """Read finished runs, told apart by the few settings in which they differ, else by their folders' names.
+    """Read finished runs and name them by the few settings in which they differ, else by their folders.
 
-    Seeds alone are averaged. ``folder`` is the subject's. Raises ConfigError as ``load_subject``.
+    Only seeds are averaged. ``folder`` is the subject's. Raises ConfigError as ``load_subject``.
     """
     runs = _by_one_metric([_load_run(each, each.resolve().name, {}) for each in folders])
     settings = [dotted_settings(run.config) for run in runs]
@@ -176,7 +176,7 @@ def load_runs(folders: Sequence[Path], folder: Path) -> Subject:
 
 
 def _run_folders(folder: Path) -> list[Path]:
-    """Return a run's own folder, or those of a sweep's finished runs. Raises ConfigError where there are none."""
+    """Return a run's own folder, or those of a sweep's finished runs. Raises ConfigError if there are none."""
     if (folder / "summary.json").exists():
         return [folder]
     every = [folder / "runs" / name for name in read_manifest(folder, "runs")["runs"]]
@@ -187,7 +187,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 
 def _by_one_metric(runs: list[ReportedRun]) -> list[ReportedRun]:
-    """Return the runs as compared by one metric: their own, or accuracy where they differ and all have it."""
+    """Return the runs with one common metric: their own, or accuracy if they differ and all have it."""
     if len({run.metric for run in runs}) == 1:
         return runs
     if not all("accuracy" in reached(run.summary)[1] for run in runs):
@@ -196,7 +196,7 @@ def _by_one_metric(runs: list[ReportedRun]) -> list[ReportedRun]:
 
 
 def setting_label(key: str, value: Any) -> str:
-    """Return a setting as it stands in legends, as ``α 0.2``."""
+    """Return a setting for a legend, such as ``α 0.2``."""
     text = f"{value:g}" if is_number(value) else ("unset" if value is None else str(value))
     return text if key == RUN else f"{key_label(key)} {text}"
 
@@ -207,7 +207,7 @@ def key_label(key: str) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number that can be drawn on an axis."""
+    """Return whether a value is a number that an axis can show."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

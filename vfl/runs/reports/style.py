@@ -1,5 +1,6 @@
-"""How all diagrams look. Colours are Okabe and Ito's, which stay apart for all kinds of colour blindness; line styles
-and markers stay apart in grey.
+"""The style of all diagrams.
+
+Colours are Okabe and Ito's, which differ for all kinds of colour blindness; line styles and markers differ in grey.
 """
 # pyright: reportUnknownMemberType=false
 # matplotlib's signatures are partly untyped.
@@ -17,14 +18,14 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure that needs no screen."""
+    """Return an empty figure that needs no display."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def dress(axes: Axes, across: str, up: str = "") -> None:
-    """Name the axes and take away what distracts."""
+    """Label the axes and remove frame lines that distract."""
     axes.set_xlabel(across, color=INK)
     axes.set_ylabel(up, color=INK)
     axes.grid(color=GRID, linewidth=0.7)
@@ -35,7 +36,7 @@ def dress(axes: Axes, across: str, up: str = "") -> None:
 
 
 def curve_style(position: int, points: int) -> dict[str, Any]:
-    """Return how a curve of so many points looks: about eight markers, a dot alone where one point is all."""
+    """Return the style of a curve of ``points`` points: about eight markers; a single point is a dot."""
     position %= len(COLORS)
     return {
         "color": COLORS[position],
@@ -48,7 +49,7 @@ def curve_style(position: int, points: int) -> dict[str, Any]:
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int) -> None:
-    """Put the legend of one of the axes below all, where it hides nothing."""
+    """Place the legend of one of the axes below all axes, so that it hides nothing."""
     figure.legend(
         *axes.get_legend_handles_labels(),
         loc="outside lower center",

@@ -1,4 +1,4 @@
-"""What each party contributes: how much worse a model is without it, and what every set of parties reaches."""
+"""Contributions of parties: how much worse a model is without each, and the score of every tested set of parties."""
 # pyright: reportUnknownMemberType=false
 # matplotlib's signatures are partly untyped.
 
@@ -14,16 +14,16 @@ from vfl.runs.subsets import AND, lost_without
 
 CAPTION = "As if the others were away, by the placeholders that the models learned (zeros where they learned none)."
 LETTERS_ACROSS = 30
-"""Of parties' names, that have room side by side."""
+"""Letters of parties' names that fit side by side."""
 
 
 def tested_variants(subject: Subject) -> list[Variant]:
-    """Return those whose sets of parties were tested (`evaluation.subsets`)."""
+    """Return the variants whose sets of parties were tested (`evaluation.subsets`)."""
     return [each for each in subject.variants if all("subsets" in run.summary for run in each.runs)]
 
 
 def draw_lost(axes: Axes, variants: list[Variant]) -> None:
-    """Draw a bar per party and setting: what the metric loses without the party, mean over the seeds."""
+    """Draw a bar per party and setting: the loss in the metric without the party, mean over the seeds."""
     width, every = 0.8 / len(variants), [_lost(variant) for variant in variants]
     names = list(dict.fromkeys(chain.from_iterable(every)))
     for position, (variant, lost) in enumerate(zip(variants, every, strict=True)):
@@ -35,7 +35,7 @@ def draw_lost(axes: Axes, variants: list[Variant]) -> None:
 
 
 def subset_rows(variants: list[Variant]) -> list[tuple[str, ...]]:
-    """Return a line per set of parties: its metric for each setting, mean over the seeds; "" where it is no set."""
+    """Return a line per set of parties: its metric for each setting, mean over the seeds; "" if it was not tested."""
     metric, known = variants[0].runs[0].metric, [_sets(variant) for variant in variants]
     return [
         (

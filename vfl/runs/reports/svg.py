@@ -25,9 +25,9 @@ def png(figure: Figure) -> bytes:
 
 
 def inline_svg(figure: Figure, name: str, description: str, hover: Mapping[str, str]) -> str:
-    """Return an ``<svg>`` element as wide as what it stands in; ``name`` keeps its ids apart from other figures'.
+    """Return an ``<svg>`` element as wide as its container; ``name`` makes its ids differ from other figures'.
 
-    ``hover`` is what is shown where the pointer rests on a part of the figure, by the part's gid.
+    ``hover`` are tooltips of parts of the figure, by the part's gid.
     """
     buffer = io.StringIO()
     # Text stays text: it can be read out, searched, and has the page's font. The salt makes ids the same every time.

@@ -1,4 +1,4 @@
-"""The tables of a report: once as data, from which Markdown and the page are written."""
+"""The tables of a report as data, from which both Markdown and the page are written."""
 
 import shlex
 from collections.abc import Callable
@@ -27,14 +27,14 @@ from vfl.runs.reports.subsets import CAPTION, subset_rows, tested_variants
 from vfl.runs.results import Quantity, RunResult
 
 ADVISED = 1.0
-"""Points, of an error percent, that the advised setting may lose."""
+"""Points (for an error, percent) that the advised setting may lose."""
 MOST_PARTIES = 16
-"""Owners that are listed one by one; of more, as clients often are, the smallest, median and largest are shown."""
+"""Most owners that are listed one by one; of more, often clients, the smallest, median and largest are shown."""
 
 
 @dataclass(frozen=True)
 class TableData:
-    """A table: the first column names its rows, the others are numbers."""
+    """A table whose first column names its rows and whose other columns are numbers."""
 
     title: str
     caption: str
@@ -47,7 +47,7 @@ class TableData:
 
 
 def tables(subject: Subject) -> list[TableData]:
-    """Return the tables that apply, those of the parties apart."""
+    """Return the tables that apply, except those of the parties."""
     choice = [choice_table(subject)] if subject.saves else []
     errors = [errors_table(subject)] if subject.lightweights else []
     time = [time_table(subject)] if subject.followed else []
@@ -62,7 +62,7 @@ def _subsets_table(subject: Subject) -> list[TableData]:
 
 
 def settings_table(subject: Subject) -> TableData:
-    """Return what every setting reached and cost, best score first."""
+    """Return scores and costs of every setting, best score first."""
     on_bytes, on_macs = (pareto_front(subject.variants, cost) for cost in (sent_bytes, train_macs))
     reference, several = subject.reference, len(subject.variants) > 1
     rows: list[tuple[str, ...]] = []
@@ -98,7 +98,7 @@ def settings_table(subject: Subject) -> TableData:
 
 
 def time_table(subject: Subject) -> TableData:
-    """Return what it took every setting to reach one score."""
+    """Return the costs of every setting until it reached the target score."""
     target = target_score(subject)
     goal = shown(subject.metric, target)
     rows: list[tuple[str, ...]] = []
@@ -121,7 +121,7 @@ def time_table(subject: Subject) -> TableData:
 
 
 def errors_table(subject: Subject) -> TableData:
-    """Return the errors that lightweighting made; of the paper's models also the sums of Corollary 1's bound."""
+    """Return the errors due to lightweighting; for the paper's models also the sums of Corollary 1's bound."""
     title, quantities = "Errors that lightweighting made", _ERRORS
     caption = (
         "Ω is the squared error that sparsification made, mean over rounds and parties; Ψ the one that pruning made, "
@@ -147,7 +147,7 @@ _COROLLARY: dict[str, Quantity] = {
 
 
 def party_tables(subject: Subject) -> list[TableData]:
-    """Return a table of owners of each setting's first seed: of one run all there is, of a sweep what it varied."""
+    """Return a table of the parties or clients of each setting's first seed."""
     return [_party_table(variant.runs[0], variant) for variant in subject.variants]
 
 
@@ -195,7 +195,7 @@ def _client_table(title: str, clients: dict[str, dict[str, Any]]) -> TableData:
 
 
 def choice_table(subject: Subject) -> TableData:
-    """Return what to choose: the cheapest setting for each number of points that may be lost."""
+    """Return the cheapest setting for each number of points that may be lost."""
     costs = (sent_bytes, train_macs, joint_cost(subject))
     rows: list[tuple[str, ...]] = []
     for most in (0.5, 1.0, 2.0, 5.0):
@@ -214,7 +214,7 @@ def choice_table(subject: Subject) -> TableData:
 
 
 def advice(subject: Subject) -> str:
-    """Return in one sentence what to train: cheapest in bytes and MACs together, at most `ADVISED` points lost."""
+    """Return one sentence of advice: the setting cheapest in bytes and MACs together that loses at most `ADVISED`."""
     reference, best = subject.reference, cheapest_within(subject, ADVISED, joint_cost(subject))
     run = subject.folder / "runs" / best.runs[0].name
     if not subject.saves or not run.exists():
@@ -235,7 +235,7 @@ def _score(variant: Variant) -> str:
 
 
 def _change(variant: Variant, reference: Variant) -> str:
-    """Return a signed change: of a share in points, of an error in percent of it."""
+    """Return a signed change: of a share in points, of an error in percent."""
     worse = lost(variant, reference)
     change = worse if variant.runs[0].metric in LOWER_IS_BETTER else -worse
     return f"{round(change, 2) + 0.0:+.2f}"  # 0.0 takes the sign off a zero

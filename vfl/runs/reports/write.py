@@ -1,4 +1,4 @@
-"""Writes a report: ``report.html`` (one file, nothing is loaded), ``report.md`` and a PNG per figure."""
+"""Writes a report: ``report.html`` (one file that loads no other), ``report.md`` and a PNG per figure."""
 
 import re
 from html import escape
@@ -20,7 +20,7 @@ TEXT = "report.md"
 
 
 def write_report(subject: Subject, folder: Path) -> list[str]:
-    """Write all files of a report into a folder and return their names. Raises ConfigError where that fails."""
+    """Write all files of a report into a folder and return their names. Raises ConfigError if that fails."""
     drawings = draw(subject)
     open_tables = tables(subject)
     parties = party_tables(subject)
@@ -39,7 +39,7 @@ def write_report(subject: Subject, folder: Path) -> list[str]:
 
 
 def write_page(subject: Subject, file: Path) -> None:
-    """Write the page alone. Raises ConfigError where that fails."""
+    """Write only the page. Raises ConfigError if that fails."""
     content = page(subject, draw(subject), tables(subject), party_tables(subject))
     try:
         write_atomically(file, content)
@@ -69,7 +69,7 @@ def page(subject: Subject, drawings: list[Drawing], open_tables: list[TableData]
 
 
 def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableData]) -> str:
-    """Return the report as Markdown, beside whose file the PNGs lie."""
+    """Return the report as Markdown, with links to PNGs beside it."""
     lines = [f"# {subject.name}", ""]
     lines += [f"**{each}**\n" for each in [advice(subject)] if each]
     lines += [about(subject), ""]
@@ -82,13 +82,13 @@ def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableDa
 
 
 def _pictures(text: Path) -> set[str]:
-    """Return the names of the pictures that a report shows."""
+    """Return the file names of a report's pictures."""
     shown = text.read_text(encoding="utf-8", errors="replace") if text.exists() else ""
     return set(re.findall(r"^!\[.*\]\(([\w-]+\.png)\)$", shown, flags=re.MULTILINE))
 
 
 def about(subject: Subject) -> str:
-    """Return in a sentence for each mode and kind of data what was trained."""
+    """Return a sentence about the trained models for each mode and kind of data."""
     alike: dict[tuple[str, str], list[ReportedRun]] = {}
     for run in sorted(subject.runs, key=lambda run: run not in subject.reference.runs):  # told of the reference's
         alike.setdefault((run.config.mode, run.config.data.dataset.kind), []).append(run)
