@@ -1,4 +1,5 @@
-"""Who holds which samples: data sources, tables, partitions, and a party's part on disk.
+"""Samples and their holders: data sources, tables, partitions, and a party's part on disk.
 
-Others import ``source`` (the interface), ``samples`` (what all other code sees) and ``files`` (a part as a file).
+Other rooms import ``source`` (the interface), ``samples`` (the tensors that all other code uses) and ``files`` (a part
+as a file).
 """

@@ -1,4 +1,4 @@
-"""What a process of its own holds, each in one safetensors file: a party's features, the server's labels.
+"""Data files of separate processes, each one safetensors file: a party's features, the server's labels.
 
     file                        `holds`         tensors
     PARTY.safetensors           features        train.ids, train.features, test.ids, test.features
@@ -32,12 +32,12 @@ from vfl.runs.tensor_file import write_tensors
 PRIVATE = 0o600
 FEATURES, LABELS, SHARED_LABELS = "features", "labels", "shared_labels"
 PRESENT = "present"
-"""Of a tensor that is left out where nothing is missing."""
+"""Name of the tensor that tells which rows are present; left out if none is missing."""
 
 
 @dataclass(frozen=True, eq=False)
 class PartyData:
-    """One party's samples, not prepared. Raises ValueError where an id is in both."""
+    """One party's raw samples. Raises ValueError if an id is in both training and test samples."""
 
     party: str
     train: Samples
@@ -47,22 +47,22 @@ class PartyData:
         _check_apart(self.train.ids, self.test.ids)
 
     def ids_digests(self) -> dict[str, str]:
-        """Return `Samples.ids_digest` of both."""
+        """Return `Samples.ids_digest` of training and test samples."""
         return {"train": self.train.ids_digest(), "test": self.test.ids_digest()}
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Labels of N samples. Raises ValueError when shapes, dtypes or lengths do not fit, or an id occurs twice."""
+    """Labels of N samples. Raises ValueError if shapes, dtypes or lengths do not fit, or an id occurs twice."""
 
     ids: Tensor
     """int64 [N]"""
     values: Tensor
     """int64 [N], class indices; or float32 [N], amounts"""
     present: Tensor | None = None
-    """bool [N, K]: whether each party, in the parties' order, has a row for the sample; None: all have all."""
+    """bool [N, K]: True if the party, in the parties' order, has a row for the sample; None: all have all."""
     keys: tuple[Sequence[str], ...] = ()
-    """Of a table's test samples, as in `NewSamples`; never part of a file of labels."""
+    """Keys of a table's test samples, as in `NewSamples`; never part of a file of labels."""
 
     def __post_init__(self) -> None:
         check_ids(self.ids)
@@ -77,7 +77,7 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class SharedLabels:
-    """What the parties hold with ``training.labels: shared``. Raises ValueError for labels that are no class."""
+    """Training labels that the parties hold with ``training.labels: shared``. Raises ValueError for invalid labels."""
 
     classes: tuple[str, ...]
     train: Labels
@@ -86,13 +86,13 @@ class SharedLabels:
         check_classes(self.classes, self.train.values)
 
     def ids_digests(self) -> dict[str, str]:
-        """Return the digest of the ids that are here, as `Samples.ids_digest`."""
+        """Return the digest of the training ids, as `Samples.ids_digest`."""
         return {"train": ids_digest(self.train.ids)}
 
 
 @dataclass(frozen=True, eq=False)
 class LabelData(SharedLabels):
-    """What the server holds. Raises ValueError as `SharedLabels`, and where an id is in both."""
+    """Labels that the server holds. Raises ValueError as `SharedLabels`, and if an id is in both training and test."""
 
     test: Labels
 
@@ -107,25 +107,25 @@ class LabelData(SharedLabels):
 
 
 def write_party_data(path: Path, data: PartyData) -> Fingerprint:
-    """Write a party's file (0600). Raises OSError as the system does."""
+    """Write a party's file (0600). Raises OSError."""
     tensors = sample_tensors(data.train, "train.") | sample_tensors(data.test, "test.")
     return write_tensors(path, tensors, {"holds": FEATURES, "party": data.party}, mode=PRIVATE)
 
 
 def write_label_data(path: Path, data: LabelData) -> Fingerprint:
-    """Write the server's file (0600). Raises OSError as the system does."""
+    """Write the server's file (0600). Raises OSError."""
     tensors = _label_tensors("train", data.train) | _label_tensors("test", data.test)
     return write_tensors(path, tensors, {"holds": LABELS, "classes": json.dumps(data.classes)}, mode=PRIVATE)
 
 
 def write_shared_labels(path: Path, data: SharedLabels) -> Fingerprint:
-    """Write the parties' file of the training labels (0600). Raises OSError as the system does."""
+    """Write the parties' file of the training labels (0600). Raises OSError."""
     metadata = {"holds": SHARED_LABELS, "classes": json.dumps(data.classes)}
     return write_tensors(path, _label_tensors("train", data.train), metadata, mode=PRIVATE)
 
 
 def load_party_data(path: Path, party: str, check: Callable[[Samples], None], tensors: int = 1) -> PartyData:
-    """Read the file of ``party``, samples of a number of tensors that ``check`` refuses where they do not fit.
+    """Read the file of ``party``; samples have ``tensors`` tensors, and ``check`` raises ValueError for a misfit.
 
     Raises ValueError, one line, for anything else.
     """
@@ -155,7 +155,7 @@ def load_shared_labels(path: Path) -> SharedLabels:
 
 @contextmanager
 def naming(field: str, path: Path) -> Generator[None]:
-    """Put the field and its file before what a ValueError says."""
+    """Prefix the message of a ValueError with the field and its file."""
     try:
         yield
     except ValueError as error:
@@ -163,7 +163,7 @@ def naming(field: str, path: Path) -> Generator[None]:
 
 
 def sample_names(tensors: int) -> list[str]:
-    """Return the names under which samples of so many tensors are stored."""
+    """Return the names under which samples of ``tensors`` tensors are stored."""
     return ["ids", "features", *(f"features_{number}" for number in range(1, tensors)), PRESENT]
 
 
@@ -174,7 +174,7 @@ def sample_tensors(samples: Samples, prefix: str = "") -> dict[str, Tensor]:
 
 
 def samples_of(held: Mapping[str, Tensor], prefix: str, check: Callable[[Samples], None]) -> Samples:
-    """Return the samples that are stored under names with a prefix. Raises ValueError, naming it, for a misfit."""
+    """Return the samples stored under names with a prefix. Raises ValueError, naming it, if they do not fit."""
     own = {name: tensor for name, tensor in held.items() if name.startswith(prefix)}
     present = own.pop(prefix + PRESENT, None)
     ids, features, *more = own.values()  # in the order of `sample_names`, which `read_tensors` keeps
@@ -187,7 +187,7 @@ def samples_of(held: Mapping[str, Tensor], prefix: str, check: Callable[[Samples
 
 
 def check_shapes(what: str, samples: Samples, other_what: str, others: Samples) -> None:
-    """Raise ValueError where two holdings' samples have different shapes."""
+    """Raise ValueError if two holdings' samples have different shapes."""
     shapes = [[list(tensor.shape[1:]) for tensor in each.inputs] for each in (samples, others)]
     if shapes[0] != shapes[1]:
         raise ValueError(f"{what} are {shapes[0]} and {other_what} {shapes[1]}")
@@ -198,8 +198,8 @@ def read_tensors(
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
     """Return metadata and tensors, on the CPU and independent of the file.
 
-    ``kinds``: what the file may hold, and exactly which tensors it then has, or all but those that say what is present.
-    Raises ValueError, naming ``field``.
+    ``kinds`` maps each accepted kind of file to the exact names of its tensors, to which those of present rows may be
+    added. Raises ValueError, naming ``field``.
     """
     try:
         with cast(Any, safe_open(path, framework="pt")) as file:  # the library's is untyped
@@ -222,7 +222,7 @@ def read_tensors(
 
 
 def check_party(field: str, path: Path, metadata: Mapping[str, str], party: str) -> None:
-    """Raise ValueError for the features of another party."""
+    """Raise ValueError if the file holds another party's features."""
     if metadata.get("party") != party:
         raise ValueError(f"{field}: {path} holds the features of {metadata.get('party')!r}, not of {party!r}")
 
@@ -255,7 +255,7 @@ def _labels(split: str, tensors: Mapping[str, Tensor]) -> Labels:
 
 
 def check_classes(classes: Sequence[str], labels: Tensor) -> None:
-    """Refuse labels [N] that are no indices of the classes or, without classes, no amounts. Raises ValueError."""
+    """Raise ValueError for labels [N] that are not indices of the classes or, without classes, not amounts."""
     if labels.is_floating_point() == bool(classes):
         raise ValueError("labels: class indices need names of classes, amounts have none")
     if classes and not bool(((labels >= 0) & (labels < len(classes))).all()):

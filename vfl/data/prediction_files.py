@@ -1,4 +1,4 @@
-"""Samples to predict, as each process holds them: safetensors files beside those of ``vfl.data.files``.
+"""Files of samples to predict, one per process: safetensors, as those of ``vfl.data.files``.
 
     file                       `holds`             tensors
     PARTY.safetensors          samples             ids, features (`party` in the metadata)
@@ -36,7 +36,7 @@ SAMPLES, SAMPLE_LABELS, SAMPLE_IDS = "samples", "sample_labels", "sample_ids"
 
 
 def write_prediction_files(folder: Path, parties: Sequence[str], samples: NewSamples) -> list[Path]:
-    """Write everybody's file (0600); earlier ones are replaced. Raises OSError as the system does."""
+    """Write the files of all parties and of the server (0600), replacing earlier ones. Raises OSError."""
     writers: dict[str, Callable[[Path], object]] = {
         party_file(name): partial(
             write_tensors, tensors=sample_tensors(part), metadata={"holds": SAMPLES, "party": name}, mode=PRIVATE
@@ -63,7 +63,7 @@ def load_samples(path: Path, party: str, train: Samples, check: Callable[[Sample
 
 
 def load_sample_labels(path: Path, classes: Sequence[str]) -> tuple[Tensor, Tensor | None]:
-    """Read what the server holds: ids [N], and labels [N] or None. Raises ValueError, one line, for anything else."""
+    """Read the server's file: ids [N], and labels [N] or None. Raises ValueError, one line, for anything else."""
     _, tensors = read_tensors("--data", path, {SAMPLE_LABELS: ("ids", "labels"), SAMPLE_IDS: ("ids",)})
     ids, labels = tensors["ids"], tensors.get("labels")
     with naming("--data", path):
@@ -75,7 +75,7 @@ def load_sample_labels(path: Path, classes: Sequence[str]) -> tuple[Tensor, Tens
 
 
 def labels_or_zeros(labels_N: Tensor | None, samples: int) -> Tensor:
-    """Return the labels [N] of samples; zeros where there are none: only their number is looked at then."""
+    """Return the labels [N] of samples, or zeros if there are none and only their number matters."""
     return torch.zeros(samples, dtype=torch.int64) if labels_N is None else labels_N
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from vfl.errors import ConfigError, one_line
 
 DIGESTED = 256
-"""Rows, evenly spaced, by which a run that goes on knows such data again."""
+"""Number of evenly spaced rows whose digest identifies such data when a run continues."""
 
 
 class Dataset(Protocol):
@@ -23,10 +23,10 @@ class Dataset(Protocol):
 
 
 class Rows:
-    """Some rows of a user's data in the place of a tensor [N, ...]: rows are read when a batch asks for them.
+    """Some rows of a user's data in place of a tensor [N, ...]: rows are read when a batch asks for them.
 
-    It has of a tensor what `Samples` and a party use. Floating-point numbers become float32. Raises ValueError where
-    the data have no rows of one shape.
+    It has those methods of a tensor that `Samples` and a party use. Floating-point numbers become float32. Raises
+    ValueError if the data have no rows of one shape.
     """
 
     def __init__(self, name: str, read: Callable[[Tensor], Tensor], rows: Tensor) -> None:
@@ -51,11 +51,11 @@ class Rows:
         return len(self.shape)
 
     def is_floating_point(self) -> bool:
-        """Return False: not all rows are looked at before the training, which ends where one is not finite."""
+        """Return False: rows are not checked before training, which ends if one is not finite."""
         return False
 
     def sampled(self) -> Tensor:
-        """Return some rows that stand for all."""
+        """Return `DIGESTED` evenly spaced rows as a sample of all."""
         return self[torch.linspace(0, len(self) - 1, min(len(self), DIGESTED)).long()]
 
     def take(self, rows: Tensor) -> "Rows":
@@ -64,7 +64,7 @@ class Rows:
 
 
 def rows_of(name: str, data: object) -> Rows:
-    """Return a user's data as rows. Raises ValueError, one line, for what has none."""
+    """Return a user's data as rows. Raises ValueError, one line, if the data have none."""
     if isinstance(data, np.ndarray):
         array = cast(NDArray[Any], data)
         if array.dtype.kind not in "fiub":

@@ -14,24 +14,25 @@ from torch import Tensor
 class Samples:
     """N samples in a fixed order. Row i of every tensor is the same sample.
 
-    Raises ValueError when shapes, dtypes or lengths do not fit, or an id occurs twice.
+    Raises ValueError if shapes, dtypes or lengths do not fit, or an id occurs twice.
     """
 
     ids: Tensor
-    """int64 [N], unique: the names by which the parties mean the same sample."""
+    """int64 [N], unique: identifies a sample among the parties."""
 
     features: Tensor
-    """[N, ...], of the type and shape that its source gives."""
+    """[N, ...], of the type and shape that the source gives."""
 
     labels: Tensor | None = None
-    """int64 [N], class indices, or float32 [N], amounts; None for a party that holds features only. Of text: the
-    character that comes next, int64 [N], or the one after each character, int64 [N, T]."""
+    """int64 [N], class indices, or float32 [N], amounts; None for a party that holds features only. Text: the next
+    character, int64 [N], or the one after each character, int64 [N, T]."""
 
     more: tuple[Tensor, ...] = ()
-    """Further tensors of the same samples, [N, ...] each: a table's categories beside its numbers."""
+    """Further tensors [N, ...] of the same samples, such as a table's categories beside its numbers."""
 
     present: Tensor | None = None
-    """bool [N]: whether the holder has a row for the sample, without which its features are anything; None: all."""
+    """bool [N]: True if the holder has a row for the sample; without one its features mean nothing. None: all
+    present."""
 
     def __post_init__(self) -> None:
         check_ids(self.ids)
@@ -50,7 +51,7 @@ class Samples:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What a model is called with: all tensors of features."""
+        """Arguments of the model: all tensors of features."""
         return (self.features, *self.more)
 
     def __len__(self) -> int:
@@ -63,25 +64,25 @@ class Samples:
         return Samples(self.ids[rows], self.features[rows], labels, more, present)
 
     def held_rows(self, rows: Tensor | None = None) -> Tensor:
-        """Return those of some rows (int64 [M], None: all), in their order, that the holder has."""
+        """Return those of the given rows (int64 [M], None: all) that the holder has, in their order."""
         rows = torch.arange(len(self)) if rows is None else rows
         return rows if self.present is None else rows[self.present[rows]]
 
     def held(self) -> "Samples":
-        """Return the samples that the holder has a row for."""
+        """Return the samples for which the holder has a row."""
         return self if self.present is None else self.take(self.held_rows())
 
     def is_finite(self) -> bool:
-        """Whether all features are numbers: neither NaN nor infinite."""
+        """Return whether all features are finite."""
         return all(bool(tensor.isfinite().all()) for tensor in self.inputs if tensor.is_floating_point())
 
     def ids_digest(self) -> str:
-        """Return the digest of the ids."""
+        """Return `ids_digest` of the ids."""
         return ids_digest(self.ids)
 
 
 def check_ids(ids: Tensor) -> None:
-    """Refuse anything but int64 [N] without repetition. Raises ValueError."""
+    """Raise ValueError for anything but int64 [N] without repetition."""
     if ids.dim() != 1 or ids.dtype != torch.int64:
         raise ValueError(f"samples.ids: expected int64 [N], got {ids.dtype} {list(ids.shape)}")
     if ids.unique().numel() != len(ids):
@@ -89,7 +90,7 @@ def check_ids(ids: Tensor) -> None:
 
 
 def check_labels(field: str, labels: Tensor, samples: int) -> None:
-    """Refuse anything but class indices int64 [samples] or amounts float32 [samples]. Raises ValueError."""
+    """Raise ValueError for anything but class indices int64 [samples] or amounts float32 [samples]."""
     if labels.dtype not in (torch.int64, torch.float32) or tuple(labels.shape) != (samples,):
         raise ValueError(
             f"{field}: expected int64 [{samples}] or float32 [{samples}], got {labels.dtype} {list(labels.shape)}"
@@ -97,21 +98,21 @@ def check_labels(field: str, labels: Tensor, samples: int) -> None:
 
 
 def check_present(field: str, present: Tensor | None, shape: tuple[int, ...]) -> None:
-    """Refuse anything but None or bool of a shape. Raises ValueError."""
+    """Raise ValueError for anything but None or a bool tensor of this shape."""
     if present is not None and (present.dtype != torch.bool or tuple(present.shape) != shape):
         raise ValueError(f"{field}: expected bool {list(shape)}, got {present.dtype} {list(present.shape)}")
 
 
 def check_finite(samples: Samples) -> None:
-    """Refuse features that are no numbers. Raises ValueError."""
+    """Raise ValueError for features that are not finite."""
     if not samples.is_finite():
         raise ValueError("features are not finite: replace NaN and infinite values")
 
 
 def check_aligned(digests: Mapping[str, str]) -> None:
-    """Check that all parties hold the same ids in the same order, given each one's `Samples.ids_digest`.
+    """Raise ValueError unless all parties hold the same ids in the same order, by each one's `Samples.ids_digest`.
 
-    Raises ValueError that tells which parties agree with each other and which do not.
+    The message tells which parties agree with each other and which do not.
     """
     holders: dict[str, list[str]] = {}
     for party, digest in digests.items():
@@ -127,7 +128,7 @@ def check_aligned(digests: Mapping[str, str]) -> None:
 def ids_digest(ids: Tensor) -> str:
     """Return the sha256 (hex) of ordered ids, by which parties prove that their rows are aligned.
 
-    It shows that two lists are equal; it does not hide them from somebody who can guess the ids.
+    It shows that two lists are equal; it does not hide the ids from somebody who can guess them.
     """
     return hashlib.sha256(ids.cpu().numpy().astype("<i8").tobytes()).hexdigest()
 
@@ -135,7 +136,7 @@ def ids_digest(ids: Tensor) -> str:
 def draw_rows(field: str, wanted: int | None, available: int, draw: torch.Generator) -> Tensor:
     """Return `wanted` of the rows 0 .. available - 1 (all for None), ascending int64, none twice.
 
-    A larger draw contains the smaller one. Raises ValueError, naming the field, where there are too few.
+    A larger draw contains the smaller one. Raises ValueError, naming the field, if there are too few.
     """
     if wanted is None:
         return torch.arange(available)
@@ -146,14 +147,14 @@ def draw_rows(field: str, wanted: int | None, available: int, draw: torch.Genera
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Who each of N samples comes from. Names are unique; one without a sample is possible."""
+    """Owners of N samples. Names are unique; an owner may have no sample."""
 
     names: tuple[str, ...]
     of_row: Tensor
     """int64 [N], index into `names`."""
 
     def take(self, rows: Tensor) -> "Owners":
-        """Return the owners of the given rows (int64 [M]), under all the names there were."""
+        """Return the owners of the given rows (int64 [M]), with all names kept."""
         return Owners(self.names, self.of_row[rows])
 
 
@@ -164,6 +165,6 @@ class Dataset:
     train: Samples
     test: Samples
     classes: tuple[str, ...]
-    """Names of the classes that labels index; of text, the characters."""
+    """Names of the classes that labels index; for text, the characters."""
     owners: Owners | None = None
-    """Who each training sample comes from, where the data tell: LEAF's users, the speaking roles of a play."""
+    """Owners of the training samples, if the data name them: LEAF's users, the speaking roles of a play."""

@@ -1,6 +1,6 @@
-"""A data source: the one place that knows what kind of features an experiment has. `docs/extending.md` shows one whole.
+"""A data source: the one place that knows the kind of an experiment's features. `docs/extending.md` shows a whole one.
 
-It names the owners, splits the samples over them, checks what a file holds, prepares what models read, and reads new
+It names the owners, splits the samples over them, checks a file's content, prepares the inputs of models, and reads new
 samples to predict. Everything else sees `Samples` (tensors, a row per sample) and `Features` (kind and shape).
 """
 
@@ -26,33 +26,33 @@ from vfl.runs.checkpoint import State
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Who holds what."""
+    """Samples of all parties, and the labels."""
 
     parties: tuple[PartyData, ...]
-    """In the order in which their embeddings are concatenated."""
+    """Parties in the order in which their embeddings are concatenated."""
     labels: LabelData
 
 
 @dataclass(frozen=True, eq=False)
 class NewSamples:
-    """Samples to predict, as every party holds them: raw."""
+    """Raw samples to predict, of all parties."""
 
     whole: Samples
-    """Ids and, where they are known, labels; features only where one holder has them all."""
+    """Ids and, if known, labels; features only if one holder has them all."""
     parts: tuple[Samples, ...]
-    """In the parties' order; ids as in ``whole``."""
+    """Samples of each party, in the parties' order; ids as in ``whole``."""
     keys: tuple[Sequence[str], ...] = ()
-    """Of tables: the key columns' names, then every sample's key; empty where ids are all that names a sample."""
+    """Tables only: the key columns' names, then every sample's key; empty if a sample has no name but its id."""
     present: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Of tables: by owner that is not away, whether it has a row for each sample, bool [N]."""
+    """Tables only: by owner that is not absent, bool [N], True if it has a row for the sample."""
     order: Tensor | None = None
-    """Of tables: the samples in the order of the rows of the table that names them, int64 [N]."""
+    """Tables only: the samples in the order of the rows of the table that names them, int64 [N]."""
 
 
 class Preparation:
-    """What was fitted to a holder's training samples alone; makes of its raw samples what its model reads.
+    """Transformation from raw samples to a model's inputs, fitted only to one holder's training samples.
 
-    Subclasses override what differs from nothing being fitted.
+    This base class fits nothing and changes nothing; subclasses override what differs.
     """
 
     def __init__(self, features: Features) -> None:
@@ -60,25 +60,25 @@ class Preparation:
 
     @property
     def features(self) -> Features:
-        """What models are built from."""
+        """Kind and shape of the prepared features, from which models are built."""
         return self._features
 
     def apply(self, samples: Samples) -> Samples:
-        """Return raw samples as a model reads them. Raises ValueError for samples that do not fit."""
+        """Return the model's inputs for raw samples. Raises ValueError for samples that do not fit."""
         return samples
 
     def module(self) -> nn.Module | None:
-        """Return ``apply`` as the first layer of an exported model; None where that takes what ``apply`` returns."""
+        """Return ``apply`` as an exported model's first layer; None if the exported model takes prepared samples."""
 
     def state_dict(self) -> State:
-        """Return what was fitted; it is saved with the party's state and never leaves the party."""
+        """Return the fitted state; it is saved with the party's state and never leaves the party."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what was fitted."""
+        """Restore a fitted state."""
 
     def drawn(self, like: Samples) -> Samples:
-        """Return seeded raw samples of the shape and types of ``like``, as they might be: pixels, amounts."""
+        """Return seeded random raw samples with the shapes and types of ``like`` and plausible values."""
         stream = torch.Generator().manual_seed(0)
         return replace(
             like, features=_draw(like.features, stream), more=tuple(_draw(each, stream) for each in like.more)
@@ -98,17 +98,17 @@ class AsItIs(Preparation):
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A holder's samples as its model reads them, and what prepared them."""
+    """A holder's prepared samples, and the preparation."""
 
     preparation: Preparation
     train: Samples
     test: Samples
     raw: State = field(default_factory=dict[str, Any])
-    """What new samples look like before they are prepared; saved with the party's state, as the preparation is."""
+    """Shapes, types and names of raw samples, which new ones must have; saved with the party's state."""
 
     @cached_property
     def digest(self) -> str:
-        """Return what stands for all features, and for which are missing."""
+        """Return the digest of all features, and of which are missing."""
         further = {
             f"{split}_{number}": tensor
             for split, samples in (("train", self.train), ("test", self.test))
@@ -121,19 +121,18 @@ class Prepared:
 
 
 class Source:
-    """Base of all sources: one of parts overrides `parties` and `split`, one of whole samples `load`; more as needed.
+    """Base class of all sources. Sources of parties override `parties` and `split`, sources of whole samples `load`.
 
-    Args:
-        data: the section `data` of the experiment; a source's own settings are `data.dataset.options`.
-        seed: of the experiment; decides which training samples are drawn.
+    ``data`` is the section `data` of the experiment; a source's own settings are `data.dataset.options`. ``seed`` is
+    the experiment's and decides which training samples are drawn.
     """
 
     task: Literal["classification", "regression"] = "classification"
-    """Of the experiment: whether labels are classes or amounts."""
+    """The experiment's task: labels are classes or amounts."""
     task_said = False
-    """Whether the experiment's settings name the task, and do not leave it to the default."""
+    """The experiment's settings name the task explicitly."""
     tensors = 1
-    """Number of a sample's tensors, `Samples.inputs`."""
+    """Number of tensors of a sample, `Samples.inputs`."""
 
     def __init__(self, data: DataConfig, seed: int) -> None:
         self.data = data
@@ -143,67 +142,67 @@ class Source:
     def parties(self) -> tuple[str, ...]:
         """The owners' names, in the order in which the head concatenates their embeddings; known without any file.
 
-        Raises ValueError where the source does not split over owners.
+        Raises ValueError if the source does not split over owners.
         """
         raise ValueError(f"data.dataset.kind: {self.data.dataset.kind} has no owners of features; use mode=horizontal")
 
     def split(self) -> Split:
-        """Load everybody's samples, the same rows in the same order for all. Raises ValueError, naming the field."""
+        """Load all parties' samples, the same rows in the same order. Raises ValueError, naming the field."""
         kind = self.data.dataset.kind
         raise ValueError(f"data.dataset.kind: {kind} has owners and does not split over them; its source needs split()")
 
     def load(self) -> Dataset:
-        """Load whole samples, for clients that hold samples. Raises ValueError, naming the field."""
+        """Load whole samples, for horizontal clients. Raises ValueError, naming the field."""
         raise ValueError(f"data.dataset.kind: {self.data.dataset.kind} has no whole samples; use mode=vertical")
 
     def prepare(self, train: Samples) -> Preparation:
-        """Fit to a holder's training samples. Raises ValueError for samples that cannot be used."""
+        """Return a preparation fitted to a holder's training samples. Raises ValueError for unusable samples."""
         return AsItIs(Features(self.data.dataset.kind, tuple(train.features.shape[1:])))
 
     def preparation_text(self, party: str, preparation: Preparation) -> str | None:
-        """Return what was fitted as JSON, for an export whose models take prepared samples; None for nothing to say."""
+        """Return the fitted values as JSON, for exported models that take prepared samples; None if there are none."""
         return None
 
     def names(self, party: str) -> State:
-        """Return how the columns of a party's new samples are called, to be saved with the party."""
+        """Return the column names of a party's new samples, which are saved with the party."""
         return {}
 
     def load_names(self, party: str, names: State) -> None:
-        """Take over what ``names`` gave, so that the party's training data are not needed for it."""
+        """Restore the result of ``names``, which then needs no training data."""
 
     def check(self, samples: Samples) -> None:
-        """Raise ValueError for raw samples, as a file holds them, that are not of this kind."""
+        """Raise ValueError for raw samples, as read from a file, that are not of this source's kind."""
         check_finite(samples)
 
     def held_by(self, party: str) -> PartyData:
-        """Return what the party's own process holds. Raises ValueError, one line, for an unusable file."""
+        """Return the samples of a party's own process. Raises ValueError, one line, for an unusable file."""
         if self.data.file is None:
             raise ValueError("data.file: is missing; name the party's file, as lvfl split-data writes it")
         return load_party_data(self.data.file, party, self.check, self.tensors)
 
     def held_labels(self) -> LabelData:
-        """Return what the server's own process holds. Raises ValueError, one line, for an unusable file."""
+        """Return the labels of the server's own process. Raises ValueError, one line, for an unusable file."""
         if self.data.file is None:
             raise ValueError("data.file: is missing; name the server's labels, as lvfl split-data writes them")
         return load_label_data(self.data.file)
 
     def read_tables(self, paths: Mapping[str, Path]) -> NewSamples:
-        """Read new rows to predict from tables by owner. Raises ValueError for a source without tables."""
+        """Read new rows to predict from tables by owner. Raises ValueError if the source has no tables."""
         raise ValueError(f"--table: {self.data.dataset.kind} has no tables; use --data")
 
     def whose_table(self, path: Path) -> tuple[str, ...]:
-        """Return whose new rows a table without an owner's name holds. Raises ValueError where it is uncertain."""
+        """Return the owners whose new rows a table of no named owner holds. Raises ValueError if that is ambiguous."""
         raise ValueError(f"--table: {self.data.dataset.kind} has no tables; use --data")
 
     def own_rows(self, path: Path, owner: str | None = None) -> NewSamples | None:
-        """Read new rows of one owner alone (None: of the labels' owner) from a file of its own kind.
+        """Read one owner's new rows (None: the label owner's) from a file of the source's own kind.
 
-        None where ``path`` is no such file, but one that ``write_prediction_files`` wrote.
+        Returns None if ``path`` is not such a file but one that ``write_prediction_files`` wrote.
         """
         return None
 
     def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
-        """Read samples to predict from a file of this source's own.
+        """Read samples to predict from a file of this source's own kind.
 
         ``trained``: raw training samples of the first party. Raises ValueError, one line that begins with ``--data``.
         """
@@ -211,14 +210,14 @@ class Source:
 
 
 def open_source(config: ExperimentConfig) -> Source:
-    """Return the experiment's source. Raises ValueError for one that cannot be used."""
+    """Return the experiment's source. Raises ValueError if it cannot be used."""
     source: Source = SOURCES.make(config.data.dataset.kind, config.data, config.seed, of=Source)
     source.task, source.task_said = config.task, "task" in config.model_fields_set
     return source
 
 
 def split_samples(source: Source) -> Split:
-    """Return who holds what: the source's owners, in its order, samples of the same ids as the labels.
+    """Return the source's split, checked: its owners in their order, samples with the same ids as the labels.
 
     Raises ValueError, one line, for anything else, and as the source.
     """
@@ -237,7 +236,7 @@ def split_samples(source: Source) -> Split:
 
 
 def prepare_party(source: Source, data: PartyData) -> Prepared:
-    """Return a party's samples as its model reads them."""
+    """Return a party's samples, prepared for its model."""
     # A missing row holds anything at all, and must not enter means. Test rows must not either.
     preparation = source.prepare(data.train.held())
     prepared = (prepare_samples(preparation, each) for each in (data.train, data.test))
@@ -250,9 +249,9 @@ def _raw_state(samples: Samples, names: State) -> State:
 
 
 def stand_in(source: Source, party: str, state: State, rows: int) -> tuple[Prepared, Samples]:
-    """Return a party's data with ``rows`` drawn rows in the place of its own, prepared as these were, and raw.
+    """Return ``rows`` random samples that replace a party's own, prepared with its fitted preparation, and raw.
 
-    ``state``: the party's, of a run; its preparation and ``Prepared.raw`` are what new samples need.
+    ``state`` is the party's state of a run; its preparation and ``Prepared.raw`` describe new samples.
     """
     raw: State = state["raw"]
     source.load_names(party, raw["names"])
@@ -266,16 +265,16 @@ def stand_in(source: Source, party: str, state: State, rows: int) -> tuple[Prepa
 
 
 def prepare_whole(source: Source) -> Dataset:
-    """Load whole samples as a model reads them."""
+    """Load whole samples, prepared for a model."""
     data = source.load()
     preparation = source.prepare(data.train)  # one for all clients, fitted to the training samples of all of them
     return replace(data, train=prepare_samples(preparation, data.train), test=prepare_samples(preparation, data.test))
 
 
 def prepare_samples(preparation: Preparation, samples: Samples) -> Samples:
-    """Return raw samples as a model reads them.
+    """Return prepared samples.
 
-    Raises ValueError as the preparation, and where it moves samples or makes values that are not finite.
+    Raises ValueError as the preparation, and if it reorders samples or makes values that are not finite.
     """
     prepared = preparation.apply(samples)
     what = type(preparation).__name__

@@ -1,4 +1,4 @@
-"""An experiment's data set, split over the parties: the same for all in one process and for files of their own."""
+"""An experiment's data set, split over the parties; the same for one process and for files of separate processes."""
 
 import hashlib
 from collections.abc import Callable
@@ -32,16 +32,16 @@ SHARED_LABELS_FILE = "shared_labels.safetensors"
 def split_data(config: ExperimentConfig) -> Split:
     """Load the experiment's samples and split them over its owners.
 
-    Raises ValueError, naming the field, for data that is not there or does not fit.
+    Raises ValueError, naming the field, for data that is missing or does not fit.
     """
     return split_samples(open_source(config))
 
 
 def conceal(split: Split, secret: bytes) -> Split:
-    """Give all samples new ids, drawn by the secret, and put them in the order of these.
+    """Give all samples new ids, drawn from the secret, and sort them by these ids.
 
     Positions in a data set tell labels: a folder of images is listed class by class. Without the secret (32 bytes) the
-    new ids and order tell nothing; with it the same split comes out again.
+    new ids and order tell nothing; with it the same split results again.
     """
     parties = tuple(
         PartyData(part.party, _concealed(part.train, secret), _concealed(part.test, secret)) for part in split.parties
@@ -53,8 +53,8 @@ def conceal(split: Split, secret: bytes) -> Split:
 def write_split(folder: Path, split: Split, *, shared_labels: bool, overwrite: bool) -> list[Path]:
     """Write every owner's file into the folder, and with ``shared_labels`` the parties' copy of the training labels.
 
-    Raises ValueError for files that are there already (unless ``overwrite``), before anything is written; OSError
-    as the system does, with everything as it was.
+    Raises ValueError for files that exist (unless ``overwrite``), before anything is written; OSError with everything
+    as it was.
     """
     writers: dict[str, Callable[[Path], object]] = {
         party_file(data.party): partial(write_party_data, data=data) for data in split.parties

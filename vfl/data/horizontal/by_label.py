@@ -91,7 +91,7 @@ def _shuffled_class(labels: NDArray[np.int64], label: int, seed: int) -> Rows:
 
 
 def _cut(rows: Rows, sizes: NDArray[np.int64]) -> Sequence[Rows]:
-    """Return pieces of the given sizes from the first row on; what is left over is nobody's."""
+    """Return pieces of the given sizes from the first row on; the rest is not used."""
     return np.split(rows, sizes.cumsum())[:-1]
 
 
@@ -117,14 +117,14 @@ def shards(labels_N: Tensor, clients: int, shards_per_client: int, seed: int) ->
 
 
 def dirichlet(labels_N: Tensor, clients: int, alpha: float, seed: int, min_samples: int = 1) -> list[Tensor]:
-    """Return each client's rows (int64, ascending, none twice): every class is shared out in Dirichlet proportions.
+    """Return each client's rows (int64, ascending, none twice), with every class divided in Dirichlet proportions.
 
     The draw is over *clients, per class*: p ~ Dir(alpha, ..., alpha) of length `clients` for each class, so that sizes
-    are unequal too (Li et al. 2022, arXiv 2102.02079, section 3; not the equal sizes of Hsu et al. 2019, who draw
-    over classes per client). All samples are dealt. Small alpha: few clients hold most of a class.
+    are unequal too (Li et al. 2022, arXiv 2102.02079, section 3; not the equal sizes of Hsu et al. 2019, who draw over
+    classes per client). All samples are dealt. Small alpha: few clients hold most of a class.
 
-    The whole draw is repeated until every client has `min_samples`, at most `DIRICHLET_TRIES` times.
-    Raises ValueError when that is not reached, or cannot be.
+    The whole draw is repeated until every client has `min_samples`, at most `DIRICHLET_TRIES` times. Raises ValueError
+    if that is not reached, or cannot be.
     """
     if not 0 < alpha < math.inf:
         raise ValueError(f"horizontal.partition.dirichlet_alpha: must be above 0 and finite, got {alpha}")

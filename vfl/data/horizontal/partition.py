@@ -1,4 +1,4 @@
-"""Which client holds which samples, for every kind that `horizontal.partition.kind` names."""
+"""Partition of the training samples over the clients, for every kind that `horizontal.partition.kind` names."""
 
 from dataclasses import dataclass
 
@@ -16,11 +16,11 @@ BY_LABEL = ("classes", "shards", "dirichlet")
 class SamplePartition:
     """The clients' names and their rows of the training samples.
 
-    Raises ValueError, naming the client, for one without samples.
+    Raises ValueError, naming the client, if one has no samples.
     """
 
     names: tuple[str, ...]
-    """Unique: owners' names, or client_1 and so on."""
+    """Unique names: owners', or client_1 and so on."""
     rows: tuple[Tensor, ...]
     """int64 [n_i] each, ascending; no row is in two of them."""
 
@@ -35,7 +35,7 @@ class SamplePartition:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Each client's number of samples."""
+        """Number of samples of each client."""
         return tuple(len(rows) for rows in self.rows)
 
 

@@ -1,4 +1,4 @@
-"""The split at a glance: what each client holds, as a table and as stacked bars, for ten clients or thousands."""
+"""An overview of the split: each client's samples, as a table and as stacked bars, for ten clients or thousands."""
 # pyright: reportUnknownMemberType=false
 # torch's and matplotlib's signatures are partly untyped.
 
@@ -24,18 +24,18 @@ from torch import Tensor
 from vfl.data.horizontal.partition import SamplePartition
 
 LISTED_CLIENTS = 20
-"""Up to so many clients every one has its row; of more, `SHOWN_OF_MANY`."""
+"""Largest number of clients for which all are listed; otherwise `SHOWN_OF_MANY` are."""
 SHOWN_OF_MANY = 11
 COUNTED_CLASSES = 10
-"""Up to so many classes each has its column or legend entry."""
+"""Largest number of classes with a column or legend entry each."""
 FREQUENT = 3
-"""Classes named per client where there are more."""
+"""Classes named per client if there are more."""
 NAMED_BARS = 40
-"""Up to so many clients the bars are named and apart; more are ordered."""
+"""Largest number of clients whose bars are named and separate; more are ordered by size."""
 
 
 def class_counts(partition: SamplePartition, labels: Tensor, classes: int) -> Tensor:
-    """Return how often each class occurs among each client's labels, int64 [clients, classes].
+    """Return the number of each client's labels in each class, int64 [clients, classes].
 
     labels: int64 [N], or [N, T] for text with a label per character: then characters are counted.
     """
@@ -43,8 +43,10 @@ def class_counts(partition: SamplePartition, labels: Tensor, classes: int) -> Te
 
 
 def split_table(partition: SamplePartition, counts: Tensor, classes: Sequence[str]) -> Table:
-    """Return sizes and class counts [clients, classes]: a row per client, or of many clients some, from the smallest
-    to the largest at even ranks of size."""
+    """Return a table of sizes and class counts [clients, classes], with a row per client.
+
+    Of many clients some are listed, from the smallest to the largest at even ranks of size.
+    """
     rows = _shown(partition.sizes)
     table = Table(title=_headline(partition.sizes, counts), box=SIMPLE_HEAD, pad_edge=False)
     if len(rows) < len(partition):
@@ -68,8 +70,8 @@ def split_table(partition: SamplePartition, counts: Tensor, classes: Sequence[st
 def draw_split(partition: SamplePartition, counts: Tensor, classes: Sequence[str], path: Path) -> None:
     """Write a PNG with a bar per client, stacked by class from counts [clients, classes].
 
-    More than `NAMED_BARS` clients are ordered by size, the largest first, and by their main classes where sizes are
-    equal.
+    More than `NAMED_BARS` clients are ordered by size, the largest first, and clients of equal size by their main
+    classes.
     """
     named = len(partition) <= NAMED_BARS
     order = list(range(len(partition))) if named else _by_size_and_class(partition.sizes, counts)
@@ -145,7 +147,7 @@ def _frequent(counts: Sequence[int], classes: Sequence[str]) -> list[str]:
 
 
 def _visible(name: str) -> str:
-    """Return a class name that can be seen: characters of a text may be blanks or quotes."""
+    """Return a class name that is visible: characters of a text may be blanks or quotes."""
     return name if any(map(str.isalnum, name)) else repr(name)
 
 

@@ -1,4 +1,4 @@
-"""Partitions that look at no label: dealt as from a shuffled deck, or as the users or roles of the data have them."""
+"""Partitions that ignore labels: random ones, and those by the users or roles of the data."""
 # pyright: reportUnknownMemberType=false
 # torch's own signatures are partly untyped.
 
@@ -27,9 +27,10 @@ GAUSSIAN_SAMPLES_PER_CLIENT = 1024
 def iid(samples: int, clients: int, seed: int, samples_per_client: int | None = None) -> list[Tensor]:
     """Return each client's rows (int64, ascending, none twice) of samples drawn without regard to labels.
 
-    samples_per_client: each client's number; some samples are then left over, and a client's rows do not depend on
-    the number of clients. None deals all samples, sizes differing by at most one.
-    Raises ValueError when there are not enough samples.
+    samples_per_client: each client's number; some samples are then left over, and a client's rows do not depend on the
+    number of clients. None deals all samples, sizes differing by at most one.
+
+    Raises ValueError if there are not enough samples.
     """
     if samples_per_client is not None:  # from the front of one shuffle: further clients change nobody's rows
         return _deal(samples, [samples_per_client] * clients, seed)
@@ -58,8 +59,9 @@ def natural(
 ) -> tuple[tuple[str, ...], list[Tensor]]:
     """Return the names of the owners that become clients, and the rows (int64, ascending) of each.
 
-    min_samples: owners with fewer samples are left out; None leaves nobody out. clients: how many owners to draw by
+    min_samples: owners with fewer samples are left out; None leaves nobody out. clients: number of owners to draw by
     `seed`; a larger draw contains the smaller one. Names keep their order in the data.
+
     Raises ValueError for more clients than owners, and without min_samples for an owner without samples.
     """
     of_row = owners.of_row.numpy()
@@ -92,7 +94,7 @@ def check_enough(clients: int, samples: int) -> None:
 
 
 def stream(seed: int, owner: str) -> np.random.Generator:
-    """Return the random stream of one step of the partition. NumPy's, for torch's generators draw no Dirichlet."""
+    """Return the random generator of one step of the partition; NumPy's, as torch has no Dirichlet draws."""
     return np.random.default_rng(stream_seed(seed, "partition", owner=owner))
 
 
@@ -106,7 +108,7 @@ def _shuffled(samples: int, seed: int) -> Rows:
 
 
 def _deal(samples: int, sizes: Sequence[int], seed: int) -> list[Tensor]:
-    """Give each client its number of the shuffled samples, from the first on."""
+    """Give each client its number of the shuffled samples, starting with the first client."""
     if sum(sizes) > samples:
         raise ValueError(
             f"horizontal.partition.samples_per_client: {len(sizes)} clients with {sum(sizes)} samples in all, there "

@@ -1,1 +1,1 @@
-"""Where samples come from: one file per origin, each of which makes a `Source`."""
+"""Origins of samples: one file per origin, each of which makes a `Source`."""

@@ -15,11 +15,11 @@ from vfl.data.sources.pooled import Pools, in_memory
 from vfl.random import generator
 
 DIGITS_TEST_SAMPLES = 397
-"""Of the 1,797 digits: always the same ones, whatever the seed, so that no run trains on another's test images."""
+"""Test samples among the 1,797 digits: the same for every seed, so that no run trains on another's test images."""
 
 
 def load_digits(root: Path | None, image_size: int | None) -> Pools:
-    """Return the digits with one channel, 32 pixels wide unless image_size says otherwise.
+    """Return the digits with one channel, 32 pixels wide unless image_size is given.
 
     The split is a plain shuffle, so digits of one writer are on both sides.
     """
@@ -39,7 +39,7 @@ def load_digits(root: Path | None, image_size: int | None) -> Pools:
 
 
 def _read_rows() -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    """Read scikit-learn's file as its ``load_digits`` does, without importing it: that takes a second."""
+    """Read scikit-learn's file as its ``load_digits`` does, without the second that its import takes."""
     package = find_spec("sklearn")
     assert package is not None
     assert package.origin is not None

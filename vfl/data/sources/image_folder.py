@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from torchvision.datasets import ImageFolder
 
 DECODERS = 4
-"""Threads."""
+"""Number of decoding threads."""
 
 
 def load_image_folder(root: Path | None, image_size: int | None) -> Pools:
-    """Images below `root/train/<class>/` and `root/test/<class>/`, as RGB.
+    """Return the images below `root/train/<class>/` and `root/test/<class>/`, as RGB.
 
-    Their own sizes must be one size when image_size is None.
+    All must have one size if image_size is None.
     """
     if root is None:
         raise ValueError("data.dataset.root: image_folder needs a folder with train/<class>/ and test/<class>/ in it")
@@ -44,7 +44,7 @@ def load_image_folder(root: Path | None, image_size: int | None) -> Pools:
 
 
 def _meant(root: Path) -> Path | None:
-    """Return the folder one level above or below that has train and test in it, if one has."""
+    """Return the folder one level above or below that contains train and test, if there is one."""
     below = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     near = (root.absolute().parent, *below)
     return next((folder for folder in near if (folder / "train").is_dir() and (folder / "test").is_dir()), None)
@@ -62,7 +62,7 @@ def _scan(folder: Path) -> "ImageFolder":
 
 
 def _folder_pool(files: Sequence[tuple[str, int]], image_size: int | None) -> Pool:
-    """files: (path, class index) each."""
+    """Return the pool of some files, each (path, class index)."""
     return Pool(
         labels=torch.tensor([label for _, label in files]),
         read=lambda rows: _decode_all([files[int(row)][0] for row in rows], image_size),
@@ -70,7 +70,7 @@ def _folder_pool(files: Sequence[tuple[str, int]], image_size: int | None) -> Po
 
 
 def _decode_all(paths: Sequence[str], image_size: int | None) -> Tensor:
-    """Decode images into uint8 [N, 3, H, W], H and W those of the first one."""
+    """Decode images into uint8 [N, 3, H, W], with the size of the first one."""
     width, height = _decode(paths[0], image_size).size
     images = np.empty((len(paths), 3, height, width), dtype=np.uint8)
 

@@ -1,4 +1,4 @@
-"""Images by grid: every party holds the same images and its own block of their pixels."""
+"""Images split by grid: every party holds the same images and its own block of their pixels."""
 # pyright: reportUnknownMemberType=false
 # torch's own signatures are partly untyped.
 
@@ -18,7 +18,7 @@ from vfl.data.sources.pooled import PooledSource
 from vfl.runs.checkpoint import State
 
 MIN_STD = 1e-6
-"""A channel that varies less than this is taken as constant: it is centred but not scaled."""
+"""Smallest standard deviation of a channel that is scaled; other channels count as constant and are only centred."""
 
 
 class ImageGrid(PooledSource):
@@ -44,11 +44,11 @@ class ImageGrid(PooledSource):
         return Standardisation(train)
 
     def check(self, samples: Samples) -> None:
-        """Refuse what is no image."""
+        """Raise ValueError for anything but images."""
         check_images(samples)
 
     def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
-        """Read whole images from a ``.npz`` file: ``images`` uint8 [N, C, H, W], where known ``labels`` and ``ids``."""
+        """Read whole images from a ``.npz`` file, as `read_images`."""
         grid = self.data.partition
         channels, height, width = trained.features.shape[1:]
         whole = read_images(path, (channels, height * grid.rows, width * grid.columns), classes)
@@ -59,10 +59,10 @@ class ImageGrid(PooledSource):
 
 
 class Standardisation(Preparation):
-    """Takes the mean of the training images off and divides by their standard deviation, per channel, in float32.
+    """Subtracts the mean of the training images and divides by their standard deviation, per channel, in float32.
 
     Both are one party's own: they come from its training features alone, never from another party or test samples.
-    Raises ValueError where there is nothing to measure.
+    Raises ValueError if there is nothing to measure.
     """
 
     def __init__(self, train: Samples) -> None:
@@ -84,7 +84,7 @@ class Standardisation(Preparation):
         return replace(samples, features=self.module()(samples.features))
 
     def module(self) -> nn.Module:
-        """Return the same as a layer, of images [B, C, H, W] of any type."""
+        """Return the same transformation as a layer for images [B, C, H, W] of any type."""
         return StandardisationLayer(self.mean_C, self.std_C)
 
     def state_dict(self) -> State:
@@ -92,12 +92,12 @@ class Standardisation(Preparation):
         return {"mean_C": self.mean_C, "std_C": self.std_C}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over mean and standard deviation."""
+        """Restore mean and standard deviation."""
         self.mean_C, self.std_C = state["mean_C"], state["std_C"]
 
 
 class StandardisationLayer(nn.Module):
-    """What `Standardisation.apply` does, for raw images [B, C, H, W] of any type."""
+    """`Standardisation.apply` as a layer, for raw images [B, C, H, W] of any type."""
 
     def __init__(self, mean_C: Tensor, std_C: Tensor) -> None:
         super().__init__()
@@ -121,10 +121,9 @@ def check_images(samples: Samples) -> None:
 def grid_partition(samples: Samples, rows: int, columns: int) -> list[Samples]:
     """Cut every image into rows x columns equal blocks, one per party, in row-major order.
 
-    A part has the same ids in the same order, features [N, C, H / rows, W / columns] and no labels. It shares no
-    memory with its source or the other parts, so that a party holds only what is its own.
-
-    Raises ValueError for anything but images, or when the grid does not divide them.
+    A part has the same ids in the same order, features [N, C, H / rows, W / columns] and no labels. It shares no memory
+    with its source or the other parts, so that a party holds only its own features. Raises ValueError for anything but
+    images, or if the grid does not divide them.
     """
     if samples.features.dim() != 4:
         raise ValueError("data.partition: text cannot be cut into blocks; use a data.dataset.kind with images")
@@ -143,10 +142,10 @@ def grid_partition(samples: Samples, rows: int, columns: int) -> list[Samples]:
 
 
 def read_images(path: Path, shape: tuple[int, ...], classes: int) -> Samples:
-    """Read whole images from a ``.npz`` file: ``images`` uint8 [N, C, H, W], and where known ``labels`` and ``ids``.
+    """Read whole images from a ``.npz`` file: ``images`` uint8 [N, C, H, W], and if known ``labels`` and ``ids``.
 
-    Raises ValueError, one line, for a file without them, with images of another shape than ``shape`` [C, H, W], or
-    with labels that are no class.
+    Raises ValueError, one line, for a file without them, with images of another shape than ``shape`` [C, H, W], or with
+    invalid labels.
     """
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -29,7 +29,7 @@ from vfl.data.sources.text import encode, warn_of_pixels
 from vfl.errors import one_line
 
 FEMNIST_CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
-"""In the order of FEMNIST's labels; always all 62, so that a model's size does not depend on the sampled users."""
+"""FEMNIST's 62 classes in the order of its labels; always all, so that a model's size does not depend on the sample."""
 
 
 class _User(NamedTuple):
@@ -67,7 +67,7 @@ def load_leaf(root: Path | None, image_size: int | None) -> Pools:
 
 
 def _text_pools(root: Path, sequences: list[str], following: list[str], owners: Owners) -> Pools:
-    """Return the sequences, those of training first."""
+    """Return the pools of training sequences, which come first, and of test sequences."""
     length = len(sequences[0])
     for sequence in sequences:
         if len(sequence) != length:
@@ -82,7 +82,7 @@ def _text_pools(root: Path, sequences: list[str], following: list[str], owners: 
 
 
 def _image_pool(folder: Path, users: Sequence[_User], image_size: int | None) -> Pool:
-    """Join the users' images, which must be of one size."""
+    """Concatenate the users' images, which must have one size."""
     images = [user.x for user in users if isinstance(user.x, Tensor)]
     if len({each.shape[1:] for each in images}) > 1:
         raise ValueError(f"data.dataset.root: '{folder}' has images of several sizes")
@@ -123,7 +123,7 @@ def _users(path: Path) -> Iterator[_User]:
 
 
 def _members(value: object, *keys: str) -> list[object]:
-    """Return what JSON has under some keys, None where it has nothing."""
+    """Return the values of some keys in a JSON object, None for missing ones."""
     return [cast(dict[str, object], value).get(key) if isinstance(value, dict) else None for key in keys]
 
 
@@ -156,7 +156,7 @@ def _checked_images(where: str, x: list[Any], y: list[Any]) -> Tensor:
 
 
 class LeafSource(ImageGrid):
-    """FEMNIST's images as all images; Shakespeare's text as all text."""
+    """FEMNIST's images as other images; Shakespeare's text as other text."""
 
     def prepare(self, train: Samples) -> Preparation:
         """Standardise images; leave text as it is."""

@@ -9,7 +9,7 @@ from vfl.errors import ConfigError
 
 
 class Objects(Source):
-    """Options: `owners`, the parties' names. The data themselves are a Python program's: ``given`` has them split."""
+    """Data of a Python program, already split, as ``given``. Options: `owners`, the parties' names."""
 
     given: Split | None = None
 
@@ -19,13 +19,13 @@ class Objects(Source):
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The owners. Raises ValueError where there are none."""
+        """The owners. Raises ValueError if there are none."""
         if not self._owners:
             raise ConfigError("data.dataset.kind: objects are given in Python, by vfl.fit")
         return tuple(self._owners)
 
     def split(self) -> Split:
-        """Return what was given. Raises ValueError in a program that gave nothing."""
+        """Return the given data. Raises ValueError in a program that gave none."""
         if self.given is None:
             raise ConfigError(
                 "data.dataset.kind: this run's data and models are objects of a Python program; "
@@ -34,4 +34,4 @@ class Objects(Source):
         return self.given
 
     def check(self, samples: Samples) -> None:
-        """Samples are looked at when a batch reads them."""
+        """Do nothing: samples are checked when a batch reads them."""

@@ -1,7 +1,7 @@
-"""What an origin of images or text offers, and which of its samples an experiment uses.
+"""Pools of images or text, and the draw of the samples that an experiment uses.
 
-An origin (one file each here) only says how many samples there are, their labels, and how to read some of them. So an
-image that was not chosen is never decoded.
+An origin (one file each here) only tells the number of samples, their labels, and how to read some of them. So an image
+that was not chosen is never decoded.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from vfl.errors import one_line
 from vfl.random import generator
 
 TEST_ID_START = 1_000_000_000
-"""Ids of training samples are their rows in the full training set; those of test samples start here."""
+"""First id of test samples. Ids of training samples are their rows in the full training set."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Pools:
-    """Both splits, the names of the classes, and who wrote the training samples where that is known."""
+    """Both splits, the names of the classes, and the owners of the training samples if known."""
 
     train: Pool
     test: Pool
@@ -47,7 +47,7 @@ Loader = Callable[[Path | None, int | None], Pools]
 
 
 class PooledSource(Source):
-    """Whole samples of an origin; images and text differ in what else can be done with them."""
+    """Whole samples of an origin; subclasses handle images or text."""
 
     def __init__(self, data: DataConfig, seed: int, *, pools: Loader) -> None:
         super().__init__(data, seed)
@@ -56,8 +56,8 @@ class PooledSource(Source):
     def load(self) -> Dataset:
         """Load the origin and draw `data.train_samples` and `data.test_samples`, in ascending order of their ids.
 
-        Training samples are drawn by the seed, and a larger draw contains the smaller one. Test samples are not: all
-        seeds are evaluated on the same ones. Raises ValueError, naming the field, for anything that cannot be had.
+        Training samples are drawn by the seed, and a larger draw contains the smaller one. Test samples are the same
+        for all seeds. Raises ValueError, naming the field, for anything that cannot be had.
         """
         data, origin = self.data, self.pools(self._root(), self.data.dataset.image_size)
         train_draw, test_draw = generator(self.seed, "train_subset"), generator(0, "test_subset")
@@ -90,7 +90,7 @@ def in_memory(features: Tensor, labels: Tensor, image_size: int | None = None) -
 
 
 def resize(images: Tensor, size: int | None) -> Tensor:
-    """Resize uint8 [N, C, H, W] to squares of `size` pixels, bilinear and antialiased; None leaves them."""
+    """Resize uint8 [N, C, H, W] to squares of `size` pixels, bilinear and antialiased; None keeps the size."""
     if size is None or images.shape[-2:] == (size, size):
         return images
     resized = torch.empty((*images.shape[:2], size, size), dtype=torch.uint8)

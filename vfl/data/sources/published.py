@@ -1,4 +1,4 @@
-"""Published image sets through torchvision: from the disk in their own formats, else downloaded."""
+"""Published image sets through torchvision: read from disk in their own formats, or else downloaded."""
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 # torchvision ships no stubs.
 
@@ -24,15 +24,15 @@ DOWNLOAD_TIMEOUT_S = 30.0
 
 
 class Published(NamedTuple):
-    """What a user has to know of one set."""
+    """One published set: names, size and files."""
 
     title: str
     name: str
-    """Of its class in torchvision."""
+    """Name of its class in torchvision."""
     megabytes: int
     """Size of the download."""
     places: tuple[str, ...]
-    """Files or folders below `root` that it lies in, packed or unpacked."""
+    """Files or folders below `root` that contain it, packed or unpacked."""
 
 
 PUBLISHED = {
@@ -42,17 +42,17 @@ PUBLISHED = {
     "cifar100": Published("CIFAR-100", "CIFAR100", 169, ("cifar-100-python.tar.gz", "cifar-100-python")),
     "svhn": Published("SVHN", "SVHN", 246, ("train_32x32.mat", "test_32x32.mat")),
 }
-"""By `data.dataset.kind`."""
+"""Published sets by `data.dataset.kind`."""
 
 DIGITS = tuple("0123456789")
-"""Classes of MNIST ("0 - zero" in torchvision) and SVHN (no names there)."""
+"""Classes of MNIST ("0 - zero" in torchvision) and SVHN (which names none)."""
 
 
 def load_published(kind: str, root: Path | None, image_size: int | None) -> Pools:
-    """Return a set of `PUBLISHED` from `root` (default `data/`), to which it is downloaded where it is missing.
+    """Return a set of `PUBLISHED` from `root` (default `data/`), downloading it if it is missing.
 
-    MNIST and Fashion-MNIST have one channel and 28 pixels a side, the others three and 32.
-    Raises ValueError when it is neither there nor to be had.
+    MNIST and Fashion-MNIST have one channel and 28 pixels a side, the others three and 32. Raises ValueError if it is
+    neither on disk nor can be downloaded.
     """
     title, name, megabytes, places = PUBLISHED[kind]
     root = root or DEFAULT_ROOT
@@ -78,12 +78,12 @@ def load_published(kind: str, root: Path | None, image_size: int | None) -> Pool
 
 
 _UNREADABLE = (OSError, http.client.HTTPException, RuntimeError, AssertionError, LookupError, TypeError, ValueError)
-"""What torchvision raises: the first three for a failed download, the others for damaged MNIST files, whose unpacked
-form it does not check."""
+"""Errors of torchvision: the first three for a failed download, the others for damaged MNIST files, whose unpacked form
+it does not check."""
 
 
 def _open(name: str, root: Path, *, training: bool) -> Any:
-    """Return one split as torchvision's object, which looks on the disk before it downloads."""
+    """Return one split as torchvision's object, which looks on disk before it downloads."""
     from torchvision import datasets  # over a second to import: only those who use it wait
 
     if name == "SVHN":  # one file per split
@@ -92,7 +92,7 @@ def _open(name: str, root: Path, *, training: bool) -> Any:
 
 
 def _pool(split: Any, image_size: int | None) -> Pool:
-    """Bring torchvision's three layouts [N, H, W], [N, H, W, 3] and [N, 3, H, W] into ours."""
+    """Convert torchvision's three layouts [N, H, W], [N, H, W, 3] and [N, 3, H, W] to ours."""
     images = torch.as_tensor(split.data)
     if images.dim() == 3:
         images = images[:, None]
@@ -106,10 +106,10 @@ def _pool(split: Any, image_size: int | None) -> Pool:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
-    """Swallow torchvision's progress bar and its warnings.
+    """Suppress torchvision's progress bar and its warnings.
 
-    They are of its archives' age (NumPy 2.4.0 to 2.4.4 on unpickling, Python 3.12 on unpacking): no user can act on
-    them. The pickles are torchvision's to read, which checks their published md5 first.
+    The warnings are about its archives' age (NumPy 2.4.0 to 2.4.4 on unpickling, Python 3.12 on unpacking), which no
+    user can change. Torchvision itself reads the pickles, after checking their published md5.
     """
     with (
         warnings.catch_warnings(),
@@ -122,7 +122,7 @@ def _quiet() -> Generator[None]:
 
 @contextlib.contextmanager
 def _network_timeout(timeout_s: float) -> Generator[None]:
-    """Give sockets opened meanwhile a timeout: torchvision sets none and hangs where a firewall drops packets."""
+    """Set a timeout for sockets opened meanwhile: torchvision sets none and hangs if a firewall drops packets."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(timeout_s)
     try:

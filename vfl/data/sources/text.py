@@ -29,7 +29,7 @@ WINDOW = 80
 """T: as long as McMahan et al. unroll their network, and as LEAF's sequences."""
 
 TEST_SHARE = 5
-"""The last window of every five of a role (rounded down) is in the test set: about 20 %, its end of the play."""
+"""Every fifth window of a role (rounded down) is in the test set, about 20 %: those at the end of its text."""
 
 _PARAGRAPHS = re.compile(r"\n[^\S\n]*\n\s*")
 _SPEECH = re.compile(r"([^\n:]+):[^\S\n]*(?:\n|$)")
@@ -38,9 +38,9 @@ _SPEECH = re.compile(r"([^\n:]+):[^\S\n]*(?:\n|$)")
 def load_text(root: Path | None, image_size: int | None) -> Pools:
     """Cut a text file into windows of `WINDOW` characters that do not overlap; labels are one character further.
 
-    Both are int64 [N, T]. The text of every role is cut by itself; what is left at its end, and roles too short for a
-    window, are left out. Classes are the characters of the whole file, sorted.
-    Raises ValueError when there is no such file or too little in it.
+    Both are int64 [N, T]. The text of every role is cut separately; the rest at its end, and roles too short for a
+    window, are left out. Classes are the characters of the whole file, sorted. Raises ValueError if there is no such
+    file or too little in it.
     """
     warn_of_pixels(image_size)
     text = _read(root)
@@ -72,13 +72,13 @@ def _pool(pairs: Sequence[tuple[Tensor, Tensor]]) -> Pool:
 
 
 def warn_of_pixels(image_size: int | None) -> None:
-    """Warn where a size of images is given for text."""
+    """Warn if a size of images is given for text."""
     if image_size is not None:
         warnings.warn("data.dataset.image_size is ignored: text has no pixels", stacklevel=4)
 
 
 def split_roles(text: str) -> dict[str, str]:
-    """Return what each role of a play says, speeches one per line; nothing for a text that is not a play."""
+    """Return the text of each role of a play, speeches one per line; empty for a text that is not a play."""
     paragraphs = [paragraph for paragraph in _PARAGRAPHS.split(text.strip()) if paragraph]
     speeches: dict[str, list[str]] = {}
     for paragraph in paragraphs:
@@ -105,7 +105,7 @@ def windows(codes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _owners(rows: Mapping[str, int]) -> Owners:
-    """Number the roles that have a window at all."""
+    """Number the roles that have at least one window."""
     long_enough = {role: count for role, count in rows.items() if count}
     counts = torch.tensor(list(long_enough.values()))
     return Owners(tuple(long_enough), torch.arange(len(counts)).repeat_interleave(counts))

@@ -1,4 +1,4 @@
-"""pyarrow behind one untyped face: it ships no stubs, and makes `pyarrow.compute`'s functions at its import."""
+"""pyarrow as an untyped module: it ships no stubs, and creates `pyarrow.compute`'s functions at import."""
 # pyright: reportMissingTypeStubs=false
 
 from typing import Any, cast

@@ -20,7 +20,7 @@ from vfl.data.tables.source import Tables
 KEY = ("patient",)
 LABEL = "diagnosis"
 OWNERS = {"clinic": slice(0, 10), "laboratory": slice(10, 30)}
-"""Which of the 30 columns each owner has."""
+"""Columns of each owner, of the table's 30."""
 
 
 class BreastCancer(Tables):

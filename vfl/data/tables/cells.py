@@ -1,9 +1,8 @@
 """Files of a table as blocks of cells: CSV, gzipped CSV and Parquet, read in bounded memory by pyarrow.
 
-A block has at most some thousand rows. Text comes without the white space around it; what stands in `MISSING` is
-missing. All cells of a CSV file are text; numbers of a Parquet file are numbers. Rows are counted from 1, the header
-being row 1 of a CSV file, so that a row named in an error is the line to look at (where no line is empty, and no cell
-holds a line end).
+A block has at most some thousand rows. Text is stripped of white space; text in `MISSING` counts as missing. All cells
+of a CSV file are text; numbers of a Parquet file are numbers. Rows are counted from 1, the header being row 1 of a CSV
+file, so that a row named in an error is the file's line (if no line is empty, and no cell holds a line end).
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -16,27 +15,27 @@ from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pa_csv, pc, pq
 from vfl.errors import one_line
 
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "none", "?")
-"""Text that is no value."""
+"""Texts that stand for a missing value."""
 SEPARATORS = (",", ";", "\t", "|")
-"""What may stand between the cells of a CSV file: the one that the header has most of."""
+"""Possible separators of cells in a CSV file; the one most frequent in the header is used."""
 BLOCK_BYTES = 4 << 20
-"""Of a CSV file, read at once: room for rows of some thousand columns."""
+"""Bytes of a CSV file read at once: enough for rows of some thousand columns."""
 BLOCK_ROWS = 1 << 15
-"""Of a Parquet file, read at once."""
+"""Rows of a Parquet file read at once."""
 FOREIGN = {b"PK\x03\x04": "a ZIP or Excel file", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text"}
-"""What a file is that begins so, and cannot be read here."""
+"""Unreadable formats by the first bytes of their files."""
 
 
 class TableError(ValueError):
-    """A table that cannot be used; the text is one line that names file, column and row."""
+    """Error about a table; the text is one line that names file, column and row."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a table that follow each other."""
+    """Consecutive rows of a table."""
 
     start: int
-    """Row in the file of the first one."""
+    """Row in the file of the block's first row."""
     columns: Mapping[str, Column]
 
     def row(self, index: int) -> int:
@@ -48,10 +47,10 @@ class Block:
 def open_blocks(
     path: Path, columns: Sequence[str] | None = None, missing: Sequence[str] = ()
 ) -> Generator[Iterator[Block]]:
-    """Give the table's blocks in order, with the columns asked for (None: all).
+    """Yield the table's blocks in order, with the given columns (None: all).
 
-    Cells that hold one of ``missing``, or a number that one of these is, are missing too.
-    Raises TableError for a file that is not there, is no table, lacks a column or has one twice.
+    Cells that hold one of ``missing``, as text or as the same number, count as missing too. Raises TableError for a
+    file that does not exist, is not a table, lacks a column or has one twice.
     """
     try:
         with path.open("rb") as file:
@@ -101,7 +100,7 @@ def _parquet_blocks(path: Path, columns: Sequence[str] | None) -> Iterator[Block
 
 
 def _plain(path: Path, name: str, cells: Column) -> Column:
-    """Return numbers as they are, NaN as missing, and everything else as text."""
+    """Return numbers unchanged, with NaN as missing, and everything else as text."""
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if pa.types.is_decimal(cells.type) or pa.types.is_float16(cells.type):  # half precision cannot be compared
@@ -178,7 +177,7 @@ def _header(path: Path, compression: str | None) -> str:
 
 
 def _names(path: Path, compression: str | None, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the columns' names without the white space around them, and as they stand in the header."""
+    """Return the columns' names, stripped of white space, and the names in the header."""
     with pa.input_stream(str(path), compression=compression) as stream:
         raw: list[str] = pa_csv.open_csv(stream, **options).schema.names
     names = [name.strip() for name in raw]
@@ -208,7 +207,7 @@ def _wanted(path: Path, names: Sequence[str], columns: Sequence[str] | None) -> 
 
 
 def _text(cells: Column) -> Column:
-    """Return cells as text without the white space around it; None where there is no value."""
+    """Return cells as text stripped of white space; None for a missing value."""
     text = pc.utf8_trim_whitespace(pc.cast(cells, pa.string()))
     return pc.if_else(pc.is_in(text, value_set=pa.array(MISSING)), None, text)
 

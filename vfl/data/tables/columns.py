@@ -1,4 +1,4 @@
-"""The columns that are used of a table, in memory: numbers, categories and keys, each in one compact form.
+"""The used columns of a table in memory: numbers, categories and keys, each in one compact form.
 
 Shapes: N rows in the file's order.
 """
@@ -16,24 +16,24 @@ from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pc
 from vfl.data.tables.cells import Block, TableError, open_blocks
 
 KEY_SEPARATOR = "\x1f"
-"""Between the columns of a key: ASCII's unit separator, which no key may hold."""
+"""Separator of the columns of a key: ASCII's unit separator, which no key may contain."""
 LARGEST = 1e30
-"""Amount of a number: its square, and so a column's variance, stays a number."""
+"""Largest magnitude of a number; its square, and so a column's variance, stays finite."""
 CONTROL = r"[\x00-\x1f]"
 NOTIFY_ROWS = 1 << 18
-"""Between two calls of a reader's ``progress``."""
+"""Rows between two calls of a reader's ``progress``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Numbers:
-    """A column of numbers: float64 [N], NaN where there is none."""
+    """A column of numbers: float64 [N], NaN if missing."""
 
     values: npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Categories:
-    """A column of categories: int32 [N], places in ``names``; -1 where there is none."""
+    """A column of categories: int32 [N], indices into ``names``; -1 if missing."""
 
     codes: npt.NDArray[np.int32]
     names: tuple[str, ...]
@@ -41,15 +41,15 @@ class Categories:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What one owner holds."""
+    """The used columns of one owner's table."""
 
     path: Path
     columns: Mapping[str, Numbers | Categories]
-    """By name, in the order of the owner's list."""
+    """Columns by name, in the order of the owner's list."""
     keys: Mapping[tuple[str, ...], Column]
-    """Text [N] by the columns of a key, as ``key_text`` makes it: the owner's own and those of other owners."""
+    """Text [N] by the columns of a key, as ``key_text`` returns it: the owner's own key and those of other owners."""
     rows: npt.NDArray[np.int64]
-    """Row in the file of each row, for errors."""
+    """Number in the file of each row, for errors."""
 
 
 def read_table(
@@ -61,9 +61,8 @@ def read_table(
 ) -> Table:
     """Read the columns that are not ignored, and the keys. ``progress`` is called with the rows read so far.
 
-    ``missing``: as in ``open_blocks``.
-
-    Memory: 8 bytes per number, 4 per category and the text of the keys, for each row. Raises TableError.
+    ``missing`` as in ``open_blocks``. Memory: 8 bytes per number, 4 per category and the text of the keys, for each
+    row. Raises TableError.
     """
     used = {name: kind for name, kind in kinds.items() if kind != "ignore"}
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in used}
@@ -93,7 +92,7 @@ def read_table(
 
 
 def _numbers(where: str, block: Block, name: str) -> npt.NDArray[np.float64]:
-    """Return a block's numbers. Raises TableError for text that is no number, and for infinity."""
+    """Return a block's numbers. Raises TableError for text that is not a number, and for infinity."""
     cells = block.columns[name]
     try:
         values = pc.cast(cells, pa.float64(), safe=False)  # the nearest of a whole number of many digits
@@ -127,9 +126,9 @@ def _casts(cell: str | None) -> bool:
 
 
 def _codes(where: str, block: Block, name: str, places: dict[str, int]) -> npt.NDArray[np.int32]:
-    """Return a block's categories as places among the names so far, which grow; numbers are categories by their text.
+    """Return a block's categories as indices into the names so far, which grow; numbers are categories by their text.
 
-    Raises TableError for a name of several lines.
+    Raises TableError for a name with line ends.
     """
     encoded = as_text(block.columns[name]).dictionary_encode()
     names: list[str] = encoded.dictionary.to_pylist()
@@ -144,7 +143,7 @@ def _codes(where: str, block: Block, name: str, places: dict[str, int]) -> npt.N
 
 
 def as_text(cells: Column) -> Column:
-    """Return cells as text: whole numbers without a point, also where the file holds them as floating point."""
+    """Return cells as text; whole numbers have no decimal point, even if the file holds floating point."""
     if pa.types.is_floating(cells.type):
         whole = pc.cast(cells, pa.int64(), safe=False)
         exact = pc.equal(pc.cast(whole, cells.type, safe=False), cells)  # false of fractions, and of what overflowed
@@ -153,10 +152,10 @@ def as_text(cells: Column) -> Column:
 
 
 def key_text(path: Path, block: Block, key: tuple[str, ...]) -> Column:
-    """Return the keys of a block as text [rows]: what is compared byte for byte.
+    """Return the keys of a block as text [rows], which are compared byte for byte.
 
-    A key is text without the white space around it, in Unicode's form NFC; a whole number is its decimal digits.
-    Several columns are joined by `KEY_SEPARATOR`. Raises TableError for a key that is missing or neither of both.
+    A key is text stripped of white space, in Unicode's form NFC; a whole number is its decimal digits. Several columns
+    are joined by `KEY_SEPARATOR`. Raises TableError for a key that is missing or neither text nor a whole number.
     """
     parts: list[Any] = []
     for name in key:

@@ -1,6 +1,6 @@
-"""A look at a table before it is used: what each column holds, and whether it should be a feature.
+"""A summary of a table before its use: the content of each column, and whether it should be a feature.
 
-Memory does not grow with the rows: of a column's values at most `MOST_VALUES` different ones are kept.
+Memory does not grow with the rows: at most `MOST_VALUES` different values of a column are kept.
 """
 
 import json
@@ -20,13 +20,13 @@ from vfl.data.tables.columns import as_text
 from vfl.errors import printable
 
 MOST_VALUES = 10_000
-"""Different values that are counted; a column of text with more has no use as a category."""
+"""Most different values that are counted; a text column with more is no use as a category."""
 MOSTLY = 0.95
-"""Share of numbers from which a column counts as numbers; other cells in it are then errors."""
+"""Share of numbers from which a column counts as one of numbers; its other cells are then errors."""
 SHOWN = 3
 """Columns that an error names."""
 FEW_ROWS = 20
-"""Of fewer rows nothing is guessed but types: they are too few to tell a key."""
+"""Fewest rows from which more than types is guessed; fewer cannot show a key."""
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 WITH_COMMA = r"^[+-]?[\d. ]*\d,\d+$"
@@ -36,7 +36,7 @@ KEY_NAME = re.compile(r"(^|[\W_])(id|key|uuid)$|(?<=[a-z])(Id|ID)$|^ID$", re.IGN
 
 @dataclass
 class ColumnSummary:
-    """What a column holds, gathered block by block."""
+    """Summary of a column, gathered block by block."""
 
     name: str
     rows: int = 0
@@ -44,17 +44,17 @@ class ColumnSummary:
     numbers: int = 0
     dates: int = 0
     commas: int = 0
-    """Numbers with a decimal comma, or one between thousands."""
+    """Count of numbers with a decimal comma, or a comma between thousands."""
     low: float = math.inf
     high: float = -math.inf
     whole: bool = True
     values: set[str] = field(default_factory=set[str])
-    """At most `MOST_VALUES` + 1."""
+    """Different values, at most `MOST_VALUES` + 1."""
     first_text: str = ""
-    """The first value that is no number, with its row."""
+    """The first value that is not a number, with its row."""
 
     def add(self, block: Block, cells: Column) -> None:
-        """Take a block."""
+        """Add a block to the summary."""
         self.rows += len(cells)
         self.missing += cells.null_count
         if len(self.values) <= MOST_VALUES:
@@ -87,7 +87,7 @@ class ColumnSummary:
 
     @property
     def distinct(self) -> str:
-        """How many different values there are."""
+        """Return the number of different values, as text."""
         return f"over {MOST_VALUES:,}" if len(self.values) > MOST_VALUES else f"{len(self.values):,}"
 
     @property
@@ -102,7 +102,7 @@ class ColumnSummary:
         return self.numbers > 0 and self.numbers >= MOSTLY * (self.rows - self.missing)
 
     def proposal(self) -> tuple[ColumnKind, str]:
-        """Return what the column should be, and a warning (empty for none)."""
+        """Return the proposed kind of the column, and a warning ("" if none)."""
         present = self.rows - self.missing
         if present == 0:
             return "ignore", "holds no value"
@@ -122,7 +122,7 @@ class ColumnSummary:
         return "number", f"has {wrong} cells that are no finite number{first}" if wrong else ""
 
     def looks_like_key(self) -> bool:
-        """Whether nearly every row has a value of its own, and it is a row number, text, or named as a key."""
+        """Return whether nearly every row has its own value, and it is a row number, text, or named like a key."""
         # Only so many values are kept: of a longer table it has to do that it has as many different ones.
         if self.rows < FEW_ROWS or self.missing or len(self.values) < min(self.rows, MOST_VALUES):
             return False
@@ -138,9 +138,9 @@ def describe_table(
     progress: Callable[[int], None] = lambda rows: None,
     missing: Sequence[str] = (),
 ) -> list[ColumnSummary]:
-    """Read a table once (``columns``: some of it) and return what its columns hold, in their order.
+    """Read a table once (``columns``: only these) and return its columns' summaries in their order.
 
-    ``progress`` is called with the rows read so far; ``missing``: as in ``open_blocks``. Raises TableError.
+    ``progress`` is called with the rows read so far; ``missing`` as in ``open_blocks``. Raises TableError.
     """
     summaries: dict[str, ColumnSummary] = {}
     with open_blocks(path, columns, missing) as blocks:
@@ -154,7 +154,7 @@ def describe_table(
 def propose_features(
     path: Path, left_out: Sequence[str], missing: Sequence[str] = ()
 ) -> tuple[dict[str, ColumnKind], list[str]]:
-    """Return what the columns but ``left_out`` should be, and a line for each that needs a look. Raises TableError."""
+    """Return proposed kinds of the columns except ``left_out``, and a line for each doubtful one. Raises TableError."""
     proposals = {
         each.name: each.proposal() for each in describe_table(path, missing=missing) if each.name not in left_out
     }
@@ -171,7 +171,7 @@ def propose_features(
 
 
 def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary], folder: Path, label: str | None = None) -> str:
-    """Return what an owner edits, for a file in ``folder``: its ``data.tables.OWNER``. JSON's strings are YAML's."""
+    """Return an owner's ``data.tables.OWNER`` as YAML to edit, for a file in ``folder``. JSON's strings are YAML's."""
     features = [each for each in summaries if each.name != label]
     keys = [each.name for each in features if each.looks_like_key()]
     lines = [

@@ -1,7 +1,7 @@
-"""Tables that are in memory already, as files: they go through the same reader as an owner's file.
+"""Tables in memory, written as files: they go through the same reader as an owner's file.
 
-Taken are pyarrow's tables, whatever gives its columns through Arrow's C stream (pandas from 2.2, Polars, DuckDB) or
-the dataframe interchange protocol, and mappings from column to values.
+Accepted are pyarrow's tables, objects with Arrow's C stream (pandas from 2.2, Polars, DuckDB) or the dataframe
+interchange protocol, and mappings from column to values.
 """
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 # pyarrow ships no stubs.
@@ -39,7 +39,7 @@ def frame_table(what: str, frame: object) -> Any:
 
 
 def write_frame(path: Path, what: str, frame: object) -> None:
-    """Write a frame as Parquet. Raises TableError, naming it (``what``), for what is no table."""
+    """Write a frame as Parquet. Raises TableError, naming it (``what``), for anything but a table."""
     table = frame_table(what, frame)
     try:
         pq.write_table(table, path)

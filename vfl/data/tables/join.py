@@ -1,4 +1,4 @@
-"""Whose row is which sample: owners' tables joined on equal keys, and the split into training and test samples.
+"""Join of the owners' tables on equal keys, and the split into training and test samples.
 
 Samples are in the order of the label owner's keys (byte by byte), so that the order of the rows in a file has no
 effect. A sample's id is a hash of its key: processes that hold the same keys have the same ids in the same order.
@@ -27,20 +27,20 @@ from vfl.random import generator
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """The samples, in the order that all owners have in common."""
+    """The joined samples, in the order common to all owners."""
 
     ids: Tensor
     """int64 [N]"""
     rows: Mapping[str, Rows]
-    """By owner, the row of its table that belongs to each sample, int64 [N]; -1 where it has none."""
+    """Row of the owner's table for each sample, int64 [N], by owner; -1 if it has none."""
     others: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict[str, npt.NDArray[np.bool_]])
-    """By owner whose table is elsewhere, whether it has a row for each sample, bool [N]; only of a match."""
+    """Match only: by owner whose table is elsewhere, bool [N], True if it has a row for the sample."""
     keys: Column | None = None
-    """Text [N], of the label owner; None where they were matched in private."""
+    """Text [N], the label owner's keys; None if they were matched in private."""
     test: int | None = None
-    """With so many test samples at the end; None where these are still to be chosen."""
+    """Number of test samples, which are the last ones; None if they are not yet chosen."""
     dropped: str = ""
-    """The line that counts what is left out; empty where nothing is."""
+    """A line that counts the samples left out; "" if none is."""
 
 
 def text_hash(text: str) -> int:
@@ -52,9 +52,9 @@ def text_hash(text: str) -> int:
 def join(
     tables: Mapping[str, Table], configs: Mapping[str, TableConfig], leader: str, *, keep_all: bool = False
 ) -> Joined:
-    """Join owners' tables on the rows of ``leader``, the owner of the labels (or the only one).
+    """Join owners' tables on the rows of ``leader``, the label owner (or the only owner).
 
-    Samples that an owner lacks are dropped, or with ``keep_all`` kept. Raises TableError for doubled keys, or where no
+    Samples that an owner lacks are dropped, or with ``keep_all`` kept. Raises TableError for duplicate keys, or if no
     sample is left.
     """
     first = configs[leader]
@@ -126,15 +126,15 @@ def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], data: DataCo
 
 
 def order_ids(order: str, samples: int) -> Tensor:
-    """Return the ids of a match's samples, int64 [N]: they tell its order apart, and nothing of the keys."""
+    """Return the ids of a match's samples, int64 [N]; they depend on its order and tell nothing of the keys."""
     return torch.tensor([text_hash(f"{order} {place}") for place in range(samples)], dtype=torch.int64)
 
 
 def split_rows(joined: Joined, share: float, seed: int, test_keys: Column | None) -> tuple[Rows, Rows]:
-    """Return the samples of training and test, ascending.
+    """Return the training and test samples, both ascending.
 
     Test samples are those that a match has put at the end, else those of ``test_keys``, else a seeded draw of
-    ``share``. Raises TableError where one of both has none.
+    ``share``. Raises TableError if one of both is empty.
     """
     count = len(joined.ids)
     is_test = np.zeros(count, bool)
@@ -152,7 +152,7 @@ def split_rows(joined: Joined, share: float, seed: int, test_keys: Column | None
 
 
 def draw_share(count: int, share: float, seed: int, purpose: str) -> npt.NDArray[np.bool_]:
-    """Return which of so many rows a seeded draw takes, bool [count]: at least one, and not all."""
+    """Return a seeded random mask, bool [count], with about ``share`` True: at least one, and not all."""
     size = min(max(1, round(share * count)), count - 1)
     drawn = np.zeros(count, bool)
     drawn[torch.randperm(count, generator=generator(seed, purpose))[:size].numpy()] = True

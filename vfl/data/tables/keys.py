@@ -1,4 +1,4 @@
-"""The keys of one table: which rows have them, and what is shown of them."""
+"""The keys of one table: the rows that have them, and examples for errors."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -13,11 +13,12 @@ from vfl.data.tables.columns import KEY_SEPARATOR, Table, read_table
 
 Rows = npt.NDArray[np.int64]
 SHOWN = 3
-"""Keys that an error names."""
+"""Most keys that an error names."""
 
 
 def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
-    """Return the keys of the test samples from a table that holds the ``key`` columns, or them alone by other names.
+    """Read the keys of the test samples from a table with the ``key`` columns or, if it has only these, otherwise
+    named.
 
     Raises TableError.
     """
@@ -28,7 +29,7 @@ def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
 
 
 def tested_rows(table: Table, key: tuple[str, ...], path: Path) -> Rows:
-    """Return the rows of a table whose keys the test file names, ascending. Raises TableError."""
+    """Return the rows of a table whose keys the test file lists, ascending. Raises TableError."""
     return np.flatnonzero(np.asarray(pc.is_in(table.keys[key], value_set=read_test_keys(path, key))))
 
 
@@ -50,7 +51,7 @@ def keys_of(config: TableConfig, owners: Collection[str]) -> list[tuple[str, ...
 
 
 def unique_rows(table: Table, config: TableConfig) -> Rows:
-    """Return the rows of the first time that each key comes, ascending. Raises TableError where none may come again."""
+    """Return the first row of each key, ascending. Raises TableError for duplicates if the settings refuse them."""
     codes = np.asarray(table.keys[key_of(config)].dictionary_encode().indices)
     _, first = np.unique(codes, return_index=True)  # in the order of the codes; sorted again by row at the end
     if len(first) < len(codes) and config.duplicates == "refuse":

@@ -1,4 +1,4 @@
-"""The label column: class indices or amounts, and what must not stand beside it."""
+"""The label column: class indices or amounts, and the check for features that copy it."""
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Signatures of torch and numpy are partly untyped.
 
@@ -13,22 +13,22 @@ from vfl.data.tables.columns import Categories, Numbers, Table
 from vfl.data.tables.keys import Rows
 
 MOST_CLASSES = 1000
-"""A label with more values is rather an amount."""
+"""Largest number of classes; a label with more values is an amount."""
 MOST_AMOUNTS = 100
-"""A label with more values that are numbers is an amount, unless ``task: classification`` is written."""
+"""Largest number of numeric classes, unless ``task: classification`` is given; with more the label is an amount."""
 ROWS_PER_VALUE = 5
-"""Of each class, for each value that stands for it: from so many on, chance is no explanation."""
+"""Rows of each class per distinct value from which a feature that tells the class is not due to chance."""
 FEW_CLASSES, FEW_ROWS = 10, 3
-"""A label of more classes, with fewer rows per class, may be an amount."""
+"""A label with more classes, and fewer rows per class, may be an amount."""
 
 
 def read_labels(
     table: Table, name: str, rows: Rows, most_amounts: int = MOST_AMOUNTS
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels [N] of some rows, int64 with the names of the classes or float32 without any.
+    """Return labels [N] of some rows: int64 with the names of the classes, or float32 without names.
 
-    Classes are in the order of whole numbers, or of their names; of two the second one is what is predicted. Raises
-    TableError for a missing label, too many classes, or more than ``most_amounts`` that are numbers.
+    Classes are in the order of whole numbers, or of their names; of two the second one is predicted. Raises TableError
+    for a missing label, too many classes, or more than ``most_amounts`` numeric ones.
     """
     column = table.columns[name]
     where = f"{table.path}: label column {name!r}"
@@ -53,7 +53,7 @@ def read_labels(
 
 
 def refuse_copies(table: Table, label: str, rows: Rows) -> None:
-    """Raise TableError for a feature whose cells are the label's; warn of one that tells the class in every row."""
+    """Raise TableError for a feature whose cells equal the label's; warn of one that tells the class in every row."""
     wanted = table.columns[label]
     for name, column in table.columns.items():
         if name == label:
@@ -66,7 +66,7 @@ def refuse_copies(table: Table, label: str, rows: Rows) -> None:
 
 
 def _same(label: Numbers | Categories, column: Numbers | Categories, rows: Rows) -> bool:
-    """Return whether the cells are equal, whole numbers also where one column is text."""
+    """Return whether the cells are equal; whole numbers also equal their text."""
     if isinstance(label, Numbers):
         return isinstance(column, Numbers) and np.array_equal(column.values[rows], label.values[rows])
     if not _one_for_one(_places(label, rows), _places(column, rows)):
@@ -76,7 +76,7 @@ def _same(label: Numbers | Categories, column: Numbers | Categories, rows: Rows)
 
 
 def _tells(classes: Rows, column: Numbers | Categories, rows: Rows) -> bool:
-    """Return whether each row's class follows from the column: by category, or by thresholds of its numbers."""
+    """Return whether the column determines each row's class: by category, or by thresholds of its numbers."""
     places = _places(column, rows)  # NaN is the last of the numbers
     if _one_for_one(classes, places):
         return True
@@ -103,7 +103,7 @@ def _texts(column: Numbers | Categories, rows: Rows) -> list[str]:
 
 
 def _places(column: Numbers | Categories, rows: Rows) -> Rows:
-    """Return each row's place among the column's different values."""
+    """Return the index of each row's value among the column's different values."""
     values = column.values if isinstance(column, Numbers) else column.codes
     return np.unique(values[rows], return_inverse=True)[1].astype(np.int64)
 

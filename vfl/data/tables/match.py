@@ -1,12 +1,12 @@
-"""The result of a match (``lvfl align``), one file of its owner: which of its rows stand where in the common order.
+"""The result of a match (``lvfl align``), one file per owner: the places of its rows in the common order.
 
     file        metadata                                        tensors
     any name    holds: match, party, order, keys, test, join    rows; at the label owner has.OWNER of every other owner
 
-rows: int64 [N], the owner's row of each sample, counted from 0 in its table's order; -1 where it has none. has.OWNER:
-uint8 [N], 1 where that owner has a row. ``order`` is a sha256 that all files of a match have in common and no other
-match has, ``keys`` that of the keys that were matched and of who goes by which, ``test`` the number of samples at the
-end that are the test, or empty where each owner draws it by the seed.
+rows: int64 [N], the owner's row of each sample, counted from 0 in its table's order; -1 if it has none. has.OWNER:
+uint8 [N], 1 if that owner has a row. ``order`` is a sha256 that all files of a match share and no other match has,
+``keys`` the sha256 of the matched keys and of the owners who use each list, ``test`` the number of test samples, which
+are the last ones, or empty if each owner draws them by the seed.
 """
 
 import hashlib
@@ -32,24 +32,24 @@ _RECORD_SEPARATOR = "\x1e"
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """What an owner knows of a match."""
+    """Result of a match, as one owner knows it."""
 
     party: str
     order: str
-    """sha256, of this match alone."""
+    """sha256 that identifies this match."""
     keys: str
-    """`keys_digest` of the table that was matched."""
+    """`keys_digest` of the matched table."""
     join: str
     """inner or left"""
     rows: Rows
     """int64 [N]; -1 where the owner has no row."""
     test: int | None
-    """So many samples at the end are the test; None: drawn by the seed."""
+    """Number of test samples, which are the last ones; None: drawn by the seed."""
     others: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict[str, npt.NDArray[np.bool_]])
-    """At the label owner: by other owner, whether it has a row for each sample, bool [N]."""
+    """Label owner only: by other owner, bool [N], True if it has a row for the sample."""
 
     def tests(self, rows: Rows) -> bool:
-        """Return whether, at the label owner, the samples of these rows of its table are the test, and no others."""
+        """Return whether, at the label owner, the test samples are exactly these rows of its table."""
         if self.test is None:
             return False
         first = len(self.rows) - self.test
@@ -57,7 +57,7 @@ class Match:
 
 
 def write_match(path: Path, match: Match) -> None:
-    """Write the file (0600), or replace it. Raises OSError as the system does, with an earlier file untouched."""
+    """Write the file (0600), or replace it. Raises OSError, with an earlier file untouched."""
     test = "" if match.test is None else str(match.test)
     metadata = {"holds": MATCH, "party": match.party, "order": match.order, "keys": match.keys, "join": match.join}
     tensors = {"rows": match.rows} | {f"{HAS}{owner}": has.astype(np.uint8) for owner, has in match.others.items()}
@@ -89,7 +89,7 @@ def read_match(path: Path, party: str) -> Match:
 
 
 def keys_digest(table: Table, foreign: Mapping[str, tuple[str, ...]] | None = None) -> str:
-    """Return the sha256 of all keys of a table, in its order, and of the ``foreign`` ones by owner who goes by them."""
+    """Return the sha256 of all keys of a table, in its order, and of the ``foreign`` keys by owner."""
     # No key holds the separator (columns.CONTROL), so that different lists of keys are different texts.
     sha256 = hashlib.sha256()
     for columns, keys in sorted(table.keys.items()):

@@ -1,4 +1,4 @@
-"""What an owner brings to a match: lists of different keys, and how its rows refer to them."""
+"""An owner's input to a match: lists of different keys, and the lists' places of its rows."""
 
 import os
 from collections.abc import Mapping
@@ -17,24 +17,24 @@ from vfl.data.tables.match import keys_digest
 
 @dataclass(frozen=True, eq=False)
 class OwnKeys:
-    """An owner's keys. The label owner has a list for each key by which others know its samples, others one."""
+    """An owner's keys. The label owner has a list for each key by which others know its samples, others have one."""
 
     rows: Rows
-    """The rows of the table that are matched, int64 [M]: the label owner's are the samples."""
+    """Rows of the table that are matched, int64 [M]; the label owner's are the samples."""
     lists: tuple[Column, ...]
-    """Text, each without a doubled key."""
+    """Lists of keys as text, without duplicates."""
     places: tuple[Rows, ...]
-    """Each row's place in each list, int64 [M]."""
+    """Index of each row's key in each list, int64 [M]."""
     digest: str
     """`keys_digest` of the table."""
     known_as: Mapping[str, int] | None = None
-    """At the label owner: by other owner, the list of the keys by which it knows the samples."""
+    """Label owner only: by other owner, the index of the list whose keys it uses."""
     tested: npt.NDArray[np.bool_] | None = None
-    """At the label owner, where ``data.test_file`` says so: whether a row is a test sample, bool [M]."""
+    """Label owner with ``data.test_file`` only: bool [M], True if the row is a test sample."""
 
 
 def own_keys(data: DataConfig, owner: str) -> OwnKeys:
-    """Return what an owner brings to a match of all of ``data.tables``. Raises ValueError for unusable tables."""
+    """Return an owner's input to a match of all of ``data.tables``. Raises ValueError for unusable tables."""
     config, path = table_of(data.tables, owner)
     others = [other for other in data.tables if other != owner and config.label is not None]
     table = read_table(path, {}, keys_of(config, data.tables), missing=config.missing)

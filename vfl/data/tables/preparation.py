@@ -1,10 +1,10 @@
-"""What is learned from an owner's training rows to turn its columns into the numbers that a model takes.
+"""Preparation of a table's rows: from an owner's columns to the numbers that a model takes, fitted to training rows.
 
-Numbers are standardised; a missing one is the mean, and an indicator column says so where training rows have gaps. Or
-they become positions among quantiles, 0 to the number of bins, where a missing one is 0; the model makes of a position
-the piecewise linear encoding (Gorishniy et al., NeurIPS 2022), so that rows stay as narrow as before.
-Categories become codes: 0 for values that are rare in the training rows or not in them, else 1 + a place among the
-known ones. All of it stays with the owner.
+Numbers are standardised; a missing one becomes the mean, with an indicator column if training rows have gaps. Or they
+become positions among quantiles, 0 to the number of bins, with 0 for a missing one; the model turns a position into the
+piecewise linear encoding (Gorishniy et al., NeurIPS 2022), so that rows stay as narrow as before. Categories become
+codes: 0 for values that are rare or unknown in the training rows, else 1 + the index among the known ones. All of it
+stays with the owner.
 
 Shapes: N rows, F numbers, K columns of categories, W = F + indicators.
 """
@@ -25,19 +25,20 @@ from vfl.data.source import Preparation
 from vfl.runs.checkpoint import State
 
 MIN_COUNT = 5
-"""Training rows with a category of its own embedding; rarer ones share one."""
+"""Fewest training rows of a category with its own embedding; rarer ones share one."""
 STANDARDISED = "(value - mean) / std"
 POSITION = "linear interpolation between edges, the first one 0, the second 1 and so on, clamped to the outer ones,"
 BINS = 16
-"""Of a number among quantiles, where it has so many different values."""
+"""Bins of a number by quantiles, if it has so many different values."""
 MOST_RANKED = 1 << 17
-"""Rows among which quantiles are sought: evenly spaced ones of more."""
+"""Most rows from which quantiles are computed; of more rows, evenly spaced ones are used."""
 MIN_STD = 1e-12
-"""Of the mean's amount: a column that varies less is constant, and only centred."""
+"""Smallest standard deviation relative to the mean; a column that varies less is constant, and only centred."""
 
 
 class TablePreparation(Preparation):
-    """Fitted to raw training rows: float64 [N, F], NaN where missing, and hashes of categories, int64 [N, K]."""
+    """Preparation fitted to raw training rows: float64 [N, F], NaN if missing, and hashes of categories, int64 [N,
+    K]."""
 
     def __init__(self, train: Samples, *, quantiles: bool = False) -> None:
         numbers_NF, (hashes_NK,) = train.features, train.more
@@ -47,13 +48,13 @@ class TablePreparation(Preparation):
         self.std_F = torch.tensor([std for _, std in fitted], dtype=torch.float64)
         self.gaps = torch.tensor([bool(column_N.isnan().any()) for column_N in numbers_NF.unbind(1)], dtype=torch.bool)
         self.edges = [_edges(column_N) for column_N in numbers_NF.unbind(1)] if quantiles else []
-        """Of each number the ascending edges of its bins, float64; none where numbers are standardised."""
+        """Ascending edges of each number's bins, float64; empty if numbers are standardised."""
         self.known = [_frequent(column_N) for column_N in hashes_NK.unbind(1)]
-        """Sorted hashes of the categories that have embeddings of their own, by column."""
+        """Sorted hashes of the categories with their own embeddings, by column."""
 
     @property
     def features(self) -> TableFeatures:
-        """Columns of a prepared row, and the codes of its categories."""
+        """Columns of a prepared row, and the numbers of codes of its categories."""
         sizes = tuple(1 + len(known) for known in self.known)
         indicators = int(self.gaps.sum())
         # An indicator is 0 or 1 as it is: a position in one bin.
@@ -83,17 +84,17 @@ class TablePreparation(Preparation):
         return replace(samples, features=prepared, more=())
 
     def _number(self, place: int, column_N: Tensor) -> Tensor:
-        """Return a number standardised or as a position, NaN where missing."""
+        """Return a number standardised or as a position, NaN if missing."""
         if not self.edges:
             return (column_N - self.mean_F[place]) / self.std_F[place]
         edges = self.edges[place].numpy()
         return torch.from_numpy(np.interp(column_N.numpy(), edges, np.arange(len(edges), dtype=np.float64)))
 
     def module(self) -> None:
-        """An exported model takes prepared rows: text has no place in it. `to_json` is this, as a file."""
+        """Return None: an exported model takes prepared rows, as it cannot contain text. `to_json` describes them."""
 
     def to_json(self, numbers: Sequence[str], categories: Sequence[str]) -> str:
-        """Return what was fitted, by the columns' names, in the order of the prepared row."""
+        """Return the fitted values as JSON, by the columns' names, in the order of the prepared row."""
         fitted = zip(numbers, self.mean_F.tolist(), self.std_F.tolist(), self.gaps.tolist(), strict=True)
         known = zip(categories, self.known, strict=True)
         columns = [{"column": name, "mean": mean, "std": std, "indicator": gaps} for name, mean, std, gaps in fitted]
@@ -112,7 +113,7 @@ class TablePreparation(Preparation):
         )
 
     def drawn(self, like: Samples) -> Samples:
-        """Return rows as the training's might be: numbers of its means and deviations, its known categories."""
+        """Return plausible random rows: numbers with the training rows' means and deviations, known categories."""
         stream = torch.Generator().manual_seed(0)
         normal = torch.randn(like.features.shape, generator=stream, dtype=torch.float64)
         hashes = torch.zeros_like(like.more[0])
@@ -122,13 +123,13 @@ class TablePreparation(Preparation):
         return replace(like, features=normal * self.std_F + self.mean_F, more=(hashes,))
 
     def state_dict(self) -> State:
-        """Return what was fitted: tensors by name, the known categories' hashes and edges a tensor per column."""
+        """Return the fitted tensors by name; known categories' hashes and edges are a tensor per column."""
         known = {f"known_{place}": hashes for place, hashes in enumerate(self.known)}
         edges = {f"edges_{place}": each for place, each in enumerate(self.edges)}
         return {"mean_F": self.mean_F, "std_F": self.std_F, "gaps": self.gaps, **known, **edges}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over what was fitted."""
+        """Restore the fitted values."""
         self.mean_F, self.std_F, self.gaps = state["mean_F"], state["std_F"], state["gaps"]
         self.known = [state[f"known_{place}"] for place in range(len(self.known))]
         self.edges = [state[f"edges_{place}"] for place in range(len(self.edges))]
@@ -142,7 +143,7 @@ def _mean_and_std(column_N: Tensor) -> tuple[float, float]:
 
 
 def _edges(column_N: Tensor) -> Tensor:
-    """Return the edges of bins that hold as many rows each, float64 [2 or more]; equal ones once."""
+    """Return the edges of bins with equally many rows, float64 [2 or more]; equal edges once."""
     present = column_N[~column_N.isnan()].numpy()
     present = present[:: -(-len(present) // MOST_RANKED)]
     edges = np.unique(np.quantile(present, np.linspace(0, 1, BINS + 1)))

@@ -1,4 +1,4 @@
-"""An owner's rows as raw samples: numbers as they are, categories as hashes.
+"""An owner's rows as raw samples: numbers unchanged, categories as hashes.
 
 Shapes: N samples, F numbers, K columns of categories.
 """
@@ -18,7 +18,7 @@ from vfl.data.tables.join import text_hash
 from vfl.data.tables.keys import Rows
 
 MISSING = -1
-"""Hash of a category that is missing; all others are at least 0."""
+"""Hash of a missing category; all others are at least 0."""
 
 
 def raw_samples(table: Table, rows: Rows, ids: Tensor, numbers: Sequence[str], categories: Sequence[str]) -> Samples:
@@ -38,12 +38,12 @@ def raw_samples(table: Table, rows: Rows, ids: Tensor, numbers: Sequence[str], c
 
 
 def unless_all(held: npt.NDArray[np.bool_]) -> Tensor | None:
-    """Return whether rows are there, bool of any shape; None where all are, as samples and labels have it."""
+    """Return the mask, bool of any shape; None if all are True, as samples and labels have it."""
     return None if held.all() else torch.from_numpy(held)  # pyright: ignore[reportUnknownMemberType]  # unannotated
 
 
 def check_columns(table: Table, train: Rows, numbers: Sequence[str], categories: Sequence[str]) -> None:
-    """Raise TableError for a column without a value in the training rows, or no column; warn of constant ones."""
+    """Raise TableError if there is no column, or one has no value in the training rows; warn of constant ones."""
     if not (numbers or categories):
         raise TableError(f"{table.path}: no column is left as a feature; name some under features")
     for name in (*numbers, *categories):

@@ -1,7 +1,7 @@
-"""Tables of several owners as a data source: the files' rows joined by key, split, and as every owner holds them.
+"""Tables of several owners as a data source: rows joined by key, split, and given to their owners.
 
-A raw sample has two tensors: its numbers, float64 [F] with NaN for what is missing, and its categories, int64 [K], a
-hash of each value. Names of columns and categories stay where the files are.
+A raw sample has two tensors: its numbers, float64 [F] with NaN for missing ones, and its categories, int64 [K], a hash
+of each value. Names of columns and categories stay with the files.
 
 Shapes: N samples, F numbers, K columns of categories, O owners.
 """
@@ -54,14 +54,14 @@ class Tables(Source):
 
     @cached_property
     def leader(self) -> str:
-        """The owner of the labels. Raises ValueError where no table has one."""
+        """The label owner. Raises ValueError if no table has labels."""
         for owner, table in self.data.tables.items():
             if table.label is not None:
                 return owner
         raise ValueError("data.tables: no owner names its label; give one of them label: COLUMN")
 
     def split(self) -> Split:
-        """Join all tables on equal keys and split the samples; a line counts what is left out."""
+        """Join all tables on equal keys and split the samples; warn if samples are left out, with their number."""
         tables = {owner: self._read(owner, self.parties) for owner in dict.fromkeys((self.leader, *self.parties))}
         joined = self._join(tables)
         if joined.dropped:
@@ -72,21 +72,21 @@ class Tables(Source):
         return Split(tuple(parts[owner] for owner in self.parties), labels)
 
     def held_by(self, party: str) -> PartyData:
-        """Return what the party's own table holds, whose keys are then the samples; ``data.file`` goes before it."""
+        """Return the rows of the party's own table, whose keys are the samples; ``data.file`` takes precedence."""
         if self.data.file is not None:
             return super().held_by(party)
         table, joined = self._alone(party)
         return self._part(party, table, joined, *self._split_rows(joined))
 
     def held_labels(self) -> LabelData:
-        """Return the labels in the label owner's own table; ``data.file`` goes before it."""
+        """Return the labels of the label owner's own table; ``data.file`` takes precedence."""
         if self.data.file is not None:
             return super().held_labels()
         table, joined = self._alone(self.leader)
         return self._labels(table, joined, *self._split_rows(joined))
 
     def prepare(self, train: Samples) -> TablePreparation:
-        """Fit means, standard deviations, edges of quantiles where they are wanted, and known categories."""
+        """Fit means, standard deviations, quantiles if the settings want them, and known categories."""
         return TablePreparation(train, quantiles=self.data.numbers == "quantiles")
 
     def preparation_text(self, party: str, preparation: Preparation) -> str | None:
@@ -95,29 +95,29 @@ class Tables(Source):
         return preparation.to_json(*self.columns(party))
 
     def names(self, party: str) -> State:
-        """Return the kinds of the owner's columns by name, in their order; none for a file that has no names."""
+        """Return the kinds of the owner's columns by name, in their order; empty for a file without names."""
         config = self.data.tables[party]
         if self.data.file is not None and None in (config.features, config.file, config.key):
             return {}
         return {"columns": list(self.features(party)), "kinds": list(self.features(party).values())}
 
     def load_names(self, party: str, names: State) -> None:
-        """Take over the kinds of the owner's columns."""
+        """Restore the kinds of the owner's columns."""
         if names:
             self._kinds[party] = dict(zip(names["columns"], names["kinds"], strict=True))
 
     def check(self, samples: Samples) -> None:
-        """Refuse what are no raw rows."""
+        """Raise ValueError for anything but raw rows."""
         if samples.features.dtype != torch.float64 or samples.more[0].dtype != torch.int64:
             raise ValueError("features: expected float64 numbers and int64 categories of a table")
         if bool(samples.features.isinf().any()):
             raise ValueError("features are infinite: leave such cells empty")
 
     def read_tables(self, paths: Mapping[str, Path]) -> NewSamples:
-        """Read new rows to predict, a table for each owner that is not away; labels are not looked at.
+        """Read new rows to predict, a table for each owner that is not absent; labels are ignored.
 
-        Samples are the label owner's rows or, where it is away, those of the first owner in ``paths``, by key.
-        Raises TableError.
+        Samples are the label owner's rows or, if it is absent, those of the first owner in ``paths``, by key. Raises
+        TableError.
         """
         owners = [owner for owner in self.parties if owner in paths]
         # A single owner is not asked for the leader: its own file need not say whose the label is.
@@ -138,9 +138,9 @@ class Tables(Source):
         )
 
     def whose_table(self, path: Path) -> tuple[str, ...]:
-        """Return the owners all of whose columns a table has, where no other owner can be meant.
+        """Return the owners whose columns a table contains completely, if no other owner can be meant.
 
-        Several owners' rows may be joined in one table, but not if two of them have a feature of one name: then it
+        Several owners' rows may be joined in one table, but not if two of them have a feature of the same name: then it
         holds only one owner's. Nor can the table be taken for that of an owner whose features others have as well.
         """
         there = set(column_names(path))
@@ -164,15 +164,16 @@ class Tables(Source):
         return None if path.suffix == ".safetensors" else self.read_tables({owner or self.leader: path})
 
     def features(self, owner: str) -> Mapping[str, ColumnKind]:
-        """Return what the owner's columns are: as given, or proposed from its table. Raises TableError."""
+        """Return the kinds of the owner's columns: as given, or proposed from its table. Raises TableError."""
         if owner not in self._kinds:
             self._kinds[owner] = self._choose_features(owner)
         return self._kinds[owner]
 
     def _choose_features(self, owner: str) -> Mapping[str, ColumnKind]:
-        """Return what the owner's columns are: as given, or proposed from its table; a line for each doubtful one.
+        """Return the kinds of the owner's columns: as given, or proposed from its table, with a line for each doubtful
+        one.
 
-        Raises TableError for the label among them.
+        Raises TableError if the label is among them.
         """
         config, path = table_of(self.data.tables, owner)
         kinds = config.features
@@ -197,7 +198,7 @@ class Tables(Source):
         return [name for name, kind in kinds if kind == "number"], [name for name, kind in kinds if kind == "category"]
 
     def _read(self, owner: str, owners: Sequence[str], new: Path | None = None) -> Table:
-        """Read an owner's table with the keys of other ``owners``; of ``new`` rows without the label."""
+        """Read an owner's table with the keys of other ``owners``; ``new`` rows are read without the label."""
         config, path = table_of(self.data.tables, owner)
         kinds = dict(self.features(owner))
         if new is None and config.label is not None:
@@ -213,7 +214,7 @@ class Tables(Source):
         return table, self._join({owner: table})
 
     def _join(self, tables: Mapping[str, Table]) -> Joined:
-        """Return what the owners' matches say, or join their keys in the open."""
+        """Return the result of the owners' matches, or join their keys in the open."""
         matches = {owner: path for owner in tables if (path := self.data.tables[owner].match) is not None}
         if len(matches) == len(tables):
             return matched(tables, matches, self.data)
@@ -261,7 +262,7 @@ class Tables(Source):
         )
 
     def _present(self, joined: Joined, part: Rows) -> Tensor | None:
-        """Return which of some samples each owner has a row for, bool [N, O]; None where all have all."""
+        """Return the mask of present rows, bool [N, O], of some samples; None if all owners have all."""
         held = {**joined.others, **{owner: rows >= 0 for owner, rows in joined.rows.items()}}
         if not all(owner in held for owner in self.parties):
             return None  # the label owner's process without a match: nobody knows the others' rows
