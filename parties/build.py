@@ -39,6 +39,7 @@ from vfl.vertical.labels import (
 from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Presence
+from vfl.vertical.sample_pruning import SamplePruning
 from vfl.vertical.tasks import Task, task_of
 from vfl.vertical.team import Single
 
@@ -212,6 +213,7 @@ def build_party_protocol(
         others,
         config.training.head_sync,
         presence,
+        SamplePruning(config.training.sample_pruning.share, config.seed),
     )
 
 

@@ -14,10 +14,12 @@ from parties.roster import Asked, Roster
 from vfl.config import ExperimentConfig
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.head import HeadTrainer
-from vfl.vertical.labels import Batch, Received, ServerProtocol
+from vfl.vertical.labels import Batch, Received, RoundSamples, ServerProtocol
 from vfl.vertical.orders import Order, orders_of
 from vfl.vertical.presence import Presence, Share
 from vfl.vertical.reports import RoundWork
+from vfl.vertical.sample_pruning import LastLosses, Left, SamplePruning, easy_part
+from vfl.vertical.tasks import Targets
 from vfl.wire.messages import Message, Part, PartKind
 
 
@@ -36,8 +38,12 @@ class Exchanges:
     """Who takes part in which batch."""
     config: ExperimentConfig
     round_index: int = field(default=-1, init=False)
+    left: list[Left] = field(default_factory=list[Left], init=False)
+    """What sample pruning leaves of each batch of the present round."""
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
-    """Of each exchange of the present round, [B]."""
+    """Those that are left of each, [n]."""
+    targets: list[Targets] = field(default_factory=list[Targets], init=False)
+    """Of these."""
     shares: list[list[Share]] = field(default_factory=list[list[Share]], init=False)
     """The parties' parts in each exchange of the present round."""
     losses: list[Tensor] = field(default_factory=list[Tensor], init=False)
@@ -51,16 +57,26 @@ class Exchanges:
         """Exchanges of a round."""
         self.orders = orders_of(self.steps, self.config.training.staleness)
         """Of every round."""
+        training = self.config.training
+        self.pruning = SamplePruning(training.sample_pruning.share, self.config.seed)
+        self.last_losses = LastLosses(training, len(self.labels_N))
 
     def start_round(self, round_index: int) -> tuple[list[tuple[Part, ...]], str | None]:
         """Derive the round's batches; return what each party needs first, and theta_0's digest where it is in it."""
         self.round_index = round_index
-        self.rows = self.batches(round_index)
+        batches = self.batches(round_index)
+        easy = self.last_losses.easy(round_index, batches)
+        self.left = self.pruning.of_round(round_index, easy)
+        self.rows = [left.share.rows_of(rows_B) for left, rows_B in zip(self.left, batches, strict=True)]
+        labels = (self.labels_N[rows_B.to(self.labels_N.device)] for rows_B in batches)
+        self.targets = [
+            left.targets(self.trainer.task, labels_B) for left, labels_B in zip(self.left, labels, strict=True)
+        ]
         self.shares = self.presence.of_round(round_index, self.rows)
         self.losses = []
         self.under_way.clear()
         self.trainer.start_round(round_index)
-        return self.protocol.start_round(self.trainer, self.shares)
+        return self.protocol.start_round(self.trainer, RoundSamples(self.left, easy_part(easy), self.shares))
 
     def batches(self, round_index: int) -> list[Tensor]:
         """Return the rows [B] of each exchange of a round."""
@@ -78,13 +94,15 @@ class Exchanges:
         if exchange == 0:
             for order in self.orders[:after]:
                 self._order(order, [()] * len(self.roster.names))
-        rows_B = self.rows[exchange]
-        batch = Batch(rows_B, self.labels_N[rows_B.to(self.trainer.runtime.device)], self._receive(exchange))
+        rows_n = self.rows[exchange]
+        batch = Batch(self.config.training.batch_size, rows_n, self.targets[exchange], self._receive(exchange))
         updates, losses = self.protocol.begin(self.trainer, batch)
         self._order(self.orders[exchange + after], updates)
         # Returning gradients took the first step already; with shared labels all are left, while the parties do theirs.
         steps_left = self.config.training.local_iterations - len(losses)
-        self.losses.append([*losses, *self.trainer.steps(batch.embeddings, batch.labels_B, steps_left)][0])
+        self.losses.append([*losses, *self.trainer.steps(batch.embeddings, batch.targets, steps_left)][0])
+        if self.pruning.share:
+            self.last_losses.note(rows_n, self.trainer.losses_B)
 
     def end_round(self) -> list[Asked]:
         """Return what asks the parties for their reports: nothing else is under way then."""
@@ -92,6 +110,11 @@ class Exchanges:
             for asked in self.under_way.popleft():  # to what brought an update alone
                 asked.wait()
         return self.under_way.popleft()
+
+    def left_out(self, rounds: int) -> dict[str, int]:
+        """Return the samples of so many rounds' exchanges, and how many were left out; nothing where none ever is."""
+        samples = rounds * self.steps * self.config.training.batch_size
+        return {"samples": samples, "left_out": samples - self.last_losses.trained} if self.pruning.share else {}
 
     def work(self) -> dict[str, RoundWork]:
         """Return what each party has to compute in the round."""

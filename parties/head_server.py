@@ -82,6 +82,9 @@ class HeadServer:
         metrics["loss/train"] = finite(float(torch.stack(self.exchanges.losses).mean()), "the training loss")
         worked = {party.name: self._worked(party) for party in self.roster.present}
         metrics |= self.clock.end_round(round_index, worked) | decision_metrics(self.ratios)
+        if self.exchanges.pruning.share:
+            sizes = [len(rows_n) for rows_n in self.exchanges.rows]
+            metrics["savings/samples"] = 1 - sum(sizes) / (len(sizes) * self.config.training.batch_size)
         return metrics | self.reports.metrics() | self.ledger.round_metrics()
 
     def start_round(self, round_index: int) -> None:
@@ -135,7 +138,9 @@ class HeadServer:
         weights = head | {name: each.weights_digest for name, each in described.items()}
         finished = head | {name: each.finished_digest for name, each in described.items()}
         exchanges = self.exchanges
-        promised = guarantees(self.config, len(self.clock.history), exchanges.steps, len(exchanges.labels_N))
+        rounds = len(self.clock.history)
+        promised = guarantees(self.config, rounds, exchanges.steps, len(exchanges.labels_N))
+        pruned = exchanges.left_out(rounds)
         return {
             **self.ledger.totals(),
             "evaluation_macs": sum(each.evaluation_macs for each in described.values()),
@@ -143,6 +148,7 @@ class HeadServer:
             "finished_model_digest": combined_digest(finished),
             "parties": {name: self.reports.present(name) | self.ledger.summary(name) for name in self.roster.names},
             **({"subsets": self.evaluation.subsets} if self.evaluation.subsets else {}),
+            **({"sample_pruning": pruned} if pruned else {}),
             **({"privacy": promised} if promised else {}),
         }
 
@@ -151,6 +157,7 @@ class HeadServer:
         own: State = {
             "head": self.trainer.state_dict(),
             "protocol": self.exchanges.protocol.state_dict(),
+            "sample_pruning": self.exchanges.last_losses.state_dict(),
             "feedback": {party.name: party.receiver.state_dict() for party in self.roster},
             "costs": self.ledger.state_dict(),
             **self.reports.state_dict(),
@@ -170,6 +177,7 @@ class HeadServer:
         check_same_data("the labels", own["data_digest"], self.labels_digest)
         self.load_finished(own)
         self.exchanges.protocol.load_state_dict(own["protocol"])
+        self.exchanges.last_losses.load_state_dict(own.get("sample_pruning", {}))  # none in checkpoints before it was
         for party in self.roster:
             party.receiver.load_state_dict(own["feedback"][party.name])
         self.evaluation.load_state_dict(own)

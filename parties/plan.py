@@ -1,5 +1,6 @@
 """What alpha and beta would cost and save each party, before anything is trained."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -97,6 +98,10 @@ def _total(server: HeadServer, forecast: Forecast) -> Table:
     """Return the whole run's costs with its own ratios: a row per party."""
     rounds = [*planned_rounds(server, forecast)]
     title = f"the whole run as configured: {len(rounds)} rounds of {server.exchanges.steps} exchanges"
+    pruning, last = server.config.training.sample_pruning, len(rounds) - 1
+    if pruning.share:  # how many losses will be below their mean, nobody knows
+        pruned = min(last, math.ceil(pruning.until * len(rounds)) - 1)  # not the first one, of which no loss is known
+        title += f"\nat most: training.sample_pruning may spare up to {pruning.share * pruned / len(rounds):.0%} of it"
     table = numbers_table(title, ("party", "MACs", "sent up", "come down"))
     for name in forecast.curves:
         macs, down, up = (sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True))

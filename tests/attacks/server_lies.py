@@ -110,6 +110,7 @@ CASES: dict[str, Case] = {
     "welcome: stronger pruning": Case("welcome", terms(alpha=0.9), r"alpha .*0.9.* \(here .*0.2"),
     "welcome: everything sent": Case("welcome", terms(beta={"0": 0.5, "1": 0.0}), r"beta .*1: 0.0"),
     "welcome: more rows": Case("welcome", terms(evaluation_rows=41), r"evaluation_rows 41 \(here 40\)"),
+    "welcome: rows left out": Case("welcome", terms(sample_pruning=0.5), r"sample_pruning 0.5 \(here 0.0\)"),
     "welcome: no welcome": Case("welcome", control("goodbye"), "goodbye came where welcome is due"),
     "welcome: twice": Case("restore", welcome(), "welcome came again"),
     # restore and save

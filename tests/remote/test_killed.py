@@ -30,8 +30,8 @@ HEAD = {
 }
 
 
-AHEAD = {"training": {"staleness": 1}}
-"""Two exchanges are under way at once."""
+AHEAD = {"training": {"staleness": 1, "sample_pruning": {"share": 0.6}}}
+"""Two exchanges are under way at once, and some samples are left out by the losses of earlier rounds."""
 
 
 def check(federation, killed: dict[str, int], in_process, **sections) -> None:

@@ -39,6 +39,20 @@ ClassWeights = Literal["balanced"] | dict[str, AboveZero]
 MetricName = Literal["auc", "average_precision", "ks", "log_loss", "f1", "accuracy", "macro_f1", "rmse", "mae", "r2"]
 
 
+class SamplePruningConfig(Section):
+    """Samples that the model has learned are left out of rounds at random (InfoBatch): nothing of them travels."""
+
+    share: Annotated[Fraction, REPLAYED] = 0.0
+    """Of the samples whose last loss is below the mean, the share that is left out of a round. Those that stay weigh
+    1 / (1 - share) in the loss, so that gradients are those of all samples in the mean. 0 leaves none out."""
+    until: Annotated[Probability, OWN] = 0.875
+    """Share of training.rounds after which all samples are trained on again."""
+
+    def ignored(self) -> Mapping[str, str]:
+        """Return when nothing is left out."""
+        return {} if self.share else {"until": "training.sample_pruning.share is 0"}
+
+
 class TrainingConfig(Section):
     """The LVFL algorithm (Algorithm 1)."""
 
@@ -59,6 +73,7 @@ class TrainingConfig(Section):
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
     """Probability that a sample is trained without a party, a seeded draw for each sample and party; at least one party
     stays. A learned placeholder replaces the missing embedding, so that the model can predict without a party."""
+    sample_pruning: SamplePruningConfig = SamplePruningConfig()
     optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
     patience: Annotated[Positive | None, OWN] = None
     """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
@@ -251,6 +266,11 @@ class ExperimentConfig(Section):
                 if name not in parties:
                     raise ValueError(f"{field}: no party is called {name!r}{nearest(name, parties)}")
         self.lightweighting.check_bounds(parties)
+        if self.training.sample_pruning.share and self.training.labels == "server" and self.privacy.gradients:
+            raise ValueError(
+                "training.sample_pruning.share: tells each party which of its rows have a low loss, which "
+                "privacy.gradients hides; leave one of the two out"
+            )
         if self.parties_at_once > max(1, self.threads or 0):
             raise ValueError(
                 f"parties_at_once: {self.parties_at_once} share threads; set threads={self.parties_at_once} or more"

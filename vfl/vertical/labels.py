@@ -25,11 +25,24 @@ from vfl.runs.checkpoint import State
 from vfl.vertical.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Presence, Share, pack, unpack
+from vfl.vertical.sample_pruning import Left, SamplePruning
+from vfl.vertical.tasks import Targets
 from vfl.wire.messages import Message, Part, PartKind
 
 HeadSync = Literal["replay", "broadcast"]
 PartsK = list[tuple[Part, ...]]
 """What goes to each party."""
+
+
+class RoundSamples(NamedTuple):
+    """Which samples of a round's batches are trained on, and by whom."""
+
+    left: Sequence[Left]
+    """By exchange."""
+    easy: tuple[Part, ...]
+    """By which replicas of the head derive what is left."""
+    shares: Sequence[Sequence[Share]]
+    """By exchange, the parties' parts in what is left."""
 
 
 class Received(NamedTuple):
@@ -46,8 +59,10 @@ class Received(NamedTuple):
 class Batch(NamedTuple):
     """What is on the server of an exchange."""
 
+    size: int
+    """B, before samples were left out; all that follows is without them."""
     rows_B: Tensor
-    labels_B: Tensor
+    targets: Targets
     received: Sequence[Received]
     """In the parties' order."""
 
@@ -63,14 +78,15 @@ class ShareEmbeddings:
 
     head_sync: HeadSync
 
-    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]) -> tuple[PartsK, str | None]:
-        """Return what each party needs, given their parts in each exchange, and the digest of theta_0 where it is sent.
+    def start_round(self, trainer: HeadTrainer, samples: RoundSamples) -> tuple[PartsK, str | None]:
+        """Return what each party needs of the round's samples, and the digest of theta_0 where it is sent.
 
-        That is theta_0 where parties replay from here; who takes part they know by themselves.
+        That is theta_0 where parties replay from here, and which samples are easy; who takes part they know by
+        themselves.
         """
         replays = self.head_sync == "replay"
-        parts = trainer.parts() if replays else ()
-        return [parts] * len(shares[0]), weights_digest(trainer.head.state_dict()) if replays else None
+        parts = (*(trainer.parts() if replays else ()), *samples.easy)
+        return [parts] * len(samples.shares[0]), weights_digest(trainer.head.state_dict()) if replays else None
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
         """Return the others' frames for each party, with the theta_0 of this exchange when it is broadcast."""
@@ -95,8 +111,15 @@ class ReturnGradients:
     defence: Defence | None = None
     """What is done to each party's gradients before they leave."""
 
-    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]) -> tuple[PartsK, str | None]:
-        """Return in which samples each party takes part, where it is not all: it knows no other's gaps. No theta_0."""
+    def start_round(self, trainer: HeadTrainer, samples: RoundSamples) -> tuple[PartsK, str | None]:
+        """Return in which samples each party takes part, where it is not all: it knows no other's gaps. No theta_0.
+
+        It is not told whether it lacks a sample, is left out of it, or all are because the sample is.
+        """
+        shares = [
+            [share.among(left.share) for share in exchange]
+            for exchange, left in zip(samples.shares, samples.left, strict=True)
+        ]
         if all(share.whole for exchange in shares for share in exchange):
             return [()] * len(shares[0]), None
         # `zip` turns shares by exchange into shares by party.
@@ -107,14 +130,14 @@ class ReturnGradients:
         # A leaf of its own, so that one backward pass leaves the gradients of the head and of all embeddings.
         # Before the step, at theta_0 of the exchange: what the parties would compute with a replica of it.
         representation_BP = torch.cat(batch.embeddings, dim=1).requires_grad_()
-        loss = trainer.step(representation_BP, batch.labels_B)
+        loss = trainer.step(representation_BP, batch.targets)
         assert representation_BP.grad is not None
         widths = [embedding.shape[1] for embedding in batch.embeddings]
         # Scaled before they are compressed: float16 would lose the small ones. The party divides.
-        gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(len(batch.rows_B))
+        gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(batch.size)
         sent = [
             sender.send(
-                self._defended(each.share.rows_of(gradient_BD), len(batch.rows_B)) * scale,
+                self._defended(each.share.rows_of(gradient_BD), batch.size) * scale,
                 each.share.rows_of(batch.rows_B),
             )
             for sender, gradient_BD, each in zip(self.senders, gradients, batch.received, strict=True)
@@ -164,33 +187,40 @@ class HeadReplica:
     head_sync: HeadSync
     presence: Presence
     """Who takes part in each batch, as the server knows it."""
+    pruning: SamplePruning
+    """As the server's."""
 
     def __post_init__(self) -> None:
         self._drift = 0.0
         self._batches: Sequence[Tensor] = []
-        self._shares: list[list[Share]] = []  # the parties' parts in each batch
+        self._left: list[Left] = []  # of each batch
+        self._shares: list[list[Share]] = []  # the parties' parts in what is left of each batch
         self._own = Share.of_all(0)  # this party's part in the present exchange
         self._sent_nD = torch.empty(0)
         self._embeddings: list[Tensor] = []
-        self._labels_B = self.labels_N[:0]
+        self._targets = Targets(self.labels_N[:0])
         self._gradients_are_here = False  # of the first replayed step
 
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
         """Take over theta_0, noting how far the replica had drifted from it; return the party's part in each batch."""
-        self._batches, self._shares = batches, self.presence.of_round(message.round_index, batches)
+        self._batches, self._left = batches, self.pruning.read(message, batches)
+        rows = [left.share.rows_of(rows_B) for left, rows_B in zip(self._left, batches, strict=True)]
+        self._shares = self.presence.of_round(message.round_index, rows)
         self.trainer.start_round(message.round_index)
         if self.head_sync == "replay":
             self._drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
             if head_digest != weights_digest(self.trainer.head.state_dict()):
                 raise ValueError("the head that arrived is not the one that the server sent (digests differ)")
-        return [shares[self.position] for shares in self._shares]
+        parts = zip(self._shares, self._left, strict=True)
+        return [shares[self.position].among(left.share) for shares, left in parts]
 
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
         """Decode the others' embeddings and, when it is broadcast, take over theta_0; the others got ``sent_nD``."""
         frames = message.payloads(PartKind.EMBEDDING)
         if len(frames) != len(self.others):
             raise ValueError(f"{len(frames)} embeddings of other parties came instead of {len(self.others)}")
-        rows_B, shares = self._batches[exchange], [*self._shares[exchange]]  # a copy: the own part is taken out
+        batch_B, left = self._batches[exchange], self._left[exchange]
+        rows_B, shares = left.share.rows_of(batch_B), [*self._shares[exchange]]  # a copy: the own part is taken out
         self._own = shares.pop(self.position)
         missing, device = self.trainer.missing, self.trainer.runtime.device
         embeddings = [
@@ -200,7 +230,7 @@ class HeadReplica:
         embeddings.insert(self.position, self._own.spread(sent_nD, missing))
         self._sent_nD = sent_nD.to(device)
         self._embeddings = [embedding.to(device) for embedding in embeddings]
-        self._labels_B = self.labels_N[rows_B.to(device)]
+        self._targets = left.targets(self.trainer.task, self.labels_N[batch_B.to(device)])
         # With replay theta_0 of this exchange is here already: the one of the exchange before and its replayed steps.
         if self.head_sync == "broadcast":
             self.trainer.adopt(message.payloads(PartKind.HEAD))
@@ -218,9 +248,7 @@ class HeadReplica:
         same = torch.equal(embedding_nD, self._sent_nD) and not self._gradients_are_here
         with_head = same and self.head_sync == "replay"
         self._gradients_are_here |= with_head
-        gradient_BD = self.trainer.embedding_gradient(
-            representation, self.position, self._labels_B, with_head=with_head
-        )
+        gradient_BD = self.trainer.embedding_gradient(representation, self.position, self._targets, with_head=with_head)
         return self._own.rows_of(gradient_BD)
 
     def finish(self, iterations: int) -> None:
@@ -230,7 +258,7 @@ class HeadReplica:
             if self._gradients_are_here:
                 self.trainer.apply()
             # Also where this party takes no part in the batch: the server steps, and the replica must follow.
-            self.trainer.steps(self._embeddings, self._labels_B, iterations - self._gradients_are_here)
+            self.trainer.steps(self._embeddings, self._targets, iterations - self._gradients_are_here)
         self._embeddings, self._gradients_are_here = [], False
 
     def drift(self) -> float | None:

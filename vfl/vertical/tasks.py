@@ -5,7 +5,7 @@ Shapes: B batch, N samples, C outputs of the head.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,14 @@ from vfl.metrics import (
 )
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import finite
+
+
+class Targets(NamedTuple):
+    """What the head is to predict of a batch."""
+
+    labels_B: Tensor
+    weights_B: Tensor | None = None
+    """With which the samples' losses are added up; None: their mean is meant."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,15 @@ class Classification:
         """Return the mean cross-entropy, weighted by the samples' classes where they have weights."""
         weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
         return F.cross_entropy(outputs_BC, labels_B, weights)
+
+    def losses(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
+        """Return each sample's cross-entropy [B], times its class's weight."""
+        weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
+        return F.cross_entropy(outputs_BC, labels_B, weights, reduction="none")
+
+    def total_weight(self, labels_B: Tensor) -> float:
+        """Return the sum of the samples' weights, by which ``losses`` are divided in ``loss``."""
+        return len(labels_B) if self.weights is None else float(torch.tensor(self.weights)[labels_B.cpu()].sum())
 
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
         """Return the sum of the cross-entropies."""
@@ -91,6 +108,14 @@ class Regression:
     def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return the mean squared error, in units of the training labels' variance."""
         return F.mse_loss(outputs_BC[:, 0], (labels_B - self.mean) / self.std)
+
+    def losses(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
+        """Return each sample's squared error [B], in the same unit."""
+        return F.mse_loss(outputs_BC[:, 0], (labels_B - self.mean) / self.std, reduction="none")
+
+    def total_weight(self, labels_B: Tensor) -> float:
+        """Return the number of samples."""
+        return len(labels_B)
 
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
         """Return the sum of the squared errors, in the same unit."""

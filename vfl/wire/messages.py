@@ -95,7 +95,8 @@ class PartKind(IntEnum):
     POINTS = 5
     PLACES = 6
     PRESENCE = 7
-    """In which samples of the round's batches a party takes part, as bits (``vfl/vertical/presence.py``)."""
+    """Of the round's batches, in which samples a party takes part (``vfl/vertical/presence.py``), or to replicas of the
+    head which are easy (``sample_pruning.py`` beside it), as bits."""
     PROOF = 8
 
 
