@@ -1,4 +1,4 @@
-"""The attacks on what one owner, or the server, has seen of a round: their results, each with its control.
+"""The attacks on the messages of a round that one owner, or the server, has seen: results, each with its control.
 
 Shapes: N rows, D embedding width, C classes.
 """
@@ -15,9 +15,9 @@ from vfl.leakage.estimate import Estimate, Floats, Ints
 from vfl.leakage.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
 
 KNOWN_LABELS = (10, 40, 160)
-"""Labelled rows that an owner has, for completion."""
+"""Numbers of labelled rows that an owner has, for completion."""
 KNOWN_PAIRS = 1000
-"""Rows whose features whoever undoes an embedding has; at most half of all."""
+"""Rows whose features the attacker on embeddings knows; at most half of all."""
 
 Attack = Literal[
     "gradient norm",
@@ -33,60 +33,60 @@ DECODER: Attack = "embedding decoder"
 
 @dataclass(frozen=True)
 class Finding:
-    """What an attack reached."""
+    """Result of an attack."""
 
     attack: Attack
     attacker: str
     """A party's name, or "who sees PARTY's embeddings"."""
     measure: str
-    """Of what the numbers are."""
+    """Name of the measured quantity."""
     found: Estimate
     control: Estimate
-    """The same where there is nothing to find: permuted labels, or embeddings of other rows."""
+    """The same measure with nothing to find: permuted labels, or embeddings of other rows."""
     rows: int
-    """On which it was measured."""
+    """Number of rows on which it was measured."""
     known: int = 0
     """Rows that the attacker knows beforehand."""
 
     @property
     def leaks(self) -> bool:
-        """Whether the interval lies apart from the control's, on the attacker's side."""
+        """Return whether the interval lies apart from the control's, on the attacker's side."""
         if self.measure == "error left":
             return self.found.high < self.control.low
         return self.found.low > self.control.high
 
     def as_row(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return the finding as JSON values."""
         return asdict(self) | {"leaks": self.leaks}
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What passed between a party and the server in a round, and what is true of its rows."""
+    """Messages between a party and the server in a round, and the true data of their rows."""
 
     party: str
     labels_N: Ints
     classes: int
     embeddings_ND: Floats
-    """As the server received them."""
+    """Embeddings as the server received them."""
     gradients_ND: Floats | None
-    """As the party received them; None where labels are shared."""
+    """Gradients as the party received them; None if labels are shared."""
     features: tuple[Tensor, ...]
     """The party's prepared samples, [N, ...] each."""
     table: bool
     fresh: Callable[[], nn.Module]
-    """Makes an untrained feature model of the party."""
+    """Function that makes an untrained feature model of the party."""
     hidden: Sequence[int]
-    """The head's hidden widths, which are agreed and so known to all."""
+    """Hidden widths of the head, which all sides know."""
 
     @property
     def onlooker(self) -> str:
-        """The attacker who has the party's embeddings: the server, and with shared labels every other party."""
+        """Attacker who has the party's embeddings: the server, and with shared labels every other party."""
         return f"who sees {self.party}'s embeddings"
 
 
 def attacks_with_gradients(seen: Seen, seed: int, only: Attack | None = None) -> list[Finding]:
-    """Return what a party's gradients tell it of the labels."""
+    """Return the findings of attacks on labels with a party's gradients."""
     assert seen.gradients_ND is not None, "labels are at the server"
     labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
     stream = np.random.default_rng(seed)
@@ -117,7 +117,7 @@ def attacks_with_gradients(seen: Seen, seed: int, only: Attack | None = None) ->
 
 
 def attacks_on_labels(seen: Seen, seed: int) -> list[Finding]:
-    """Return what a party's own model tells it of the labels, and its embeddings tell others of them."""
+    """Return the findings of attacks on labels, by a party with its own model and by others with its embeddings."""
     labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
     stream = np.random.default_rng(seed)
     permuted_N = stream.permutation(labels_N)
@@ -137,7 +137,7 @@ def attacks_on_labels(seen: Seen, seed: int) -> list[Finding]:
 
 
 def attacks_on_features(seen: Seen, seed: int) -> list[Finding]:
-    """Return what a party's embeddings tell others of its features."""
+    """Return the findings of attacks by others on a party's features, with its embeddings."""
     rows = len(seen.labels_N)
     known = min(KNOWN_PAIRS, rows // 2)
     stream = np.random.default_rng(seed)

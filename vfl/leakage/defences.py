@@ -1,7 +1,7 @@
-"""What is done to gradients and embeddings before they leave, so that they tell less.
+"""Defences: changes of gradients and embeddings before they leave, so that they reveal less.
 
 Noise is a function of a secret and of the values that it is added to: it needs no state, a resumed run draws the same,
-and without the secret nobody can take it off.
+and nobody without the secret can subtract it.
 
 Shapes: B rows of a batch, D embedding width, F features.
 """
@@ -19,18 +19,18 @@ from torch import Tensor
 from vfl.config.privacy import PrivacyConfig
 
 SHORTEST = 1e-30
-"""Gradients that are no longer than this stay as they are: they have no direction to add noise along."""
+"""Length up to which a gradient stays unchanged, as it has no direction along which to add noise."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard normal numbers that follow from a secret and from values."""
+    """Standard normal numbers, a function of a secret and of values."""
 
     secret: bytes
-    """Up to 64 bytes, known to one side alone."""
+    """Secret of up to 64 bytes, known to one side alone."""
 
     def of(self, values: Tensor, *shape: int) -> Tensor:
-        """Return noise [*shape] that belongs to some float32 values: of the same ones always the same."""
+        """Return noise [*shape] for some float32 values; equal values always give the same noise."""
         digest = hashlib.blake2b(
             values.detach().float().contiguous().cpu().numpy().tobytes(), key=self.secret, digest_size=16
         ).digest()
@@ -40,7 +40,7 @@ class Noise:
 
 
 def secret_of(seed: int, owner: str) -> bytes:
-    """Return the secret of an owner that follows from a seed: of whoever knows the seed it hides nothing."""
+    """Return an owner's secret derived from a seed; it hides nothing from anybody who knows the seed."""
     return hashlib.blake2b(f"{owner} {seed}".encode(), digest_size=32).digest()
 
 
@@ -85,18 +85,18 @@ class Gaussian:
 
 
 Defence = MaxNorm | Gaussian
-"""What is done to the rows of a batch before they leave."""
+"""Defence that changes the rows of a batch before they leave."""
 
 
 class Open:
-    """A party without a defence: its embeddings leave as they are."""
+    """A party without a defence: its embeddings leave unchanged."""
 
     def conceal(self, embedding_nD: Tensor) -> Tensor:
-        """Return what stands for the embeddings wherever they leave, with its gradient."""
+        """Return the embeddings as they may leave the party, with their graph."""
         return embedding_nD
 
     def gradient(self, inputs: Sequence[Tensor], embedding_nD: Tensor, gradient_nD: Tensor) -> Tensor:
-        """Return the gradient by which the party trains, given that of the joint loss."""
+        """Return the gradient with which the party trains, given that of the joint loss."""
         return gradient_nD
 
 
@@ -116,10 +116,10 @@ class Decorrelated(Open):
     """A party that also trains its embeddings to depend less on its features."""
 
     weight: float
-    """Of the distance correlation beside the joint loss."""
+    """Weight of the distance correlation relative to the joint loss."""
 
     def gradient(self, inputs: Sequence[Tensor], embedding_nD: Tensor, gradient_nD: Tensor) -> Tensor:
-        """Return the gradient of the joint loss and the weighted distance correlation."""
+        """Return the gradient of the joint loss plus the weighted distance correlation."""
         if len(embedding_nD) < 2:  # one row has no distances
             return gradient_nD
         features_nF = torch.cat([tensor.float().flatten(1) for tensor in inputs], dim=1)
@@ -129,7 +129,7 @@ class Decorrelated(Open):
 
 
 def party_defence(privacy: PrivacyConfig, secret: bytes) -> Open:
-    """Return what a party does to its embeddings."""
+    """Return a party's defence of its embeddings."""
     match privacy.embeddings:
         case "gaussian":
             return Concealed(Gaussian(privacy.embedding_strength, privacy.embedding_clip, Noise(secret)))
@@ -140,7 +140,7 @@ def party_defence(privacy: PrivacyConfig, secret: bytes) -> Open:
 
 
 def server_defence(privacy: PrivacyConfig, secret: bytes) -> Defence | None:
-    """Return what the server does to the rows of a gradient, None where it returns them as they are."""
+    """Return the server's defence of a gradient's rows, None if it returns them unchanged."""
     match privacy.gradients:
         case "max_norm":
             return MaxNorm(privacy.gradient_strength, Noise(secret))

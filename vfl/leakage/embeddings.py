@@ -33,7 +33,7 @@ DECODER_HIDDEN = (256, 256)
 DECODER_STEPS = 600
 DECODER_BATCH = 128
 CHECK_EVERY = 20
-"""Steps between looks at the rows held out, after which the best decoder is kept."""
+"""Steps between evaluations on held-out rows; the best decoder is kept."""
 LEARNING_RATE = 1e-3
 
 
@@ -49,8 +49,8 @@ def completion_gain(
     """Return by how much a completed model beats one trained on the same known rows, in accuracy on all other rows.
 
     Completed: logistic regression on the embeddings of the owner's trained model. From scratch: the better of a
-    ``fresh`` feature model trained on the known rows and logistic regression on their features, so that the gain is
-    joint training's alone. The interval is over draws of the known rows.
+    ``fresh`` feature model trained on the known rows and logistic regression on their features, so that the gain is due
+    to joint training alone. The interval is over draws of the known rows.
     """
     flat_NF = _flat(features)
     gains = list[float]()
@@ -65,12 +65,12 @@ def completion_gain(
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a decoder makes of the embeddings of rows that it has not seen."""
+    """Errors of a decoder on the embeddings of unseen rows."""
 
     error: Estimate
-    """Mean squared error relative to that of predicting the known rows' mean: 1 means that nothing was learned."""
+    """Mean squared error relative to that of predicting the known rows' mean; 1 means that nothing was learned."""
     exact: Estimate | None
-    """Share of a table's values that are hit exactly, given the values that known rows have; None for images."""
+    """Share of a table's values that are hit exactly, given the known rows' values; None for images."""
 
 
 def decode_embeddings(
@@ -102,7 +102,7 @@ def decode_embeddings(
 def cluster_leak(
     embeddings_ND: Floats, labels_N: Ints, classes: int, stream: np.random.Generator, seed: int
 ) -> Estimate:
-    """Return the share of labels that clusters of the embeddings have right, the clusters named as fits best."""
+    """Return the share of labels that clusters of the embeddings predict, under the best naming of the clusters."""
     from sklearn.cluster import KMeans  # pyright: ignore[reportMissingTypeStubs]  # slow to import
 
     norms_N1 = np.linalg.norm(embeddings_ND, axis=1, keepdims=True)
@@ -113,7 +113,7 @@ def cluster_leak(
 
 
 def _known_rows(labels_N: Ints, known: int, seed: int) -> tuple[Ints, Ints]:
-    """Return ``known`` rows, of each class one at least where there is room, and all others."""
+    """Return ``known`` rows, at least one of each class if possible, and all others."""
     order = np.random.default_rng(seed).permutation(len(labels_N))
     first = [order[labels_N[order] == label][0] for label in np.unique(labels_N)][:known]
     others = order[~np.isin(order, first)]

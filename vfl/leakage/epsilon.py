@@ -1,9 +1,9 @@
-"""What clipping and Gaussian noise guarantee, as (epsilon, delta) of differential privacy.
+"""The guarantee of clipping and Gaussian noise, as (epsilon, delta) of differential privacy.
 
-The neighbouring relation is the replacement of one sample: its gradients lead from any point of the ball of radius
-``clip`` to any other, so a release moves by at most 2 clip, and the noise multiplier is half the strength. It holds
-towards the side that receives the noisy rows, for the rows themselves: the steps that head and feature model take on
-the exact values are not covered.
+The neighbouring relation is the replacement of one sample: its gradients may move from any point of the ball of radius
+``clip`` to any other, so a release moves by at most 2 clip, and the noise multiplier is half the strength. The
+guarantee holds towards the side that receives the noisy rows, for the rows themselves: the steps that head and feature
+model take on the exact values are not covered.
 """
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # dp_accounting is untyped.
@@ -19,7 +19,7 @@ from vfl.errors import ConfigError
 
 
 def epsilon_of(strength: float, releases: int, delta: float) -> float:
-    """Return epsilon of so many releases of a row with noise of ``strength`` times the clipping length."""
+    """Return epsilon of ``releases`` releases of a row with noise of ``strength`` times the clipping length."""
     from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss  # an extra, and slow to import
 
     # So many releases compose to one with noise divided by the root of their number, exactly (Dong, Roth and Su,
@@ -38,9 +38,9 @@ def epsilon_of(strength: float, releases: int, delta: float) -> float:
 
 
 def guarantees(config: ExperimentConfig, rounds: int, steps: int, samples: int) -> dict[str, dict[str, float]]:
-    """Return releases of a row, delta and epsilon by what is noisy; nothing where nothing is.
+    """Return the releases of a row, delta and epsilon for each noisy quantity; empty if there is none.
 
-    ``steps``: exchanges of a round; ``samples``: training samples, of which delta is a tenth of the reciprocal.
+    ``steps``: exchanges of a round; ``samples``: number of training samples, n, with delta = 1 / (10 n).
     """
     privacy = config.privacy
     strengths = {
@@ -60,7 +60,7 @@ def guarantees(config: ExperimentConfig, rounds: int, steps: int, samples: int) 
 
 
 def check_installed(config: ExperimentConfig) -> None:
-    """Raise ConfigError where epsilon is due and cannot be computed."""
+    """Raise ConfigError if epsilon is needed and cannot be computed."""
     wanted = "gaussian" in (config.privacy.gradients, config.privacy.embeddings)
     if wanted and importlib.util.find_spec("dp_accounting") is None:
         raise ConfigError('privacy: gaussian needs dp-accounting for epsilon; pip install "lvfl[privacy]"')

@@ -1,4 +1,4 @@
-"""How well an attack works: a number, its interval, and how they are computed.
+"""Measures of an attack's success, with intervals.
 
 Shapes: N rows, C classes.
 """
@@ -19,7 +19,7 @@ Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.integer[Any]]
 
 DRAWS = 200
-"""Bootstrap samples of the rows."""
+"""Number of bootstrap samples of the rows."""
 CONFIDENCE = 0.95
 
 
@@ -39,7 +39,7 @@ class Estimate:
 def bootstrap(measure: Callable[[Ints], float], rows: int, stream: np.random.Generator) -> Estimate:
     """Return a measure of all rows with the percentile interval over rows drawn with replacement.
 
-    ``measure`` is given row numbers [N]. A draw for which it is not defined (NaN: a class is missing) is left out.
+    ``measure`` takes row numbers [N]. Draws for which it is not defined (NaN: a class is missing) are left out.
     """
     drawn = [measure(stream.integers(rows, size=rows)) for _ in range(DRAWS)]
     tail = 100 * (1 - CONFIDENCE) / 2
@@ -57,9 +57,9 @@ def over_draws(values: Sequence[float]) -> Estimate:
 
 
 def auc(scores_N: Floats, positive_N: NDArray[np.bool_]) -> float:
-    """Return the probability that a positive row scores above a negative one, ties half; NaN where either is missing.
+    """Return the probability that a positive row scores above a negative one, ties half; NaN if either is missing.
 
-    Mann and Whitney's statistic: from the ranks, without a curve.
+    Mann and Whitney's statistic: computed from the ranks, without a curve.
     """
     positives = int(positive_N.sum())
     negatives = len(positive_N) - positives
@@ -70,9 +70,9 @@ def auc(scores_N: Floats, positive_N: NDArray[np.bool_]) -> float:
 
 
 def best_assignment(groups_N: Ints, labels_N: Ints, classes: int) -> Ints:
-    """Return the class [classes] of each group for which most rows are right: no two groups have the same class.
+    """Return the class [classes] of each group with which most rows are right; no two groups have the same class.
 
-    It is what an attacker reaches who can name each group, and so the upper bound of what the groups reveal.
+    This is the result of an attacker who can name each group, and so the upper bound of what the groups reveal.
     """
     counts = np.bincount(groups_N * classes + labels_N, minlength=classes * classes).reshape(classes, classes)
     return np.asarray(linear_sum_assignment(counts, maximize=True)[1])

@@ -26,19 +26,19 @@ from vfl.leakage.estimate import Estimate, Floats, Ints, auc, best_assignment, b
 from vfl.random import generator, seeded
 
 CLUES = 8
-"""Rows of each class whose label a direction attack is given, one at a time."""
+"""Rows of each class with known label, each of which a direction attack uses alone."""
 STEPS = 400
 STARTS = 3
-"""Of which the one is taken that explains the gradients best: the attacker can see that."""
+"""Number of starts; the one that explains the gradients best is kept, as the attacker can do."""
 LEARNING_RATE = 0.02
 PRIOR_WEIGHT = 1.0
-"""Of the surrogate labels' mean against the known shares of the classes."""
+"""Weight of the surrogate labels' mean against the known shares of the classes."""
 
 
 def norm_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.random.Generator) -> Estimate:
     """Return the AUC with which the length of a row's gradient tells its class.
 
-    Of two classes the rarer one; of more the mean of each against the rest.
+    With two classes the AUC of the rarer one; with more the mean over each against the rest.
     """
     norms_N = np.linalg.norm(gradients_ND, axis=1)
     wanted = [_rarer(labels_N)] if classes == 2 else range(classes)
@@ -50,9 +50,9 @@ def norm_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.ran
 
 
 def direction_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.random.Generator) -> Estimate:
-    """Return the AUC with which the cosine to one row of known class tells who else is of that class.
+    """Return the AUC with which the cosine to one row of a known class tells which rows have that class.
 
-    The mean over up to `CLUES` known rows of each class, which are not scored themselves.
+    The mean is over up to `CLUES` known rows of each class, which are not scored themselves.
     """
     unit_ND = gradients_ND / np.maximum(np.linalg.norm(gradients_ND, axis=1, keepdims=True), 1e-30)
     clues = [
@@ -72,10 +72,10 @@ def direction_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: n
 def inverted_labels(
     embeddings_ND: Floats, gradients_ND: Floats, hidden: Sequence[int], prior_C: Floats, seed: int
 ) -> Ints:
-    """Return the class [N] of each row, up to the classes' names, for which a head explains the gradients.
+    """Return the class [N] of each row, up to the classes' names, under which a head explains the gradients.
 
     The attacker has the embeddings that it sent, the gradients that came back, the head's hidden widths and the shares
-    of the classes. A surrogate head sees its own embedding alone, as the attacker does.
+    of the classes. A surrogate head sees only its own embedding, as the attacker does.
     """
     embeddings, prior_C = _standard(embeddings_ND), np.asarray(prior_C, dtype=np.float32)
     gradients = torch.as_tensor(np.asarray(gradients_ND, dtype=np.float32))
@@ -87,7 +87,7 @@ def inverted_labels(
 def _invert(
     embeddings: Tensor, gradients: Tensor, hidden: Sequence[int], prior_C: Tensor, seed: int
 ) -> tuple[float, Ints]:
-    """Return how badly a surrogate head explains the gradients in the end, and its labels."""
+    """Return a surrogate head's final error in explaining the gradients, and its labels."""
     with seeded(seed, "surrogate head"):
         head = MLP(embeddings.shape[1], list(hidden), len(prior_C))
     # Not zero: all classes would stay alike, as nothing tells one from another.
@@ -111,7 +111,7 @@ def _invert(
 
 
 def inversion_leak(guesses_N: Ints, labels_N: Ints, classes: int, stream: np.random.Generator) -> Estimate:
-    """Return the share of labels that guesses have right, the groups named as fits best."""
+    """Return the share of labels that guessed groups predict, under the best naming of the groups."""
     right_N = best_assignment(guesses_N, labels_N, classes)[guesses_N] == labels_N
     return bootstrap(lambda rows: float(right_N[rows].mean()), len(labels_N), stream)
 

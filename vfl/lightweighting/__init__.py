@@ -1,4 +1,4 @@
-"""What a party is spared: pruning (alpha), sparsification (beta), and who chooses both for a round.
+"""Lightweighting of a party: pruning (alpha), sparsification (beta), and the controllers that choose both for a round.
 
-Others import ``pruning``, ``sparsify``, ``quantise``, ``forecast`` and, to choose ratios, ``schedule``.
+Other rooms import ``pruning``, ``sparsify``, ``quantise``, ``forecast`` and, to choose ratios, ``schedule``.
 """

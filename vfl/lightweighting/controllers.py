@@ -1,7 +1,7 @@
-"""Who chooses the ratios: the schedules of the configuration, a deadline, a budget, or an installed package's own.
+"""Controllers, which choose the ratios: by the configuration's schedules, a deadline, a budget, or a package's rule.
 
-A controller is a function of the round and of what every round so far cost and took. It keeps no state: a resumed run
-decides as the first one did.
+A controller is a function of the round and of the costs and seconds of all rounds so far. It keeps no state, so a
+resumed run decides as the first one did.
 """
 
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -29,28 +29,28 @@ from vfl.lightweighting.forecast import ALPHAS, BETAS, Forecast
 from vfl.lightweighting.schedule import Assign, Ratios, Reports, Spent, chosen_ratios, scheduled
 
 ALL = "all"
-"""Name of what all parties spend together."""
+"""Name of the sum over all parties."""
 AUTO = 1.2
-"""Times the seconds of the median party (of two the faster) without lightweighting: the deadline ``auto``."""
+"""Factor of the deadline ``auto``: times the seconds of the median party (the faster of two) without lightweighting."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a controller is made of."""
+    """A controller's inputs: settings, parties and forecast."""
 
     config: LightweightingConfig
     parties: Sequence[str]
     rounds: int
-    """Of the whole run."""
+    """Number of rounds of the whole run."""
     forecast: Callable[[], Forecast]
-    """Asks the parties, once in a run, what their models would cost."""
+    """Returns the cost forecast; the first call in a run asks the parties for their models' costs."""
 
     def choices(self, round_index: int, present: ByParty) -> dict[str, Choices]:
-        """Return the ratios that each party may be given in a round."""
+        """Return each party's allowed ratios in a round."""
         return {party: self._choices(party, round_index, present[party].alpha) for party in self.parties}
 
     def weigh(self, ratios: Ratios) -> float:
-        """Return a party's part of the weighted sum with which Corollary 1's bound on convergence grows."""
+        """Return a party's part of the weighted sum in Corollary 1's convergence bound."""
         return self.config.alpha_weight * ratios.alpha + ratios.beta
 
     def _choices(self, party: str, round_index: int, reached: float) -> Choices:
@@ -66,7 +66,7 @@ class Given:
 
 
 def build_controller(given: Given) -> Assign:
-    """Return what the configured controller assigns; another package's is checked in every round.
+    """Return the configured controller; results of another package's are checked in every round.
 
     Raises ValueError, one line, for a controller that cannot be used, and later for anything but ratios of parties.
     """
@@ -79,12 +79,12 @@ def build_controller(given: Given) -> Assign:
 
 
 def fixed(given: Given) -> Assign:
-    """Assign the ratios that the configuration has for each round."""
+    """Assign the ratios that the configuration gives for each round."""
     return scheduled(given.config.alpha, given.config.beta, given.parties)
 
 
 def deadline(given: Given) -> Assign:
-    """Assign the least lightweighting with which every party keeps ``seconds_per_exchange``."""
+    """Assign the smallest ratios with which every party keeps ``seconds_per_exchange``."""
     wanted = given.config.seconds_per_exchange
 
     def limit_s(forecast: Forecast, rates: Mapping[str, Rates]) -> float:
@@ -96,7 +96,7 @@ def deadline(given: Given) -> Assign:
 
 
 def budget(given: Given) -> Assign:
-    """Assign what spends the budget evenly: what is left of it, over the rounds that are left."""
+    """Assign the ratios that spend the rest of the budget evenly over the remaining rounds."""
     whole = given.config.budget
 
     def assign(round_index: int, reports: Reports) -> dict[str, Ratios]:
@@ -127,9 +127,9 @@ def _in_time(
     *,
     strict: bool = False,
 ) -> dict[str, Ratios]:
-    """Choose the least ratios with which each party takes at most ``limit_s`` a round; nothing is known before one.
+    """Choose the smallest ratios with which each party takes at most ``limit_s`` a round; the weakest before any round.
 
-    Strictly: also in a round that prunes, and without slack.
+    ``strict``: also in a round that prunes, and without slack.
     """
     rounds = {party: [spent[party] for spent in reports if party in spent] for party in given.parties}
     rates = {party: rates_of(each) for party, each in rounds.items() if each}
@@ -151,7 +151,7 @@ def _in_time(
 
 
 def _within(given: Given, round_index: int, reports: Reports, left: int, unit: str) -> dict[str, Ratios]:
-    """Choose the least ratios, alike for all parties, which spend at most what is ``left`` if they then stay."""
+    """Choose the smallest ratios, equal for all parties, that spend at most ``left`` if kept until the end."""
     present = {party: present_of([spent[party] for spent in reports if party in spent]) for party in given.parties}
     choices, forecast = given.choices(round_index, present), given.forecast()
 
@@ -169,7 +169,7 @@ def _within(given: Given, round_index: int, reports: Reports, left: int, unit: s
 
 
 def present_of(rounds: Sequence[Spent]) -> Ratios:
-    """Return the ratios of a party's last round; before one there are none."""
+    """Return the ratios of a party's last round, zeros before the first."""
     return Ratios(rounds[-1].alpha, rounds[-1].beta) if rounds else Ratios()
 
 
@@ -181,7 +181,7 @@ def _explained(
     given: Given,
     computing: Container[str],
 ) -> dict[str, Ratios]:
-    """Keep what need not change, and add why every party has its ratios; some are mostly ``computing``."""
+    """Keep ratios whose change is not worth it, and add each party's reason; some are mostly ``computing``."""
     unchanged = {party: each.nearest(present[party]) for party, each in choices.items()}
     chosen = settled(goal.possible(choices), wanted, unchanged, given.weigh)
     # By the goal itself, not by the limit that is possible: who misses it has ratios at their bounds.
@@ -193,7 +193,7 @@ def _explained(
 
 
 def _reason(ratios: Ratios, present: Ratios, slower: str) -> str:
-    """Say what changed the ratios: ``compute``, the ``link``, of both the slower one; ``held`` where nothing did."""
+    """Return the reason of a change: ``compute``, ``link``, or of both the ``slower``; ``held`` without a change."""
     if ratios[:2] == present[:2]:
         return "held"
     if ratios.alpha != present.alpha and ratios.beta != present.beta:

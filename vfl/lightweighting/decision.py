@@ -1,7 +1,6 @@
-"""From costs and measured rates to ratios: the least lightweighting with which a goal is met.
+"""Pure functions from costs and measured rates to ratios: the weakest lightweighting that meets a goal.
 
-Pure functions: what they return follows from their arguments alone. Seconds, bytes and multiply-accumulates are those
-of a round.
+Seconds, bytes and multiply-accumulates are those of a round.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +13,11 @@ from vfl.lightweighting.forecast import BETAS, Cost, Forecast
 from vfl.lightweighting.schedule import Ratios, Spent, overlapped
 
 ROUNDS_LOOKED_AT = 3
-"""A rate is the median of its last three rounds, of two the faster: one odd round is not heard, a change of two is."""
+"""Rounds over whose rates the median is taken, of two the faster: it ignores one odd round and follows two."""
 LATE = 1.05
-"""The slack of a deadline, as seconds are measured; a budget has none, or the whole run would pass it."""
+"""Slack of a deadline, as measured seconds vary; a budget has none, or the whole run would exceed it."""
 WORTH = 0.1
-"""Ratios change for a sum that is smaller by this much, not for less."""
+"""Smallest decrease of the weighted sum for which ratios change."""
 
 ByParty = Mapping[str, Ratios]
 Weigh = Callable[[Ratios], float]
@@ -26,7 +25,7 @@ NOTHING: ByParty = MappingProxyType({})
 
 
 class Rates(NamedTuple):
-    """What a party's machine and link were measured to take."""
+    """Seconds per unit of a party's machine and link, as measured."""
 
     mac_s: float
     downlink_byte_s: float
@@ -35,7 +34,7 @@ class Rates(NamedTuple):
     ahead: int = 0
 
     def seconds(self, cost: Cost) -> float:
-        """Return what a round of this cost takes."""
+        """Return the seconds of a round with this cost."""
         return overlapped(
             self.ahead,
             self.mac_s * cost.macs,
@@ -46,7 +45,8 @@ class Rates(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Ratios that a party may be given, ascending: none that un-prunes, spares nothing or passes a bound."""
+    """Ratios that a party may be given, ascending: they never un-prune, each changes the cost, all lie within the
+    bounds."""
 
     alphas: Sequence[float]
     betas: Sequence[float]
@@ -62,26 +62,26 @@ class Choices(NamedTuple):
         return Ratios(self.alphas[-1], self.betas[-1])
 
     def nearest(self, ratios: Ratios) -> Ratios:
-        """Return the weakest ones from some ratios on, or the strongest."""
+        """Return the weakest allowed ratios that are not below the given ones, or the strongest."""
         return Ratios(at_least(ratios.alpha, self.alphas), at_least(ratios.beta, self.betas))
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Amounts that are not to pass a limit: each party's seconds, or what all spend together."""
+    """A limit on amounts: each party's seconds, or the sum that all spend."""
 
     limit: float
     amounts: Callable[[ByParty], Mapping[str, float]]
-    """Of ratios; by party, or under one name."""
+    """Amounts for given ratios, by party or under one name."""
     slack: float = 1.0
-    """Present ratios stay as long as no amount is above this multiple of the limit."""
+    """Factor of the limit up to which an amount leaves the present ratios in place."""
 
     def missed(self, ratios: ByParty, slack: float = 1.0) -> set[str]:
         """Return the names of the amounts above ``slack`` times the limit."""
         return {name for name, amount in self.amounts(ratios).items() if amount > slack * self.limit}
 
     def possible(self, choices: Mapping[str, Choices]) -> "Goal":
-        """Return the goal with the least limit that can be kept: no party need be faster than one that misses it."""
+        """Return the goal with the smallest limit that can be kept: no party need be faster than one that misses it."""
         # The strongest ratios of all at once give the least amounts there are: a party's frames burden the others too.
         # But where a pruning costs more than it spares, as it may in a last round, no pruning does.
         most = self.amounts({name: each.most for name, each in choices.items()})
@@ -90,10 +90,11 @@ class Goal:
 
 
 def rates_of(rounds: Sequence[Spent]) -> Rates:
-    """Return a party's rates from its rounds so far, at least one.
+    """Return a party's rates from its rounds so far, of which there must be at least one.
 
-    Time does not fall quite as multiply-accumulates do: only rounds of the present width tell seconds per one. What
-    pruning itself takes is on no link: rounds that did not prune tell of those, if there are any.
+    Time does not fall quite in proportion to multiply-accumulates: so only rounds of the present width count for
+    seconds per multiply-accumulate. Pruning takes time outside the link: so rates of the link come from rounds that did
+    not prune, if there are any.
     """
     same_width = [each for each in rounds if each.alpha == rounds[-1].alpha]
     reached = (0.0, *(each.alpha for each in rounds))
@@ -111,7 +112,7 @@ def rates_of(rounds: Sequence[Spent]) -> Rates:
 def seconds_of(
     forecast: Forecast, rates: Mapping[str, Rates], ratios: ByParty, before: ByParty = NOTHING
 ) -> dict[str, float]:
-    """Return the seconds of every party that has rates; with those of a pruning after ratios ``before``, if given."""
+    """Return the seconds of every party with known rates; includes a pruning after ratios ``before``, if given."""
     betas = {name: each.beta for name, each in ratios.items()}
     costs = {name: forecast.cost(name, ratios[name], betas, before.get(name)) for name in rates}
     return {name: each.seconds(costs[name]) for name, each in rates.items()}
@@ -125,11 +126,11 @@ def least_pairs(
     weigh: Weigh,
     before: ByParty = NOTHING,
 ) -> dict[str, Ratios]:
-    """Return the ratios of smallest weight in sum with which no party takes longer than a limit that can be kept.
+    """Return the ratios with the smallest sum of weights with which no party exceeds ``limit_s``, if it can be kept.
 
-    What a party sends may come down to all others. So for every beta that all have at least, each party's best pair is
-    sought, and of these the best is taken; without forwarded embeddings that is the best of all there are. A pruning
-    after ratios ``before`` counts, if they are given.
+    Each party's embeddings may be forwarded to all others. So for every possible smallest beta of all parties, each
+    party's best pair is found, and the best such set is returned; without forwarded embeddings it is the optimum. A
+    pruning after ratios ``before`` counts, if they are given.
     """
     # 1.0, beyond all that are allowed: each party's strongest. With it every party finds a pair, as the limit can be
     # kept by these (`Goal.possible`): `min` is never of nothing.
@@ -146,7 +147,7 @@ def _best_pairs(
     weigh: Weigh,
     before: ByParty,
 ) -> dict[str, Ratios]:
-    """Return each party's pair of smallest weight with a beta of at least ``common``; none where one finds none.
+    """Return each party's pair of smallest weight with a beta of at least ``common``; empty if a party has none.
 
     A party without rates gets its weakest ratios.
     """
@@ -163,13 +164,16 @@ def _best_pairs(
 
 
 def least_level(goal: Goal, levels: Sequence[Ratios], choices: Mapping[str, Choices]) -> dict[str, Ratios]:
-    """Return the weakest of some ratios, the same for all parties as far as they may, with which a goal is met."""
+    """Return the weakest of some ratios, as far as possible the same for all parties, that meets a goal."""
     every = [{name: each.nearest(level) for name, each in choices.items()} for level in levels]
     return next((ratios for ratios in every if not goal.missed(ratios)), every[-1])
 
 
 def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict[str, Ratios]:
-    """Return ``wanted``, but the present ratios, of all or some, where a change is not worth it: noise moves none."""
+    """Return ``wanted``, but keep present ratios, of all or some parties, if a change is not worth it.
+
+    So noise in measurements changes nothing.
+    """
     late = bool(goal.missed(present, goal.slack))
 
     def worth_it(before: ByParty, after: ByParty) -> bool:
@@ -192,7 +196,7 @@ def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict
 
 
 def at_least(ratio: float, allowed: Sequence[float]) -> float:
-    """Return the smallest allowed ratio from ``ratio`` on, the largest where none is."""
+    """Return the smallest allowed ratio that is not below ``ratio``, or the largest."""
     return next((each for each in allowed if each >= ratio), allowed[-1])
 
 

@@ -1,8 +1,9 @@
-"""What Torch-Pruning knows of a model, behind a typed face: which layers share a width, what a removal leaves.
+"""A typed interface to Torch-Pruning: which layers share a width, and which entries remain after a removal.
 
-Everything happens on a *shadow*: a float64 copy of the model on the CPU. Torch-Pruning traces it, and so changes its
-modes; scores it; and prunes it after every weight was overwritten by its own flat position, so that what is left says
-which entries of each tensor survive. The model itself is only read here. Float64 holds positions exactly up to 2^53.
+Everything happens on a *shadow*: a float64 copy of the model on the CPU. Torch-Pruning traces it, which changes its
+modes; scores it; and prunes it after every weight was overwritten by its own flat position, so that the remaining
+values tell which entries of each tensor survive. The model itself is only read here. Float64 holds positions exactly up
+to 2^53.
 
 Written against Torch-Pruning 1.6 (Fang et al., "DepGraph: Towards Any Structural Pruning", CVPR 2023).
 """
@@ -28,14 +29,14 @@ WIDTH_ATTRIBUTES = ("in_channels", "out_channels", "groups", "in_features", "out
 
 @dataclass(frozen=True)
 class CoupledLayers:
-    """Layers whose outputs are one dimension (added to each other, or depthwise): they are pruned together."""
+    """Layers whose outputs share one dimension (they are added, or depthwise): they are pruned together."""
 
     names: tuple[str, ...]
-    """Convolutions and linear layers, the one that names the group first."""
+    """Convolutions and linear layers; the first one names the group."""
     width: int
     """Output channels, the same in each of them."""
     reaches_output: bool
-    """Whether this dimension is one of the model's output, which nobody but the receiver may change."""
+    """This dimension is part of the model's output, whose width must not change."""
 
 
 class Shadow:
@@ -76,7 +77,7 @@ class Shadow:
             tensor.data = torch.empty(0, dtype=tensor.dtype)
 
     def _coupled_layers(self) -> Iterator[tuple[CoupledLayers, Any]]:
-        """Every group of the model with Torch-Pruning's own form of it."""
+        """Yield every group of the model with Torch-Pruning's own object for it."""
         for raw in self._graph.get_all_groups(root_module_types=[nn.Conv2d, nn.Linear]):
             # A group begins with the layer that it was asked for, and with all of that layer's channels.
             width: int = len(raw[0].idxs)
@@ -100,11 +101,11 @@ class Shadow:
             yield CoupledLayers(tuple(names), width, reaches_output), raw
 
     def importance(self, group: CoupledLayers, kind: Importance) -> Tensor:
-        """Importance of each channel of the group, [width]; the lowest are to be removed.
+        """Return the importance of each channel of the group, [width]; the lowest are to be removed.
 
-        "filter": L1 norm of the filter's own weights (Li et al., ICLR 2017), summed over coupled layers.
-        "group": Torch-Pruning's mean L1 norm over all that the channel touches: also its BatchNorm weight and the
-        next layer's input weights.
+        "filter": L1 norm of the filter's own weights (Li et al., ICLR 2017), summed over coupled layers. "group":
+        Torch-Pruning's mean L1 norm over all weights of the channel, including its BatchNorm weight and the next
+        layer's input weights.
         """
         if kind == "group":
             score = tp.importance.GroupMagnitudeImportance(p=1, normalizer=None)
@@ -113,7 +114,7 @@ class Shadow:
         return torch.stack([w.detach().abs().flatten(1).sum(dim=1) for w in weights]).sum(dim=0)
 
     def remove(self, removed: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
-        """Remove channels, given by the name of a group's first layer, and return what is left of each tensor.
+        """Remove channels, given by the name of a group's first layer, and return the remaining entries of each tensor.
 
         The result maps the name of every parameter and buffer that shrinks to an int64 tensor of its new shape: the
         positions, in the flattened old tensor, of the entries that survive. Call it once, after `importance`.
@@ -135,20 +136,20 @@ class Shadow:
         return {name: tensor.detach().long() for name, tensor in left if tensor.shape != shapes[name]}
 
     def copy_widths(self, model: nn.Module) -> None:
-        """Give the modules of `model` the widths of the shadow's."""
+        """Set the widths of the modules of `model` to the shadow's."""
         for module, pruned in zip(model.modules(), self.model.modules(), strict=True):
             for attribute in WIDTH_ATTRIBUTES:
                 if hasattr(pruned, attribute):
                     setattr(module, attribute, getattr(pruned, attribute))
 
     def _output_shape(self) -> torch.Size:
-        """Shape of the shadow's output: a wrongly wired model fails here, before the real one was touched."""
+        """Return the shape of the shadow's output; a wrongly wired model fails here, before the real one is changed."""
         with torch.no_grad(), _fork_rng():
             return cast(Tensor, self.model(*self._example)).shape
 
 
 def refuse_unsupported(model: nn.Module) -> None:
-    """Raise ValueError, naming the layer, unless pruning of the model is exactly its mask form (see `Shadow`)."""
+    """Raise ValueError, naming the layer, unless pruning the model equals masking it (see `Shadow`)."""
     # Pruning gives each layer a new parameter of its own: the layers would share no longer.
     if len(list(model.named_parameters(remove_duplicate=False))) != len(list(model.parameters())):
         raise ValueError("cannot prune a model whose layers share parameters")
@@ -164,7 +165,7 @@ def refuse_unsupported(model: nn.Module) -> None:
 
 
 def modules_by_name(model: nn.Module) -> dict[str, nn.Module]:
-    """`named_modules` with the type that torch leaves open; the model itself is ''."""
+    """Return `named_modules`, typed, which torch leaves open; the model itself is ''."""
     return dict(cast(Any, model).named_modules())
 
 
@@ -173,12 +174,12 @@ def _call(model: nn.Module, example: Sequence[Tensor]) -> Tensor:
 
 
 def _as_shadow(tensor: Tensor) -> Tensor:
-    """Return a model's input as the float64 shadow reads it; indices stay indices."""
+    """Return a model's input for the float64 shadow; indices stay integers."""
     return tensor.to("cpu", torch.float64 if tensor.is_floating_point() else tensor.dtype)
 
 
 def _fork_rng() -> AbstractContextManager[None]:
-    """Restores the CPU's random state on exit; typed, as torch's is not."""
+    """Return a context that restores the CPU's random state; typed, as torch's is not."""
     return cast(Any, torch.random).fork_rng(devices=[])
 
 

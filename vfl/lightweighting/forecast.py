@@ -1,8 +1,8 @@
-"""What alpha and beta will cost, before it is spent: every party's multiply-accumulates and bytes.
+"""Forecast of the costs of alpha and beta: every party's multiply-accumulates and bytes.
 
-Exact but for three things: how far the codec shortens the positions of a sparse frame depends on where the entries lie,
-an entropy-coded frame depends on its values, which count as normally distributed (most are not, and take less), and who
-lacks rows is counted with those that its batches have in the mean.
+It is exact except for three things: the coded size of a sparse frame's positions depends on where the entries lie; an
+entropy-coded frame depends on its values, which are taken as normally distributed (most are not, and need less); and a
+party with missing rows is counted with its mean number of rows in a batch.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,12 +12,12 @@ from typing import NamedTuple
 from vfl.lightweighting.schedule import Ratios
 
 ALPHAS = tuple(tenths / 10 for tenths in range(10))
-"""Ratios alpha that are looked at: a rise by one of them is worth a pruning event."""
+"""Ratios alpha to consider; a rise by one of them is worth a pruning."""
 BETAS = tuple(twentieths / 20 for twentieths in range(20))
 
 
 class Cost(NamedTuple):
-    """What something costs a party; bytes without those of control parts, which are few and of fixed size."""
+    """A party's cost; bytes without those of control parts, which are few and of fixed size."""
 
     macs: int = 0
     downlink_bytes: int = 0
@@ -25,7 +25,7 @@ class Cost(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """What a party's model costs, by alpha."""
+    """Cost of a party's model by alpha."""
 
     macs: Mapping[float, int]
     """Multiply-accumulates of one sample's forward pass."""
@@ -34,16 +34,16 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What every party computes in a round: E local iterations at each of the exchanges."""
+    """Amount of work of every party in a round: E local iterations in each exchange."""
 
     exchanges: int
     local_iterations: int
     ahead: int = 0
-    """Exchanges by which parties are ahead."""
+    """Exchanges by which parties run ahead."""
 
     @property
     def passes(self) -> int:
-        """Passes of batches through the feature model in a round, a backward one counted as two."""
+        """Return the passes of batches through the feature model in a round; a backward one counts as two."""
         return self.exchanges * self.local_iterations * 3
 
 
@@ -53,21 +53,21 @@ class Forecast:
 
     work: Work
     rows: Mapping[str, float]
-    """In how many samples of a batch a party takes part, in the mean."""
+    """Mean number of samples of a batch in which a party takes part."""
     curves: Mapping[str, Curve]
     frame_bytes: Callable[[str, float], int]
-    """Of a party's embedding at a ratio beta."""
+    """Size of a party's embedding at a ratio beta."""
     answer_bytes: Callable[[str], int]
-    """Of what an exchange brings a party beside others' embeddings: its gradient, or the head where it is broadcast."""
+    """Bytes that an exchange sends a party beside others' embeddings: its gradient, or the head if it is broadcast."""
     forwarded: bool
-    """Whether the others' embeddings come down to a party."""
+    """The others' embeddings are forwarded to a party."""
     head_bytes: int
-    """Of the head, where it comes down once a round."""
+    """Bytes of the head, if it is sent once a round."""
 
     def cost(self, name: str, ratios: Ratios, betas: Mapping[str, float], before: Ratios | None = None) -> Cost:
-        """Return what a round costs a party of these ratios, when the others have these ``betas``.
+        """Return the cost of a round to a party with these ratios if the others have these ``betas``.
 
-        After ratios ``before`` it may be pruned, which repeats a forward pass; without them that is left out.
+        With ratios ``before`` it includes the forward pass that a pruning repeats.
         """
         # A generator: frames are encoded to be measured, and not at all where nothing is forwarded.
         others = (self.frame_bytes(other, betas[other]) for other in self.curves if other != name)
@@ -80,7 +80,7 @@ class Forecast:
         )
 
     def round(self, ratios: Mapping[str, Ratios], before: Mapping[str, Ratios]) -> dict[str, Cost]:
-        """Return what a round costs every party, after one of ratios ``before``: a pruning repeats a forward pass."""
+        """Return every party's cost of a round after one with ratios ``before``, with passes repeated by a pruning."""
         betas = {name: each.beta for name, each in ratios.items()}
         return {name: self.cost(name, ratios[name], betas, before[name]) for name in self.curves}
 

@@ -29,14 +29,14 @@ class PruningEvent(TypedDict):
 
 
 class PruningState(TypedDict):
-    """Everything that separates a pruned model's structure from the dense one's, as JSON."""
+    """State that separates a pruned model's structure from the dense one's, as JSON."""
 
     alpha_max: float
     history: list[PruningEvent]
 
 
 def kept_width(alpha: float, width: int, round_to: int | None = None) -> int:
-    """Channels that remain of `width` original ones when the share `alpha` is removed.
+    """Return the channels that remain of `width` original ones when the share `alpha` is removed.
 
     max(1, round((1 - alpha) * width)), halves to even; with `round_to`, the nearest multiple of it, at least one
     multiple and never more than `width`. Raises ValueError unless 0 <= alpha < 1.
@@ -95,16 +95,16 @@ class StructuredPruner:
         self.alpha_max = 0.0
 
     def widths(self) -> dict[str, int]:
-        """Present output channels of every prunable layer."""
+        """Return the present output channels of every prunable layer."""
         weights = {name: self._model.get_parameter(f"{name}.weight") for name in self.original_widths}
         return {name: weight.shape[0] for name, weight in weights.items()}
 
     def target_widths(self, alpha: float) -> dict[str, int]:
-        """Output channels of every prunable layer at the ratio alpha, were it the first one reached."""
+        """Return the output channels of every prunable layer at the ratio alpha, if it were the first one reached."""
         return {name: kept_width(alpha, width, self._round_to) for name, width in self.original_widths.items()}
 
     def prune_to(self, alpha: float, optimizer: Optimizer | None = None) -> bool:
-        """Prune from the present widths to those of `alpha`, if it exceeds `alpha_max`; True if a width changed.
+        """Prune from the present widths to those of `alpha`, if it exceeds `alpha_max`; return True if a width changed.
 
         All importances are those of the weights before the event; ties go to the lower index, which is removed first.
         `optimizer` is rebound to the new parameters, with its state at the kept indices. Raises ValueError for alpha
@@ -146,15 +146,14 @@ class StructuredPruner:
             carry_optimizer(optimizer, replaced, positions_of)
 
     def state_dict(self) -> PruningState:
-        """What `load_state_dict` needs to give a dense model this one's structure; a copy."""
+        """Return a copy of the state with which `load_state_dict` gives a dense model this one's structure."""
         return {"alpha_max": self.alpha_max, "history": copy.deepcopy(self._history)}
 
     def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
         """Repeat the removals of `state` on a model that was not pruned yet, so that pruned weights then fit.
 
-        `optimizer` is rebound as in `prune_to`. Weights and the optimizer's state are loaded afterwards, by the
-        caller. Raises ValueError, changing nothing, where this pruner has pruned already or `state` is not of this
-        model.
+        `optimizer` is rebound as in `prune_to`. The caller loads weights and the optimizer's state afterwards. Raises
+        ValueError, changing nothing, if this pruner has pruned already or `state` belongs to another model.
         """
         if self._history or self.alpha_max > 0:
             raise ValueError("pruning state: load it into a newly built model, this one was pruned already")
@@ -167,7 +166,7 @@ class StructuredPruner:
 
 
 def _checked(state: Mapping[str, Any], widths: Mapping[str, int]) -> PruningState:
-    """The pruning state, read strictly; ValueError unless it fits groups of these original widths, by first layer."""
+    """Return the pruning state, read strictly. Raises ValueError unless it fits groups of these original widths."""
     try:
         alpha_max = float(state["alpha_max"])
         history = [
@@ -193,10 +192,10 @@ def _checked(state: Mapping[str, Any], widths: Mapping[str, int]) -> PruningStat
 
 
 def psi(dense: Tensor, pruned: Tensor) -> float:
-    """Computation lightweighting error of the paper: mean over samples of |h(theta) - h(theta^)|^2.
+    """Return the paper's computation lightweighting error: the mean over samples of |h(theta) - h(theta^)|^2.
 
     `dense` and `pruned` [B, D] are the embeddings of the same probe batch before and after a pruning event. Raises
-    ValueError where the shapes differ or the batch is empty.
+    ValueError if the shapes differ or the batch is empty.
     """
     if dense.shape != pruned.shape or len(dense) == 0:
         raise ValueError(f"psi: expected two non-empty batches alike, got {dense.shape} and {pruned.shape}")
@@ -211,5 +210,5 @@ def _warn_of_unreached(model: nn.Module, groups: Sequence[CoupledLayers]) -> Non
 
 
 def _lowest(importance: Tensor, count: int) -> list[int]:
-    """Indices of the `count` lowest values, ascending; of equal values the lower index first."""
+    """Return the indices of the `count` lowest values, ascending; of equal values the lower index first."""
     return sorted(int(index) for index in importance.argsort(stable=True)[:count])

@@ -1,7 +1,7 @@
 """Values as whole numbers of steps: uniform levels in a block, rounded at random or to the nearest.
 
 Sources: QSGD (Alistarh et al., NeurIPS 2017), with the largest magnitude for the norm, as its section 4 proposes; noise
-that the receiver takes off again: Roberts, "Picture Coding Using Pseudo-Random Noise" (1962).
+that the receiver subtracts: Roberts, "Picture Coding Using Pseudo-Random Noise" (1962).
 """
 
 import math
@@ -13,7 +13,7 @@ from torch import Tensor
 from vfl.random import stream_of
 
 BLOCK = 2048
-"""Entries that share a scale, in row-major order: it costs 1/64 bit each."""
+"""Entries that share a float32 scale, in row-major order; a scale costs 1/64 bit per entry."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class BetweenLargest:
         return 2 ** (self.bits - 1) - 1
 
     def divide(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values in units of their block's step, [blocks, BLOCK], the last block filled up, and the steps."""
+        """Return values in units of their block's step, [blocks, BLOCK] with zeros appended, and the steps."""
         blocks = _blocks(values)
         scales = blocks.abs().amax(dim=1)
         # Divided first: the largest value gives exactly 1, and no level is passed.
@@ -39,16 +39,16 @@ class BetweenLargest:
 class OfSpread:
     """Levels a ``step`` apart, in units of the root mean square of a block; at least 0.36.
 
-    With an entropy code behind it this comes within a quarter of a bit of what any code needs for the same error (Gish
-    and Pierce, "Asymptotically efficient quantizing", 1968).
+    With an entropy code, the size is within a quarter of a bit of the least that any code needs for the same error
+    (Gish and Pierce, "Asymptotically efficient quantizing", 1968).
     """
 
     step: float
     largest: int = 127
-    """No value is further from zero: none is above the root of BLOCK times the root mean square."""
+    """Largest whole number: no value exceeds sqrt(BLOCK) times the root mean square."""
 
     def divide(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values in units of their block's step, [blocks, BLOCK], the last block filled up, and the steps."""
+        """Return values in units of their block's step, [blocks, BLOCK] with zeros appended, and the steps."""
         blocks = _blocks(values)
         scales = blocks.abs().amax(dim=1)
         # Divided first: squares neither overflow nor vanish.
@@ -60,20 +60,20 @@ class OfSpread:
 
 
 Spacing = BetweenLargest | OfSpread
-"""How far apart levels are."""
+"""Distance between levels."""
 
 
 def blocks_of(entries: int) -> int:
-    """Return how many scales so many entries have."""
+    """Return the number of blocks, and scales, of ``entries`` entries."""
     return math.ceil(entries / BLOCK)
 
 
 def quantise(values: Tensor, spacing: Spacing, stream: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """Return whole numbers of steps, float32 in the shape of the values, and the blocks' steps.
 
-    The values are float32 on the CPU and finite. Zeros stay zeros. With a stream a value is rounded up with the
-    probability of its distance to the level below, so that its mean is exact; without one to the nearest level, which
-    is never farther away than zero is.
+    The values are float32 on the CPU and finite. Zeros stay zeros. With a stream a value is rounded up with a
+    probability equal to its distance from the level below, so that its mean is exact; without one to the nearest level,
+    which is never farther away than zero is.
     """
     shares, steps = spacing.divide(values)
     # floor(x + u) of a uniform u in [0, 1) rounds up with the probability of x's fraction, u = 0.5 to the nearest.
@@ -84,17 +84,17 @@ def quantise(values: Tensor, spacing: Spacing, stream: torch.Generator | None) -
 
 
 def dequantise(codes: Tensor, steps: Tensor) -> Tensor:
-    """Return the values of whole numbers, by the blocks' distances between levels."""
+    """Return the values of whole numbers: each times its block's step."""
     flat = codes.flatten()
     return (flat * steps.repeat_interleave(BLOCK)[: len(flat)]).view(codes.shape)
 
 
 def quantise_dithered(values: Tensor, spacing: Spacing) -> tuple[Tensor, Tensor]:
-    """Return whole numbers and steps as ``quantise`` does, rounded down after noise in [0, 1) was added.
+    """Return whole numbers and steps as ``quantise`` does, rounded down after adding noise in [0, 1).
 
-    The noise follows from the steps, so that the receiver has it, too, and takes it off (``dequantise_dithered``). The
-    error is then uniform within half a step, whatever the value: its mean square is half of that of rounding at random.
-    A zero does not stay one.
+    The noise is a function of the steps, so that the receiver can compute and subtract it (``dequantise_dithered``).
+    The error is then uniform within half a step, whatever the value: its mean square is half that of random rounding. A
+    zero does not stay one.
     """
     shares, steps = spacing.divide(values)
     noisy = shares.view(-1)[: values.numel()] + _noise(steps, values.numel())
@@ -102,7 +102,7 @@ def quantise_dithered(values: Tensor, spacing: Spacing) -> tuple[Tensor, Tensor]
 
 
 def dequantise_dithered(codes: Tensor, steps: Tensor) -> Tensor:
-    """Return the values of what ``quantise_dithered`` made."""
+    """Return the values of whole numbers made by ``quantise_dithered``."""
     return dequantise(codes - _noise(steps, codes.numel()).view(codes.shape) + 0.5, steps)
 
 
@@ -111,7 +111,7 @@ def _noise(steps: Tensor, entries: int) -> Tensor:
 
 
 def _blocks(values: Tensor) -> Tensor:
-    """Return values as [blocks, BLOCK], the last block filled up with zeros: they change no largest magnitude."""
+    """Return values as [blocks, BLOCK], the last block padded with zeros, which change no largest magnitude."""
     padded = torch.zeros(blocks_of(values.numel()), BLOCK)
     padded.view(-1)[: values.numel()] = values.flatten()
     return padded

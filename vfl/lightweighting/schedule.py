@@ -1,4 +1,4 @@
-"""Who chooses the ratios of a round: what is chosen, and from which reports of the rounds before."""
+"""Ratios of a round, and the interface of their choice from reports of earlier rounds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -9,18 +9,18 @@ from vfl.errors import ConfigError
 
 
 class Ratios(NamedTuple):
-    """What a party is spared in a round."""
+    """A party's ratios in a round."""
 
     alpha: float = 0.0
     beta: float = 0.0
     reason: str = ""
-    """Why, where they follow from what was measured."""
+    """Reason for a choice based on measurements."""
     exchange_s: float | None = None
-    """Seconds that an exchange is expected to take with them."""
+    """Expected seconds of an exchange with these ratios."""
 
 
 class Spent(NamedTuple):
-    """What a round did cost a party, and the seconds that it took."""
+    """A party's costs and seconds in a round."""
 
     alpha: float
     beta: float
@@ -32,38 +32,38 @@ class Spent(NamedTuple):
     uplink_s: float
     latency_s: float
     ahead: int = 0
-    """Exchanges by which the party was ahead (training.staleness)."""
+    """Exchanges by which the party ran ahead (training.staleness)."""
 
     @property
     def seconds(self) -> float:
-        """What the round takes."""
+        """Seconds of the round."""
         return overlapped(self.ahead, self.compute_s, self.downlink_s, self.uplink_s, self.latency_s)
 
 
 def overlapped(ahead: int, compute_s: float, downlink_s: float, uplink_s: float, latency_s: float) -> float:
-    """Return the seconds of a round whose exchanges overlap with ``ahead`` others, but for its beginning and end.
+    """Return the seconds of a round in which each exchange overlaps with ``ahead`` others, apart from start and end.
 
-    What an exchange waits for comes one after the other and is shared with those others; a machine, and each direction
-    of a link, serves one at a time.
+    The serial time of an exchange is divided among the overlapping ones; but a machine, and each direction of a link,
+    serves one at a time.
     """
     return max(compute_s, downlink_s, uplink_s, (compute_s + downlink_s + uplink_s + latency_s) / (1 + ahead))
 
 
 Reports = Sequence[Mapping[str, Spent]]
-"""Of every round so far: what it cost each party that was there, and how long it took."""
+"""Costs and seconds of every round so far, by party present."""
 Assign = Callable[[int, Reports], Mapping[str, Ratios]]
-"""Chooses the ratios of a round, by party; a party that is not named is not lightweighted."""
+"""Function that chooses the ratios of a round, by party; a party that is not named is not lightweighted."""
 
 
 @runtime_checkable
 class Lightweighted(Protocol):
-    """What trains with ratios that another may choose in place of the schedules."""
+    """A training whose ratios can be chosen by another function than the schedules."""
 
     assign: Assign
 
 
 def scheduled(alpha: PartySchedule, beta: PartySchedule, parties: Iterable[str]) -> Assign:
-    """Return what chooses the ratios that the configuration has for each round."""
+    """Return the function that looks up the configured ratios for each round."""
     schedules = {party: (schedule_of(alpha, party), schedule_of(beta, party)) for party in parties}
     return lambda round_index, _: {
         party: Ratios(value_at(alpha, round_index), value_at(beta, round_index))
@@ -72,7 +72,7 @@ def scheduled(alpha: PartySchedule, beta: PartySchedule, parties: Iterable[str])
 
 
 def chosen_ratios(what: str, given: Any, parties: Sequence[str]) -> dict[str, Ratios]:
-    """Return the ratios by party that a user's function has returned, each as `Ratios` or (alpha, beta).
+    """Return the ratios by party from a user's function, which gives each as `Ratios` or (alpha, beta).
 
     Raises ConfigError, one line that begins with ``what``, for anything else.
     """

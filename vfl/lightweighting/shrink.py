@@ -14,14 +14,14 @@ Positions = Mapping[str, Tensor]
 
 
 class Optimizer(Protocol):
-    """What a pruning changes of an optimizer: ``torch.optim.Optimizer`` and ``vfl.optim`` have it."""
+    """Parts of an optimizer that pruning changes; ``torch.optim.Optimizer`` and ``vfl.optim`` have them."""
 
     param_groups: list[dict[str, Any]]
     state: Any
 
 
 def select(values: Tensor, positions: Tensor) -> Tensor:
-    """The entries of `values` at the flat `positions`, in their shape, keeping a channels_last layout."""
+    """Return the entries of `values` at the flat `positions`, in their shape, keeping a channels_last layout."""
     selected = values.detach().flatten()[positions.to(values.device)]
     if not _is_channels_last(values):
         return selected
@@ -29,7 +29,7 @@ def select(values: Tensor, positions: Tensor) -> Tensor:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """Whether the strides are those of channels_last; `is_contiguous` says yes to both where a side has length 1."""
+    """Return whether the strides are those of channels_last; `is_contiguous` accepts both if a side has length 1."""
     if tensor.dim() != 4:
         return False
     layout = torch.empty(tensor.shape, device="meta", memory_format=torch.channels_last)
@@ -37,10 +37,10 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 
 def shrink_model(model: nn.Module, positions: Positions) -> dict[Tensor, nn.Parameter]:
-    """Replace the named parameters and buffers and drop all gradients; returns the new parameter of each old one.
+    """Replace the named parameters and buffers, drop all gradients, and return the new parameter of each old one.
 
-    Parameters are new objects because autograd remembers the shape of an old one while a graph that used it lives.
-    They keep `requires_grad`.
+    Parameters are new objects because autograd remembers the shape of an old one while a graph that used it lives. They
+    keep `requires_grad`.
     """
     replaced: dict[Tensor, nn.Parameter] = {}
     for name, kept in positions.items():
@@ -56,9 +56,10 @@ def shrink_model(model: nn.Module, positions: Positions) -> dict[Tensor, nn.Para
 
 
 def check_optimizer(optimizer: Optimizer, model: nn.Module, positions: Positions) -> None:
-    """Raise ValueError unless the optimizer holds trainable parameters of the model, in a state that can be carried.
+    """Raise ValueError unless the optimizer holds trainable parameters of the model and its state can be carried.
 
-    Carried are scalars and tensors of the parameter's shape: SGD with momentum, Adam and the like.
+    State can be carried if it consists of scalars and tensors of the parameter's shape, as for SGD with momentum and
+    Adam.
     """
     parameters = dict(model.named_parameters())
     held = {parameter for group in optimizer.param_groups for parameter in group["params"]}

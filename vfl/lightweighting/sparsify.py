@@ -28,11 +28,11 @@ _MAGNITUDE_BITS = {
 def sparsify(embedding_BD: Tensor, beta: float) -> Tensor:
     """Zero the floor(beta * B * D) entries of smallest magnitude, taken over the whole mini-batch matrix.
 
-    Among equal magnitudes the entry of lower (row-major) index is zeroed first, so the result depends on
-    neither device nor thread count. NaN counts as larger than infinity: it is kept, and stays visible.
+    Among equal magnitudes the entry of lower (row-major) index is zeroed first, so the result depends on neither device
+    nor thread count. NaN counts as larger than infinity: it is kept, and stays visible.
 
-    The embedding is float32, float16 or bfloat16, on any device. Returns B x D of the same, detached; without a copy
-    when there is nothing to zero. Raises ValueError for beta outside [0, 1) and other element types.
+    The embedding is float32, float16 or bfloat16, on any device. Returns a detached tensor B x D of the same kind,
+    without a copy if there is nothing to zero. Raises ValueError for beta outside [0, 1) and other element types.
     """
     embedding_BD = embedding_BD.detach()
     removed = _removed(embedding_BD, beta)
@@ -40,11 +40,11 @@ def sparsify(embedding_BD: Tensor, beta: float) -> Tensor:
 
 
 def random_top_k(embedding_BD: Tensor, beta: float, share: float) -> Tensor:
-    """Keep as many entries as ``sparsify``, but in the mean a ``share`` of them drawn from those that it zeroes.
+    """Keep as many entries as ``sparsify``, but on average draw a ``share`` of them from those that it zeroes.
 
-    So no entry is never sent. Source: Zheng et al., "Reducing Communication for Split Learning by Randomized Top-k
-    Sparsification", IJCAI 2023; there k is of each sample, here of the mini-batch matrix. The draw is that of the
-    embedding's values, float32 on the CPU. Arguments, result and errors otherwise as of ``sparsify``.
+    So every entry is sent at times. Source: Zheng et al., "Reducing Communication for Split Learning by Randomized
+    Top-k Sparsification", IJCAI 2023; there k counts entries of each sample, here of the mini-batch matrix. The draw is
+    seeded by the embedding's values, float32 on the CPU. Arguments, result and errors otherwise as of ``sparsify``.
     """
     embedding_BD = embedding_BD.detach()
     removed = _removed(embedding_BD, beta)
@@ -61,7 +61,7 @@ def random_top_k(embedding_BD: Tensor, beta: float, share: float) -> Tensor:
 
 
 def _removed(embedding_BD: Tensor, beta: float) -> int:
-    """How many entries are zeroed."""
+    """Return the number of entries to zero."""
     if not 0 <= beta < 1:
         raise ValueError(f"lightweighting.beta is {beta}: give a share of entries in [0, 1)")
     if embedding_BD.dtype not in _MAGNITUDE_BITS:
@@ -71,7 +71,7 @@ def _removed(embedding_BD: Tensor, beta: float) -> int:
 
 
 def _largest(embedding_BD: Tensor, removed: int) -> Tensor:
-    """Where the entries are that ``sparsify`` keeps when it removes so many."""
+    """Return the mask of the entries that ``sparsify`` keeps when it removes ``removed``."""
     key_BD = _ranking_key(embedding_BD)
     return key_BD > _kth_smallest(key_BD, removed)
 
@@ -82,12 +82,12 @@ def _only(embedding_BD: Tensor, keep_BD: Tensor) -> Tensor:
 
 
 def _bits(values: Tensor) -> Tensor:
-    """The entries' bit patterns as integers of the same width, same shape."""
+    """Return the entries' bit patterns as integers of the same width and shape."""
     return values.contiguous().view(_MAGNITUDE_BITS[values.dtype][0])
 
 
 def _ranking_key(values: Tensor) -> Tensor:
-    """One distinct int64 per entry, same shape, ordered by magnitude and then by row-major index."""
+    """Return one distinct int64 per entry, same shape, ordered by magnitude and then by row-major index."""
     assert values.numel() < 2**32, "the index takes the lower 32 bits of the key"
     magnitude = _bits(values).bitwise_and(_MAGNITUDE_BITS[values.dtype][1]).long()
     index = torch.arange(values.numel(), device=values.device).view(values.shape)
@@ -95,7 +95,7 @@ def _ranking_key(values: Tensor) -> Tensor:
 
 
 def _kth_smallest(key: Tensor, k: int) -> Tensor:
-    """The k-th smallest entry (k from 1), as a 1-element tensor on the device of `key`."""
+    """Return the k-th smallest entry (k from 1), as a 1-element tensor on the device of `key`."""
     if key.device.type == "cpu":
         # Five to ten times faster than torch.kthvalue, topk or sort at 256 x 128 to 256 x 512.
         return torch.as_tensor(np.partition(key.flatten().numpy(), k - 1)[k - 1 : k])
@@ -104,10 +104,10 @@ def _kth_smallest(key: Tensor, k: int) -> Tensor:
 
 
 def omega(embedding_BD: Tensor, sparsified_BD: Tensor) -> float:
-    """Communication lightweighting error of one party: mean over samples of |h - h^|^2, summed in float64.
+    """Return one party's communication lightweighting error: mean over samples of |h - h^|^2, summed in float64.
 
-    With h^ = sparsify(h, beta) it is at most beta * mean |h|^2: the smallest beta share of the entries holds
-    at most a beta share of the energy. 0.0 for an empty batch. Raises ValueError where the shapes differ.
+    With h^ = sparsify(h, beta) it is at most beta * mean |h|^2: the smallest beta share of the entries holds at most a
+    beta share of the energy. 0.0 for an empty batch. Raises ValueError if the shapes differ.
     """
     if embedding_BD.shape != sparsified_BD.shape:
         shapes = f"{tuple(embedding_BD.shape)} and {tuple(sparsified_BD.shape)}"
@@ -138,7 +138,7 @@ class ErrorFeedback:
         self.estimate_ND = torch.zeros(samples, width)
 
     def difference(self, rows_B: Tensor, embedding_BD: Tensor) -> Tensor:
-        """What the estimate lacks: B x D, embedding minus estimate, detached, on the embedding's device."""
+        """Return embedding minus estimate, B x D, detached, on the embedding's device."""
         estimate_BD = self._rows(rows_B, embedding_BD).to(embedding_BD.device)
         return embedding_BD.detach() - estimate_BD
 
@@ -149,11 +149,11 @@ class ErrorFeedback:
         return estimate_BD
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The estimate itself, not a copy, as of nn.Module."""
+        """Return the estimate itself, not a copy, as nn.Module does."""
         return {"estimate_ND": self.estimate_ND}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Copy a stored estimate into place. Raises ValueError for one of other samples or another width."""
+        """Copy a stored estimate into place. Raises ValueError for other samples or another width."""
         stored_ND = state["estimate_ND"]
         if stored_ND.shape != self.estimate_ND.shape:
             raise ValueError(
@@ -163,7 +163,7 @@ class ErrorFeedback:
         self.estimate_ND.copy_(stored_ND)
 
     def _rows(self, rows_B: Tensor, update_BD: Tensor) -> Tensor:
-        """A copy of the estimate's rows, once batch and rows are seen to fit together."""
+        """Return a copy of the estimate's rows, after checking that batch and rows fit together."""
         assert update_BD.shape == (len(rows_B), self.estimate_ND.shape[1]), "one embedding row per sample row"
         assert rows_B.sort().values.diff().all(), "a sample may appear once per batch"
         return self.estimate_ND[rows_B.to(self.estimate_ND.device)]

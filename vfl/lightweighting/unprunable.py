@@ -1,4 +1,4 @@
-"""What stands in a pruner's place for a model that cannot be pruned: it trains whole, with alpha = 0."""
+"""Replacement of the pruner for a model that cannot be pruned; it trains whole, with alpha = 0."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from vfl.lightweighting.shrink import Optimizer
 
 
 class Unprunable:
-    """Holds why a model cannot be pruned, and says so when it is asked to."""
+    """Keeps the reason why a model cannot be pruned, and raises it when asked to prune."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -19,7 +19,7 @@ class Unprunable:
         self.alpha_max = 0.0
 
     def widths(self) -> dict[str, int]:
-        """No layer is prunable."""
+        """Return no layers: none is prunable."""
         return {}
 
     def prune_to(self, alpha: float, optimizer: Optimizer | None = None) -> bool:
@@ -29,7 +29,7 @@ class Unprunable:
         return False
 
     def state_dict(self) -> PruningState:
-        """Nothing was removed."""
+        """Return the state of an unpruned model."""
         return {"alpha_max": 0.0, "history": []}
 
     def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
@@ -41,9 +41,9 @@ Pruner = StructuredPruner | Unprunable
 
 
 def build_pruner(model: nn.Module, example: Sequence[Tensor], settings: PruningConfig, planned: float) -> Pruner:
-    """Return the pruner of a feature model that is called with ``example``.
+    """Return the pruner of a feature model whose arguments are like ``example``.
 
-    Raises ValueError where ``planned``, the largest alpha that its owner configured, is above 0 and it has none.
+    Raises ValueError if the model cannot be pruned and ``planned``, the largest configured alpha, is above 0.
     """
     try:
         return StructuredPruner(model, example, round_to=settings.round_to, importance=settings.importance)

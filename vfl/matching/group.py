@@ -1,12 +1,12 @@
 """The group in which keys are compared: secp256k1, whose order is prime, by coincurve (Bitcoin Core's libsecp256k1).
 
 A key becomes a point by RFC 9380's expand_message_xmd (section 5.3.1, with SHA-512) and SwiftEC (Chavez-Saab,
-Rodriguez-Henriquez, Tibouchi: SwiftEC, ASIACRYPT 2022), in the encoding of BIP 324: a map of 64 uniform bytes that is
-indifferentiable from a random oracle into the group, as RFC 9380's hash_to_curve, which the library does not have.
-Points are multiplied by the library's Diffie-Hellman, whose time does not depend on the scalar.
+Rodriguez-Henriquez, Tibouchi: SwiftEC, ASIACRYPT 2022), in the encoding of BIP 324. This maps 64 uniform bytes and is
+indifferentiable from a random oracle into the group, as is RFC 9380's hash_to_curve, which the library lacks. Points
+are multiplied by the library's Diffie-Hellman, whose time does not depend on the scalar.
 
-Points travel compressed, 33 bytes each (SEC 1). The one file that knows coincurve. It is imported by processes that do
-nothing else, so it imports little.
+Points travel compressed, 33 bytes each (SEC 1). Only this file imports coincurve. Processes that do nothing else import
+it, so it imports little.
 """
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUntypedFunctionDecorator=false
@@ -27,12 +27,12 @@ from vfl.wire.messages import Buffer, MessageError
 POINT_BYTES, SCALAR_BYTES = 33, 32
 GENERATOR = bytes.fromhex("0279be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798")
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
-"""Of the group, with its generator in SEC 2."""
+"""Order of the group, as given with its generator in SEC 2."""
 TAG = b"LVFL-V01-CS01-with-secp256k1_XMD:SHA-512_SwiftEC_RO_"
-"""Domain separation (RFC 9380, section 3.1)."""
+"""Tag of the domain separation (RFC 9380, section 3.1)."""
 _SHA512_BLOCK_BYTES = 128
 _COMPRESSED = 258
-"""SECP256K1_EC_COMPRESSED"""
+"""Value of SECP256K1_EC_COMPRESSED."""
 _bindings = cast(Any, import_module("coincurve._libsecp256k1"))
 _ffi, _lib = _bindings.ffi, _bindings.lib
 _context = cast(Any, GLOBAL_CONTEXT).ctx
@@ -52,7 +52,7 @@ def expand_message(message: bytes, tag: bytes, length: int) -> bytes:
 
 
 def swift_point(uniform: bytes) -> bytes:
-    """Return the point of 64 uniform bytes: SwiftEC of two field elements, as BIP 324 decodes them."""
+    """Return the point of 64 uniform bytes: SwiftEC of two field elements, in BIP 324's encoding."""
     return _serialized(_decoded(uniform))
 
 
@@ -67,12 +67,12 @@ def raise_points(scalar: bytes, points: Buffer) -> bytes:
 
 
 def split_points(points: bytes) -> list[bytes]:
-    """Return points one by one."""
+    """Return the points as a list."""
     return [points[start : start + POINT_BYTES] for start in range(0, len(points), POINT_BYTES)]
 
 
 def check_points(points: Buffer, count: int) -> bytes:
-    """Return the points. Raises MessageError for another number of them and for one that is not of the group."""
+    """Return the points. Raises MessageError for another number of them or a point outside the group."""
     _check_length(points, count)
     for _point in _parsed(points):
         pass
@@ -80,7 +80,7 @@ def check_points(points: Buffer, count: int) -> bytes:
 
 
 def weighted_sums(points: Buffer, weights: npt.NDArray[np.uint8]) -> list[bytes]:
-    """Return, for each row of weights [sums, points], the sum of so many times each point; b"" for the identity.
+    """Return, for each row of weights [sums, points], the weighted sum of the points; b"" for the identity.
 
     Raises MessageError as ``check_points``.
     """
@@ -96,7 +96,7 @@ def add_points(left: Buffer, right: Buffer) -> list[bytes]:
 
 
 def subtract_product(minuend: bytes, one: bytes, other: bytes) -> bytes:
-    """Return a scalar less the product of two, in constant time."""
+    """Return a scalar minus the product of two others, in constant time."""
     result = _ffi.new(f"unsigned char[{SCALAR_BYTES}]", one)
     done = _lib.secp256k1_ec_seckey_tweak_mul(_context, result, other)
     done = done and _lib.secp256k1_ec_seckey_negate(_context, result)
@@ -107,7 +107,7 @@ def subtract_product(minuend: bytes, one: bytes, other: bytes) -> bytes:
 
 
 def inverse_of_product(scalars: Iterable[bytes]) -> bytes:
-    """Return the scalar that takes all of some off again."""
+    """Return the scalar that undoes multiplication by all given ones."""
     product = 1
     for each in scalars:
         product = product * int.from_bytes(each, "big") % ORDER
@@ -128,7 +128,10 @@ def _held(points: Buffer) -> Any:
 
 
 def _weighted_sum(held: Any, weights: npt.NDArray[np.uint8]) -> bytes:
-    """Add the points of each weight, then these sums by the bits of their weights: hardly an addition per point."""
+    """Return the weighted sum: points of each weight are added first, then these sums by their weights' bits.
+
+    It costs little more than one addition per point.
+    """
     if not len(weights):
         return b""
     order = np.argsort(weights, kind="stable")
@@ -154,10 +157,10 @@ def _sum(points: Any, count: int | None = None) -> Any:
 
 
 def _parsed(points: Buffer) -> Iterator[Any]:
-    """Give points as the library has them, each valid until the next.
+    """Yield points as the library's structs, each valid until the next.
 
-    The group's order is prime: the identity is the only point of small order, and whatever is on the curve and not the
-    identity has the full order.
+    The group's order is prime: the identity is the only point of small order, and every other point on the curve has
+    the full order.
     """
     place = _ffi.new("secp256k1_pubkey *")  # one for all: a million points are not a million allocations
     for start in range(0, len(points), POINT_BYTES):
@@ -176,7 +179,7 @@ def _decoded(uniform: bytes) -> Any:
 
 @_ffi.callback("int(unsigned char *, const unsigned char *, const unsigned char *, void *)")
 def _compress(out: Any, x: Any, y: Any, _data: Any) -> int:
-    """What Diffie-Hellman makes of its point: instead of a hash, the point."""
+    """Write the point, compressed, as the output of Diffie-Hellman, in place of a hash of it."""
     out[0] = 2 + (y[31] & 1)  # SEC 1: 2 for an even y, 3 for an odd one
     _ffi.memmove(out + 1, x, POINT_BYTES - 1)
     return 1

@@ -1,6 +1,6 @@
-"""What the server makes of all lists under the product of all scalars: equal keys are equal points.
+"""The server's join of all lists, multiplied by the product of all scalars: equal keys are equal points.
 
-Shapes: N samples, those of the label owner's rows that stay.
+Shapes: N samples, the label owner's rows that stay.
 """
 
 import hashlib
@@ -18,25 +18,25 @@ How = Literal["inner", "left"]
 
 
 def as_column(points: bytes) -> Column:
-    """Return points, one after another, as a column of them."""
+    """Return concatenated points as a column."""
     column = pa.FixedSizeBinaryArray.from_buffers
     return column(pa.binary(POINT_BYTES), len(points) // POINT_BYTES, [None, pa.py_buffer(points)])
 
 
 def has_doubled(points: Column) -> bool:
-    """Return whether a point comes twice."""
+    """Return whether a point occurs twice."""
     return pc.count_distinct(points).as_py() < len(points)
 
 
 def join_points(
     leader: str, wanted: Mapping[str, Column], places: Mapping[str, Rows], own: Mapping[str, Column], how: How
 ) -> dict[str, Rows]:
-    """Return by owner the place in its list that belongs to each sample, int64 [N]; -1 where it has none.
+    """Return by owner the index in its list of each sample, int64 [N]; -1 if it has none.
 
     Args:
-        leader: the label owner; its places are those of its samples.
+        leader: the label owner; its indices are those of its samples.
         wanted: by other owner, the label owner's list of keys under which that owner knows samples.
-        places: by other owner, each sample's place in ``wanted``.
+        places: by other owner, each sample's index in ``wanted``.
         own: by other owner, its list.
         how: all samples (left), or those that all owners have (inner).
     """

@@ -1,8 +1,8 @@
 """A proof that points were multiplied by the scalar of a public key, which tells nothing else about the scalar.
 
-Chaum and Pedersen's proof of equal discrete logarithms (CRYPTO 1992), made by its prover alone (Fiat and Shamir, CRYPTO
-1986), for any number of points at once. As in RFC 9497 many points are proven by few sums of them, with weights drawn
-after the products are known; here they are drawn by who checks, and have 8 bits, so that the sums cost additions alone.
+Chaum and Pedersen's proof of equal discrete logarithms (CRYPTO 1992), non-interactive (Fiat and Shamir, CRYPTO 1986),
+for any number of points at once. As in RFC 9497 many points are proven by few sums of them, with weights drawn after
+the products are known; here the verifier draws them, and they have 8 bits, so that the sums need only additions.
 """
 
 import secrets
@@ -23,21 +23,21 @@ from vfl.wire.messages import Buffer
 
 TAG = b"LVFL-V01-proof-with-secp256k1_XMD:SHA-512"
 SUMS = 5
-"""Of a chunk of points. With a wrong product among them each is right for one of 256 weights of its: all with 2^-40."""
+"""Number of sums of a chunk. A wrong product passes a sum for one of its 256 weights, and so passes all with 2^-40."""
 
 
 def public_key(scalar: bytes) -> bytes:
-    """Return the point that binds whoever tells it to a scalar."""
+    """Return the point that commits its sender to a scalar."""
     return raise_points(scalar, GENERATOR)
 
 
 def draw_weights(count: int) -> npt.NDArray[np.uint8]:
-    """Return how often each of so many points counts in each sum, uint8 [SUMS, count]; nobody can tell before."""
+    """Return each point's weight in each sum, uint8 [SUMS, count], unpredictable to others."""
     return np.frombuffer(secrets.token_bytes(SUMS * count), np.uint8).reshape(SUMS, count)
 
 
 def prove(scalar: bytes, points: Buffer) -> bytes:
-    """Return a proof that points times a scalar are what they are. Raises MessageError for one not of the group."""
+    """Return a proof of the products of points and a scalar. Raises MessageError for a point outside the group."""
     nonce, raised = new_scalar(), raise_points(scalar, points)
     committed = raise_points(nonce, GENERATOR + points)
     challenge = _challenge(public_key(scalar), points, raised, committed)

@@ -1,6 +1,6 @@
 """Batch statistics of a model's current weights, estimated on a sample.
 
-BatchNorm's running statistics follow the weights late: ten exchanges refresh 65 % of them, and a pruning makes them
+BatchNorm's running statistics lag behind the weights: ten exchanges refresh 65 % of them, and a pruning makes them
 wrong at once. The exact statistics of a sample under the present weights take one forward pass (precise BatchNorm: Wu &
 Johnson 2021, "Rethinking 'Batch' in BatchNorm", section 3; after a pruning: Li et al. 2020, "EagleEye", section 3.2).
 
@@ -19,12 +19,12 @@ from vfl.random import generator
 from vfl.runtime import Runtime
 
 Statistics = dict[str, Tensor]
-"""What a model normalises with in place of its own running statistics, by their buffers' names; empty: its own."""
+"""Statistics that replace a model's own running ones, by their buffers' names; empty keeps its own."""
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
 def sample_rows(seed: int, samples: int, wanted: int) -> Tensor:
-    """Return the rows of the sample, ascending: the same for every party and round; all where fewer are there."""
+    """Return the rows of the sample, ascending: the same for every party and round; all if there are no more."""
     return torch.randperm(samples, generator=generator(seed, "batch_statistics"))[:wanted].sort().values
 
 
@@ -35,10 +35,10 @@ def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
 
 
 def estimate_statistics(model: nn.Module, inputs: Sequence[Tensor], runtime: Runtime) -> Statistics:
-    """Return mean and variance (divided by the count) [C] of every batch normalization's input, the batch as a whole.
+    """Return mean and variance (divided by the count) [C] of every batch normalization's input, over the whole batch.
 
-    In one pass: each layer's input is that of a model which normalises with the statistics found so far. Nothing of
-    the model moves. It takes the memory of evaluating the same batch.
+    One pass suffices: each layer's input is that of a model which normalises with the statistics found so far. Nothing
+    in the model changes. It takes the memory of evaluating the same batch.
     """
     found: Statistics = {}
 
@@ -65,7 +65,7 @@ def estimate_statistics(model: nn.Module, inputs: Sequence[Tensor], runtime: Run
 def embed_still(
     model: nn.Module, inputs: Sequence[Tensor], runtime: Runtime, statistics: Statistics | None = None
 ) -> Tensor:
-    """Embed in evaluation mode, with other statistics where given: no weight, statistic or random stream moves."""
+    """Embed in evaluation mode, with other statistics if given; weights, statistics and random streams stay."""
     was_training = model.training
     model.eval()
 

@@ -1,4 +1,4 @@
-"""The order of the training samples, which every side derives for itself from the seed."""
+"""The order of the training samples, which every side derives from the seed."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from vfl.random import generator
 def steps_in_round(training: TrainingConfig, samples: int) -> int:
     """Return the exchanges of a round: as configured, or one pass of full batches.
 
-    Raises ValueError for none, and for no more than parties are to be ahead.
+    Raises ValueError for none, or for too few to run ahead by the configured staleness.
     """
     if training.batch_size > samples:
         raise ValueError(

@@ -17,30 +17,30 @@ from vfl.wire.control import Report
 
 
 class Worked(NamedTuple):
-    """A party's part of a round."""
+    """A party's cost and seconds in a round."""
 
     report: Report
     cost: Cost
     under_way_s: float | None
-    """Seconds in which its orders were under way; None where nothing travels."""
+    """Seconds during which its orders were under way; None if nothing travels."""
 
 
 @dataclass(eq=False)
 class Clock:
-    """Keeps what every round cost the parties and how long it took."""
+    """Keeps the costs and seconds of every party in every round."""
 
     simulation: SimulationConfig
-    """The parties' machines, where they are simulated."""
+    """The parties' simulated machines, if any."""
     exchanges: int
-    """Of a round."""
+    """Number of exchanges in a round."""
     ahead: int
-    """Exchanges by which parties are ahead."""
+    """Exchanges by which parties run ahead."""
     history: list[dict[str, Spent]] = field(default_factory=list[dict[str, Spent]], init=False)
-    """By party, of every round so far."""
+    """Costs and seconds of every round so far, by party."""
     total_s: float = field(default=0.0, init=False)
 
     def end_round(self, round_index: int, worked: Mapping[str, Worked]) -> Metrics:
-        """Take note of a round; return its seconds by tag, none where no clock but the computer's own runs."""
+        """Record a round and return its seconds by tag; empty if there is only the computer's own clock."""
         spent = {name: self._spent(round_index, name, each) for name, each in worked.items()}
         self.history.append(spent)
         real = any(each.under_way_s is not None for each in worked.values())
@@ -83,11 +83,11 @@ def simulated(
 
 
 def measured(cost: Cost, compute_s: float, under_way_s: float, ahead: int) -> tuple[float, float, float, float]:
-    """Return the same of a real machine: by its own clock, and by the server's while its orders were under way.
+    """Return the same of a real machine, from its own clock and the server's while orders were under way.
 
-    What was not computing was the link. Nothing tells its two directions and its latency apart: each direction has the
-    share of its bytes. Where exchanges overlap, what of the link hid behind computing is not known: it is what
-    ``overlapped`` would need for such a round, so at most as much.
+    Time without computation is the link's. Its two directions and its latency cannot be told apart: each direction gets
+    the share of its bytes. If exchanges overlap, the link's time hidden behind computation is not known either: it is
+    computed by inverting ``overlapped``, which gives an upper bound.
     """
     # The inverse of `overlapped`: there the sum of all parts, shared by 1 + ahead exchanges, is the round.
     link_s = max(0.0, (1 + ahead) * under_way_s - compute_s)

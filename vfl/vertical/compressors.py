@@ -1,4 +1,4 @@
-"""Our compressors: which entries of a batch travel, times how their values travel."""
+"""The built-in compressors: a choice of the entries to send, times a form of their values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ STEP = np.dtype("<f4")
 
 @dataclass(frozen=True)
 class Floats:
-    """Values as floating point numbers, in the smallest of the codec's forms."""
+    """Values as floating-point numbers, in the smallest of the codec's forms."""
 
     values: ValueType
 
     def encode(self, tensor_BD: Tensor) -> bytes:
-        """Return the frame. Raises ValueError where values do not fit the type in which they travel."""
+        """Return the frame. Raises ValueError if values do not fit the type in which they travel."""
         return encode_as(self.values, tensor_BD, "the embedding or gradient")
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
@@ -47,17 +47,16 @@ class Floats:
 
 @dataclass(frozen=True)
 class Levels:
-    """Values as whole numbers: a block's distance between levels as float32, little endian, block by block, and then a
-    frame of whole numbers.
+    """Values as whole numbers: each block's step as float32, little endian, and then a frame of whole numbers.
 
     The values themselves seed the rounding: equal values give equal draws, also after a resume, without any state.
     """
 
     spacing: Spacing
     whole: ValueType
-    """As what the numbers travel."""
+    """Type in which the whole numbers travel."""
     coded: bool
-    """Whether by entropy, where that is smaller."""
+    """Use entropy coding if it is smaller."""
     stochastic: bool
 
     def encode(self, tensor_BD: Tensor) -> bytes:
@@ -77,7 +76,7 @@ class Levels:
         return steps.numpy().astype(STEP).tobytes() + encode_as(self.whole, codes_BD, what, coded=self.coded)
 
     def unpack(self, frame: Buffer, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return what ``pack`` was given. Raises CodecError for a frame of another kind."""
+        """Return ``pack``'s arguments. Raises CodecError for a frame of another kind."""
         size = STEP.itemsize * blocks_of(shape[0] * shape[1])
         if len(frame) < size:
             raise CodecError(f"{len(frame)} bytes, its scales alone are {size}")
@@ -90,9 +89,9 @@ class Levels:
 
 @dataclass(frozen=True)
 class Dithered:
-    """Values as whole numbers with noise that the receiver takes off: a byte 1, and a frame of ``Levels``.
+    """Values as whole numbers with noise that the receiver subtracts: a byte 1, and a frame of ``Levels``.
 
-    A zero would not stay one: where there are any, as of entries left out, the byte is 0 and nothing is taken off.
+    Zeros would not stay zeros: if there are any, as with entries left out, the byte is 0 and nothing is subtracted.
     """
 
     levels: Levels
@@ -113,12 +112,12 @@ class Dithered:
 
 
 Form = Floats | Levels | Dithered
-"""How values travel."""
+"""Form in which values travel."""
 
 
 @dataclass(frozen=True, eq=False)
 class Selecting:
-    """Leaves the share ``ratio`` of a batch's entries out and sends the others."""
+    """Leaves out the share ``ratio`` of a batch's entries and sends the others."""
 
     select: Callable[[Tensor, float], Tensor]
     form: Form
@@ -133,7 +132,7 @@ class Selecting:
 
 
 def magnitude(wire: WireConfig) -> Selecting:
-    """Return the paper's compressor: the entries of smallest magnitude are left out."""
+    """Return the paper's compressor, which leaves out the entries of smallest magnitude."""
     return Selecting(sparsify, _form(wire))
 
 
@@ -143,12 +142,12 @@ def randomised(wire: WireConfig) -> Selecting:
 
 
 def loses_nothing(wire: WireConfig) -> bool:
-    """Return whether embeddings arrive as they were, but for what a ratio leaves out: float32 by our compressors."""
+    """Return whether embeddings arrive exactly, apart from entries left out: float32 by a built-in compressor."""
     return wire.compressor in COMPRESSORS.built_in and _spacing(wire) is None and wire.values == "float32"
 
 
 def gradient_compressor(wire: WireConfig) -> Selecting:
-    """Return what gradients come down by."""
+    """Return the compressor of gradients."""
     return magnitude(wire.model_copy(update={"bits": wire.gradients.bits, "step": wire.gradients.step}))
 
 
@@ -162,7 +161,7 @@ def _form(wire: WireConfig) -> Form:
 
 
 def _spacing(wire: WireConfig) -> Spacing | None:
-    """Return the distance of levels, None for floating point numbers."""
+    """Return the spacing of levels, None for floating-point numbers."""
     if wire.step is not None:
         return OfSpread(wire.step)
     return None if wire.bits is None else BetweenLargest(wire.bits)

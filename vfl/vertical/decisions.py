@@ -1,6 +1,6 @@
-"""What was decided about ratios: shown with its reasons, said once where a goal cannot be met, and read again.
+"""Choices of ratios: shown with their reasons, warned of once if a goal cannot be met, and read back from a run.
 
-Decisions follow from clocks, so that a resumed run repeats those that its rows have and decides the others anew.
+Choices depend on clocks, so a resumed run repeats those in its rows and makes the others anew.
 """
 
 import warnings
@@ -16,14 +16,14 @@ REASON, EXPECTED = "reason", "predicted_exchange_s"
 
 
 def decision_metrics(ratios: Mapping[str, Ratios]) -> Metrics:
-    """Return why every party has its ratios, as ``reason/PARTY/link: 1``, and the seconds expected of an exchange."""
+    """Return every party's reason, as ``reason/PARTY/link: 1``, and the expected seconds of an exchange."""
     reasons = {f"{REASON}/{party}/{each.reason}": 1.0 for party, each in ratios.items() if each.reason}
     expected = {f"{EXPECTED}/{party}": each.exchange_s for party, each in ratios.items() if each.exchange_s is not None}
     return reasons | expected
 
 
 def tell_unmet(ratios: Mapping[str, Ratios], told: Sequence[str]) -> list[str]:
-    """Warn of the parties that cannot meet the controller's goal, but for those ``told`` of; return all of them."""
+    """Warn of parties that cannot meet the controller's goal, except those ``told`` of before; return all of them."""
     unmet = [party for party, each in ratios.items() if each.reason == "bound" and party not in told]
     if unmet:
         warnings.warn(
@@ -35,7 +35,7 @@ def tell_unmet(ratios: Mapping[str, Ratios], told: Sequence[str]) -> list[str]:
 
 
 def recorded_decisions(config: ExperimentConfig, run_dir: Path) -> dict[int, dict[str, Ratios]]:
-    """Return the ratios that a controller has chosen already, by round: those in the rows of the run's folder."""
+    """Return the ratios that a controller chose earlier, by round, from the rows of the run's folder."""
     rows = whole_rows(run_dir) if config.lightweighting.measures else []
     return {int(row["round"]): {party: _decision(row, party) for party in config.parties} for row in rows}
 

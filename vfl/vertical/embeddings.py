@@ -1,4 +1,4 @@
-"""Embeddings on their way: compressed to frames, read again, and with error feedback added up.
+"""Compression of embeddings to frames, decompression, and the addition of error feedback.
 
 Shapes: B batch, D embedding width.
 """
@@ -24,7 +24,7 @@ from vfl.wire.messages import Buffer, MessageError, Part, PartKind
 class Compressor(Protocol):
     """Turns embeddings into frames and back; both ends of a link build the same one from `wire` (docs/extending.md).
 
-    It keeps no state: what a sample's earlier frames left out is error feedback's business, which wraps any compressor.
+    It keeps no state: error feedback, which wraps any compressor, adds what a sample's earlier frames left out.
     """
 
     def compress(self, embedding_BD: Tensor, ratio: float) -> bytes:
@@ -32,7 +32,7 @@ class Compressor(Protocol):
         ...
 
     def decompress(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
-        """Return float32 embeddings [B, D] on the CPU. The frame is a peer's: anything may be in it.
+        """Return float32 embeddings [B, D] on the CPU. The frame comes from a peer and may contain anything.
 
         Raises CodecError for a frame that is malformed or of another shape.
         """
@@ -40,7 +40,7 @@ class Compressor(Protocol):
 
 
 def build_compressor(wire: WireConfig) -> Compressor:
-    """Build the compressor that `wire.compressor` names. Raises ValueError for one that cannot be used."""
+    """Build the compressor that `wire.compressor` names. Raises ValueError if it cannot be used."""
     compressor: Compressor = COMPRESSORS.make(wire.compressor, wire, of=Compressor)
     if wire.compressor not in COMPRESSORS.built_in:
         _check_pure(compressor, f"compressor {wire.compressor!r}, tried on 15 values")
@@ -48,7 +48,7 @@ def build_compressor(wire: WireConfig) -> Compressor:
 
 
 def _check_pure(compressor: Compressor, what: str) -> None:
-    """Raise ValueError where the same embeddings do not become the same twice: the ends of a link would differ."""
+    """Raise ValueError if equal embeddings give different frames: the ends of a link would differ."""
     probe_BD = torch.linspace(-1, 1, 15).view(5, 3)
     given_BD = probe_BD.clone()  # to see whether `compress` changes what it is given
     frames: list[Any] = [compressor.compress(given_BD, 0.5) for _ in range(2)]
@@ -68,13 +68,13 @@ class EmbeddingReceiver:
     width: int
     """D"""
     compressor: Compressor
-    """As the sender's."""
+    """The sender's compressor, built anew here."""
     feedback: ErrorFeedback | None = None
     """This receiver's estimates of the sender's embeddings; None without error feedback."""
 
     @property
     def what(self) -> str:
-        """What it receives, for error texts."""
+        """Name of the received tensor in error messages."""
         return f"{self.sender}'s embedding"
 
     def receive(self, frame: Buffer, rows_B: Tensor) -> Tensor:
@@ -86,18 +86,18 @@ class EmbeddingReceiver:
         return received_BD if self.feedback is None else self.feedback.apply(rows_B, received_BD)
 
     def receive_share(self, frame: Buffer, rows_B: Tensor, share: Share, missing: float) -> Tensor:
-        """Return the embeddings [B, D] of a batch, of which the frame has the sender's share, the rest ``missing``.
+        """Return the embeddings [B, D] of a batch: the sender's share from the frame, and ``missing`` elsewhere.
 
-        An empty frame has none: the sender takes no part in the batch, or was lost. Raises as ``receive``.
+        An empty frame has no rows: the sender takes no part in the batch, or was lost. Raises as ``receive``.
         """
         if not len(frame):
             return torch.full((len(rows_B), self.width), missing)
         return share.spread(self.receive(frame, share.rows_of(rows_B)), missing)
 
     def receive_part(self, part: Part, rows_B: Tensor, share: Share, missing: float) -> Tensor:
-        """Do as ``receive_share`` with a message's part, and note in it its size when dense.
+        """Return ``receive_share`` of a message's part, and set the part's dense size.
 
-        Raises also MessageError for an empty frame of some samples, or one of none that is not.
+        Raises MessageError as well, for an empty frame with samples expected, or a frame with none expected.
         """
         if bool(share.count) != bool(len(part.payload)):
             raise MessageError(f"a frame of {len(part.payload)} bytes came for {share.count} samples")
@@ -105,7 +105,7 @@ class EmbeddingReceiver:
         return self.receive_share(part.payload, rows_B, share, missing)
 
     def decode(self, frame: Buffer, samples: int) -> Tensor:
-        """Return what a frame holds, [samples, D], checked as by ``receive``; no estimate is used or moved."""
+        """Return a frame's embeddings [samples, D], checked as by ``receive``, without using or changing estimates."""
         return decompressed(self.compressor, frame, (samples, self.width), self.what)
 
     def state_dict(self) -> State:
@@ -119,14 +119,14 @@ class EmbeddingReceiver:
 
 
 def dense_size(samples: int, width: int) -> int:
-    """Return the bytes of so many embeddings or gradients as a dense float32 frame; of no sample's it is empty."""
+    """Return the bytes of embeddings or gradients [samples, width] as a dense float32 frame; 0 without samples."""
     return dense_frame_size((samples, width)) if samples else 0
 
 
 def decompressed(compressor: Compressor, frame: Buffer, shape: tuple[int, int], what: str) -> Tensor:
-    """Return what a frame holds, float32 on the CPU.
+    """Return a frame's values, float32 on the CPU.
 
-    Raises CodecError, naming what it was, where it is malformed or not as agreed; Diverged for NaN and infinity.
+    Raises CodecError, naming ``what``, if it is malformed or not as agreed; Diverged for NaN and infinity.
     """
     try:
         received_BD = compressor.decompress(frame, shape)
@@ -142,21 +142,21 @@ def decompressed(compressor: Compressor, frame: Buffer, shape: tuple[int, int], 
 
 @dataclass(frozen=True, eq=False)
 class ResidualSender:
-    """Compresses what nobody keeps an estimate of: a sample's gradients, at the server.
+    """Compresses tensors of which receivers keep no estimate: a sample's gradients, at the server.
 
-    With residuals, what a frame leaves out of a sample's gradient is added to its next one: error feedback in the form
-    of Seide et al. (2014) and Karimireddy et al. (2019), whose state is the sender's alone.
+    With residuals, the part of a sample's gradient that a frame leaves out is added to its next one: error feedback in
+    the form of Seide et al. (2014) and Karimireddy et al. (2019), whose state only the sender has.
     """
 
     compressor: Compressor
-    """As the receiver's."""
+    """The receiver's compressor."""
     beta: float
     """Share of the entries to leave out."""
     residual_ND: Tensor | None
-    """Of every sample, at first zeros; None without error feedback."""
+    """Residuals of all samples, initially zeros; None without error feedback."""
 
     def send(self, gradient_BD: Tensor, rows_B: Tensor) -> Part:
-        """Return the frame of gradients on the CPU; of no sample's an empty one."""
+        """Return the frame of gradients on the CPU; an empty frame for no samples."""
         shape = len(rows_B), gradient_BD.shape[1]
         return Part(PartKind.GRADIENT, self._compress(gradient_BD, rows_B, shape), dense_size(*shape))
 
@@ -174,12 +174,12 @@ class ResidualSender:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingSender:
-    """Compresses a party's own embeddings, and knows what the receivers will make of them."""
+    """Compresses a party's own embeddings, and knows the values that receivers decode."""
 
     receiver: EmbeddingReceiver
-    """As the others have it."""
+    """Receiver with the same state as the others'."""
     exact: bool = field(kw_only=True)
-    """Whether the compressor loses nothing but what beta leaves out."""
+    """The compressor loses nothing but the entries that beta leaves out."""
 
     def send(self, embedding_BD: Tensor, rows_B: Tensor, beta: float) -> tuple[bytes, Tensor]:
         """Return the frame of the compressed embeddings, and the embeddings [B, D] as they will be received."""
@@ -193,14 +193,14 @@ class EmbeddingSender:
         return frame, self.receiver.receive(frame, rows_B)
 
     def as_received(self, embedding_BD: Tensor, beta: float) -> Tensor:
-        """Return what would be received of embeddings without estimates, as of test samples."""
+        """Return the decoded values of embeddings without estimates, such as those of test samples."""
         return self.receiver.decode(self.receiver.compressor.compress(embedding_BD, beta), len(embedding_BD))
 
 
 def encode_as(values: ValueType, tensor: Tensor, what: str, *, coded: bool = False) -> bytes:
-    """Encode a tensor, ``coded`` as `encode` has it.
+    """Encode a tensor, ``coded`` as in `encode`.
 
-    Raises ValueError, naming it and the field, where its values do not fit the value type.
+    Raises ValueError, naming it and the field, if its values do not fit the value type.
     """
     try:
         return encode(tensor, values, coded=coded)
@@ -209,9 +209,9 @@ def encode_as(values: ValueType, tensor: Tensor, what: str, *, coded: bool = Fal
 
 
 def decode_finite(frame: Buffer, shape: tuple[int, ...], values: ValueType, what: str) -> Tensor:
-    """Decode a frame of the agreed shape and value type; the tensor may be part of the frame and is not to be changed.
+    """Decode a frame of the agreed shape and value type; the tensor may share the frame's memory: do not change it.
 
-    Raises CodecError, naming what it was, where it is malformed or not as agreed; Diverged for NaN and infinity.
+    Raises CodecError, naming ``what``, if it is malformed or not as agreed; Diverged for NaN and infinity.
     """
     try:
         tensor = decode(frame, shape=shape, values=values)

@@ -1,7 +1,7 @@
 """The finished model of a party, and the cost of evaluating it; no bit of training changes.
 
 Evaluation, prediction and export use the *finished* model: the current weights, normalising with statistics estimated
-on a fixed sample of the party's own training rows. The training's running statistics stay what they are.
+on a fixed sample of the party's own training rows. The training's running statistics stay unchanged.
 """
 
 import copy
@@ -24,7 +24,7 @@ from vfl.wire.control import EvaluatedModel
 
 @dataclass(frozen=True, eq=False)
 class Evaluated:
-    """A model as it is evaluated."""
+    """A model in its form for evaluation."""
 
     model: nn.Module
     statistics: Statistics
@@ -32,17 +32,17 @@ class Evaluated:
 
 @dataclass(eq=False)
 class EvaluatedModels:
-    """The models of one party that can be looked at, each made when it is first asked for and kept until ``forget``."""
+    """Models of one party for evaluation, each made at its first use and kept until ``forget``."""
 
     model: nn.Module
-    """The party's, as it is trained."""
+    """The party's model in training."""
     pruner: Pruner
     train: Samples
-    """The party's training samples, as the model reads them."""
+    """The party's prepared training samples."""
     config: ExperimentConfig
     runtime: Runtime
     macs: int = field(default=0, init=False)
-    """Multiply-accumulates spent on looking since round 0, estimates of statistics included."""
+    """Multiply-accumulates of evaluation since round 0, including estimates of statistics."""
     _finished: Evaluated | None = field(default=None, init=False)
     _pruned: Evaluated | None = field(default=None, init=False)
 
@@ -52,7 +52,7 @@ class EvaluatedModels:
         self.rows_B = held_N[sample_rows(self.config.seed, len(held_N), settings.statistics_samples)]
 
     def embed(self, which: EvaluatedModel, inputs: Sequence[Tensor], alpha: float) -> Tensor:
-        """Return the embeddings [B, D] of inputs, [B, ...] each, by one of the models; ``alpha``: of the pruned one."""
+        """Return the embeddings [B, D] of inputs, [B, ...] each, by one of the models; ``alpha`` of the pruned one."""
         match which:
             case "finished":
                 evaluated = self.finished
@@ -79,7 +79,7 @@ class EvaluatedModels:
         return self._finished
 
     def finished_copy(self) -> nn.Module:
-        """Return the finished model as one of its own, in evaluation mode."""
+        """Return the finished model as a separate model, in evaluation mode."""
         model = copy.deepcopy(self.model).eval()
         model.load_state_dict(self.finished.statistics, strict=False)  # these alone: all else is copied
         return model
@@ -89,15 +89,15 @@ class EvaluatedModels:
         return weights_digest(self.model.state_dict() | self.finished.statistics)
 
     def forget(self) -> None:
-        """The party's model has changed."""
+        """Drop all models, as the party's model has changed."""
         self._finished = self._pruned = None
 
     def state_dict(self) -> State:
-        """Return the finished model's statistics, and what looking has cost."""
+        """Return the finished model's statistics, and the cost of evaluation."""
         return {"statistics": self.finished.statistics, "macs": self.macs}
 
     def load_state_dict(self, state: State) -> None:
-        """Take over the statistics of the weights that the model has just loaded."""
+        """Restore the statistics of the weights that the model has just loaded."""
         self.forget()
         # Not estimated anew: the pass would be counted once more, and a resumed run's costs would differ.
         self._finished, self.macs = Evaluated(self.model, state["statistics"]), int(state["macs"])

@@ -23,20 +23,20 @@ from vfl.optim import build_optimizer
 T = TypeVar("T")
 
 CHECKED_RATIOS = (0.25, 0.5, 0.75)
-"""Ratios alpha to which a model is pruned by the check, one after another."""
+"""Ratios alpha to which the check prunes a model, one after another."""
 SAME = 1e-5
-"""Largest difference of outputs that are to be the same."""
+"""Largest difference of outputs that count as equal."""
 
 
 def given_model(spec: ModelSpec) -> nn.Module:
-    """Raise ValueError: such a model is an object of a Python program."""
+    """Raise ValueError: a model of this kind must be passed as an object by a Python program."""
     raise ValueError("models.feature.kind: given is a model of a Python program; call vfl.fit with it")
 
 
 def build_feature_model(kind: str, spec: ModelSpec) -> nn.Module:
     """Return a freshly initialized feature model of the given kind: [B, ...] -> [B, D].
 
-    Raises ValueError for an unknown kind, one that makes no module, and unsuitable features or settings.
+    Raises ValueError for an unknown kind, one that does not make a module, and unsuitable features or settings.
     """
     return FEATURE_MODELS.make(kind, spec, of=nn.Module)
 
@@ -44,7 +44,7 @@ def build_feature_model(kind: str, spec: ModelSpec) -> nn.Module:
 def check_embedding(model: nn.Module, inputs: Sequence[Tensor], width: int | None = None) -> Tensor:
     """Return the embeddings of some samples, in evaluation mode.
 
-    Raises ValueError, one line, where the model cannot read them or does not give float [B, width].
+    Raises ValueError, one line, if the model cannot read them or does not return float [B, width].
     """
     was_training = model.training
     model.eval()
@@ -60,13 +60,13 @@ def check_embedding(model: nn.Module, inputs: Sequence[Tensor], width: int | Non
 
 
 def check_alone(model: nn.Module, inputs: Sequence[Tensor]) -> None:
-    """Raise ValueError where the embedding of a sample depends on the others of its batch, on chance or on the past."""
+    """Raise ValueError if a sample's embedding depends on other samples of its batch, on chance or on earlier calls."""
     single_1D = check_embedding(model, [tensor[:1] for tensor in inputs])
     _same(model, "a sample alone", check_embedding(model, inputs)[:1], single_1D)
 
 
 def check_trains(model: nn.Module, inputs: Sequence[Tensor]) -> None:
-    """Raise ValueError where training would move none of the parameters that the embedding depends on, or not all."""
+    """Raise ValueError if training would change none, or not all, of the parameters that the embedding depends on."""
     trained = copy.deepcopy(model).train()
     with torch.random.fork_rng(devices=[]):  # Dropout draws
         output = _step(model, "training", lambda: cast(object, trained(*inputs)))
@@ -83,7 +83,7 @@ def check_trains(model: nn.Module, inputs: Sequence[Tensor]) -> None:
 
 
 def _leaves(output: Tensor) -> set[Tensor]:
-    """Return the tensors to which a backward pass would bring gradients."""
+    """Return the tensors to which a backward pass would propagate gradients."""
     nodes, seen = [output.grad_fn], set[object]()
     leaves = set[Tensor]()
     while nodes:
@@ -101,8 +101,8 @@ def check_feature_model(model: nn.Module, example: Tensor | Sequence[Tensor]) ->
     """Check that a model keeps the contract of feature models: forward, pruning, state, export.
 
     ``example``: a batch of at least two samples, a tensor [B, ...] or one for each argument of the model. The model
-    stays as it is. Raises ValueError, one line, that says what fails. What cannot be pruned ("pruning: ...") still
-    trains with alpha = 0.
+    stays unchanged. Raises ValueError, one line, that says what fails. A model that cannot be pruned ("pruning: ...")
+    can still train with alpha = 0.
     """
     inputs = (example,) if isinstance(example, Tensor) else tuple(example)
     width = check_embedding(model, inputs).shape[1]
@@ -114,7 +114,7 @@ def check_feature_model(model: nn.Module, example: Tensor | Sequence[Tensor]) ->
 
 
 def _pruned_and_moved(model: nn.Module, inputs: Sequence[Tensor], width: int) -> nn.Module:
-    """Train and prune a copy in turns, and give its state to another copy, as a resumed party does; return that."""
+    """Train and prune a copy in turns, load its state into another copy, as a resumed party does, and return that."""
     trained, moved = copy.deepcopy(model).train(), copy.deepcopy(model)
     optimizer = build_optimizer(trained, OptimizerConfig())
     pruner = StructuredPruner(trained, inputs)

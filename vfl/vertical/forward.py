@@ -1,4 +1,4 @@
-"""Forward passes of a party's training batches, whatever is left of them, with a random stream for each.
+"""Forward passes of a party's training batches, of any number of rows, each with its own random stream.
 
 Shapes: D embedding width, n the samples of a batch in which the party takes part.
 """
@@ -18,28 +18,28 @@ from vfl.vertical.batch_statistics import batch_norms
 from vfl.vertical.team import Single
 
 OWN: Mapping[str, Tensor] = {}
-"""In the place of copied weights: the model's own."""
+"""Marker for the model's own weights instead of copies."""
 
 
 class ForwardPass(NamedTuple):
     """Embeddings with their autograd graph."""
 
     embedding_nD: Tensor
-    """Fresh and unsparsified."""
+    """Embeddings before sparsification."""
     weights: Mapping[str, Tensor]
     """Copies of the model's parameters to which the graph belongs, by name; or OWN."""
 
 
 @dataclass
 class PendingExchange:
-    """What stays between sending an embedding and the update that answers it, with a later order."""
+    """An embedding that was sent and whose update has not yet arrived."""
 
     exchange: int
     inputs: tuple[Tensor, ...]
     forward: ForwardPass | None
-    """The first local iteration's; None: it is of the model before it was pruned."""
+    """Pass of the first local iteration; None if the model was pruned since."""
     sent_nD: Tensor
-    """As the others received it."""
+    """Embeddings as the others received them."""
 
 
 @dataclass(eq=False)
@@ -47,19 +47,19 @@ class ForwardPasses:
     """Embeds the batches of a round with a model in training mode."""
 
     name: str
-    """The party's: of its random streams."""
+    """Name of the party, for its random streams."""
     model: nn.Module
     width: int
     """D"""
     seed: int
     runtime: Runtime
     team: Single
-    """The party's processes, which share a batch."""
+    """The party's processes, which divide a batch."""
     round_index: int = field(default=-1, init=False)
     done: int = field(default=0, init=False)
-    """In this round: each draws from a stream of its own."""
+    """Passes done in this round; each draws from its own stream."""
     draws: bool = field(default=False, init=False)
-    """Whether the model draws random numbers (Dropout), as the round's first pass shows."""
+    """The model draws random numbers (Dropout), as the round's first pass shows."""
 
     def start_round(self, round_index: int) -> None:
         """Begin a round's passes."""
@@ -72,7 +72,7 @@ class ForwardPasses:
         return {name: weight.detach().clone().requires_grad_(weight.requires_grad) for name, weight in weights}
 
     def embed(self, inputs: tuple[Tensor, ...], weights: Mapping[str, Tensor]) -> ForwardPass:
-        """Embed a batch of which any number of rows is left, 0 and 1 as well, with the model's weights or copies."""
+        """Embed a batch of any number of rows, including 0 and 1, with the model's weights or copies of them."""
         samples = len(inputs[0])
         if samples == 0:
             return ForwardPass(torch.empty(0, self.width), OWN)
@@ -97,7 +97,7 @@ class ForwardPasses:
         return ForwardPass(embedding_nD, weights)
 
     def _stream(self) -> AbstractContextManager[Callable[[], bool]]:
-        """Seed what the next pass draws; a model that draws nothing does not keep others from their own passes."""
+        """Return a context that seeds the next pass's draws; without draws it does nothing and blocks nobody."""
         if self.done and not self.draws:
             return nullcontext(lambda: False)
         return seeded(self.seed, "forward", self.round_index, f"{self.name} {self.done}")

@@ -21,7 +21,7 @@ from vfl.wire.messages import Buffer, Part, PartKind
 
 
 class HeadTrainer:
-    """A head model with its optimizer: theta_0 and everything that decides its next steps."""
+    """A head model theta_0 with its optimizer, and everything else that decides its next steps."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class HeadTrainer:
 
     @property
     def missing(self) -> float:
-        """What a missing embedding's entries are: NaN, where the head puts its placeholder; 0 where it learns none."""
+        """Value of a missing embedding's entries: NaN if the head replaces it by its placeholder, else 0."""
         return math.nan if isinstance(self.head, PlaceholderMLP) else 0.0
 
     def start_round(self, round_index: int) -> None:
@@ -84,7 +84,7 @@ class HeadTrainer:
     def embedding_gradient(
         self, embeddings: Sequence[Tensor], position: int, targets: Targets, *, with_head: bool
     ) -> Tensor:
-        """Return the loss's gradient [B, D] with respect to ``embeddings[position]``; theta_0 stays as it is.
+        """Return the loss's gradient [B, D] with respect to ``embeddings[position]``; theta_0 stays unchanged.
 
         With ``with_head`` the same pass leaves theta_0's gradients behind, for ``apply``.
         """
@@ -103,7 +103,7 @@ class HeadTrainer:
         return tuple(Part(PartKind.HEAD, encode(weights[name])) for name in sorted(weights))
 
     def adopt(self, frames: Sequence[Buffer]) -> float:
-        """Take over theta_0 from message parts; return the largest difference to what was here (the drift).
+        """Load theta_0 from message parts; return the largest difference from the weights here (the drift).
 
         Raises ValueError for another number of tensors, another shape or values that are not finite.
         """

@@ -31,7 +31,7 @@ from vfl.wire.messages import Message, Part, PartKind
 
 HeadSync = Literal["replay", "broadcast"]
 PartsK = list[tuple[Part, ...]]
-"""What goes to each party."""
+"""Message parts for each party."""
 
 
 class RoundSamples(NamedTuple):
@@ -46,25 +46,25 @@ class RoundSamples(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What a party has sent of a batch."""
+    """A party's embedding of a batch, as received."""
 
     frame: Part
-    """As it came, and with its dense size."""
+    """The frame as received, with its dense size."""
     embedding_BD: Tensor
-    """What it holds, on the head's device."""
+    """Decoded embedding, on the head's device."""
     share: Share
-    """In which samples the party takes part."""
+    """The samples in which the party takes part."""
 
 
 class Batch(NamedTuple):
-    """What is on the server of an exchange."""
+    """An exchange's batch at the server."""
 
     size: int
     """B, before samples were left out; all that follows is without them."""
     rows_B: Tensor
     targets: Targets
     received: Sequence[Received]
-    """In the parties' order."""
+    """Embeddings in the parties' order."""
 
     @property
     def embeddings(self) -> list[Tensor]:
@@ -74,7 +74,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShareEmbeddings:
-    """Server's side of ``labels: shared``: forwards every party's frame to all others as it came."""
+    """Server's side of ``labels: shared``: forwards every party's frame unchanged to all others."""
 
     head_sync: HeadSync
 
@@ -89,13 +89,13 @@ class ShareEmbeddings:
         return [parts] * len(samples.shares[0]), weights_digest(trainer.head.state_dict()) if replays else None
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
-        """Return the others' frames for each party, with the theta_0 of this exchange when it is broadcast."""
+        """Return the others' frames for each party, with theta_0 of this exchange if it is broadcast."""
         frames = [each.frame for each in batch.received]
         head = trainer.parts() if self.head_sync == "broadcast" else ()
         return [(*frames[:k], *frames[k + 1 :], *head) for k in range(len(frames))], []
 
     def state_dict(self) -> State:
-        """Return what the next rounds depend on: nothing outlasts an exchange."""
+        """Return an empty state: nothing outlasts an exchange."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
@@ -107,9 +107,9 @@ class ReturnGradients:
     """Server's side of ``labels: server``: computes the gradient of every embedding and returns it to its owner."""
 
     senders: Sequence[ResidualSender]
-    """One for each party."""
+    """One sender for each party."""
     defence: Defence | None = None
-    """What is done to each party's gradients before they leave."""
+    """Defence applied to each party's gradients before they leave."""
 
     def start_round(self, trainer: HeadTrainer, samples: RoundSamples) -> tuple[PartsK, str | None]:
         """Return in which samples each party takes part, where it is not all: it knows no other's gaps. No theta_0.
@@ -151,7 +151,7 @@ class ReturnGradients:
         return self.defence.apply(gradient_nD * batch_size) / batch_size
 
     def state_dict(self) -> State:
-        """Return what was not sent yet, by the party's place."""
+        """Return the unsent residuals, by the party's position."""
         kept = enumerate(sender.residual_ND for sender in self.senders)
         return {str(place): residual_ND for place, residual_ND in kept if residual_ND is not None}
 
@@ -171,19 +171,19 @@ ServerProtocol = ShareEmbeddings | ReturnGradients
 class HeadReplica:
     """Party's side of ``labels: shared``.
 
-    Holds the labels, a replica of the head and the others' stale embeddings. Within an exchange theta_0 stays
-    at its value of the exchange (supplement, eq. 8-9); ``finish`` replays the server's steps, which are a
-    function of (theta_0, Phi, y) alone.
+    Holds the labels, a replica of the head and the others' stale embeddings. Within an exchange theta_0 keeps its value
+    of the exchange (supplement, eq. 8-9); ``finish`` replays the server's steps, which are a function of (theta_0, Phi,
+    y) alone.
     """
 
     trainer: HeadTrainer
     """The replica, built like the server's head."""
     labels_N: Tensor
-    """Of all training samples, on the trainer's device."""
+    """Labels of all training samples, on the trainer's device."""
     position: int
-    """The party's place among the embeddings."""
+    """The party's index among the embeddings."""
     others: Sequence[EmbeddingReceiver]
-    """Of the other parties' frames, in the parties' order."""
+    """Receivers of the other parties' frames, in the parties' order."""
     head_sync: HeadSync
     presence: Presence
     """Who takes part in each batch, as the server knows it."""
@@ -215,7 +215,7 @@ class HeadReplica:
         return [shares[self.position].among(left.share) for shares, left in parts]
 
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
-        """Decode the others' embeddings and, when it is broadcast, take over theta_0; the others got ``sent_nD``."""
+        """Decode the others' embeddings and, if it is broadcast, load theta_0; the others received ``sent_nD``."""
         frames = message.payloads(PartKind.EMBEDDING)
         if len(frames) != len(self.others):
             raise ValueError(f"{len(frames)} embeddings of other parties came instead of {len(self.others)}")
@@ -238,8 +238,8 @@ class HeadReplica:
     def gradient(self, embedding_nD: Tensor) -> Tensor:
         """Return the gradient at Phi_k: the others' stale embeddings and the party's fresh ones.
 
-        While the fresh ones are what was sent (beta = 0, first local iteration), Phi_k is Phi_0: one pass through
-        the head gives this gradient and those of the first step to replay.
+        While the fresh ones equal those sent (beta = 0, first local iteration), Phi_k is Phi_0: one pass through the
+        head gives this gradient and those of the first step to replay.
         """
         representation = [*self._embeddings]
         representation[self.position] = self._own.spread(embedding_nD, self.trainer.missing)
@@ -280,7 +280,7 @@ class HeadReplica:
 
 
 def gradient_scale(batch_size: int) -> float:
-    """Return the factor under which gradients travel: about B, and a power of two, so that no bit is lost.
+    """Return the factor by which gradients are multiplied to travel: a power of two near B, so that no bit is lost.
 
     Gradients of a mean over B samples are of the order 1 / B, where float16 has few bits or none.
     """
@@ -297,7 +297,7 @@ class ReceivedGradient:
         self._gradient_nD = torch.empty(0)
 
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
-        """Take what the server says of the party's own part; without a word it is all samples."""
+        """Read the party's own share from the server; without one it is all samples."""
         self._batches = batches
         told = message.payloads(PartKind.PRESENCE)
         return unpack(told[0], batches) if told else [Share.of_all(len(rows_B)) for rows_B in batches]
@@ -324,7 +324,7 @@ class ReceivedGradient:
         """Return None: nothing is replayed."""
 
     def state_dict(self) -> State:
-        """Return what the next rounds depend on: nothing outlasts an exchange."""
+        """Return an empty state: nothing outlasts an exchange."""
         return {}
 
     def load_state_dict(self, state: State) -> None:

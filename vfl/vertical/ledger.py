@@ -1,7 +1,7 @@
-"""The ledger of a training: what every message and round has cost each party, beside the same made dense.
+"""The ledger of a training: the cost of every message and round to each party, beside the dense cost.
 
-Bytes are booked per party, direction and kind, as each message is sent or has been read. The baseline of a part is its
-own `dense`, which whoever encodes or decodes a frame notes there: nothing is derived from what was ordered.
+Bytes are recorded per party, direction and kind, when a message is sent or has been read. The baseline of a part is its
+own `dense`, set where the frame is encoded or decoded: nothing is derived from orders.
 """
 
 from collections.abc import Iterable
@@ -17,14 +17,14 @@ from vfl.wire.messages import ENVELOPE_BYTES, MEASURING, Message
 
 
 class Ledger:
-    """Everybody's costs since round 0, by party. A link cannot change what is counted here."""
+    """Costs of all parties since round 0. A link cannot change what is counted here."""
 
     def __init__(self, parties: Iterable[str]) -> None:
         self.costs = {name: PartyCosts() for name in parties}
         self._before = deepcopy(self.costs)
 
     def record(self, party: str, direction: Direction, message: Message) -> None:
-        """Book a message that was sent, or has been read and found right."""
+        """Record a message that was sent, or has been read and found valid."""
         costs, measuring = self.costs[party], message.kind in MEASURING
         for part in message.parts:
             kind = EVALUATION if measuring else part.kind.name.lower()
@@ -32,14 +32,14 @@ class Ledger:
         costs.book_bytes(direction, EVALUATION if measuring else CONTROL, ENVELOPE_BYTES, ENVELOPE_BYTES)
 
     def record_report(self, party: str, report: Report) -> None:
-        """Book what a party has computed in a round."""
+        """Record a party's computation in a round."""
         costs = self.costs[party]
         costs.train_macs += report.train_macs
         costs.unpruned_train_macs += report.unpruned_train_macs
         costs.train_time_s += report.elapsed_s
 
     def start_round(self) -> None:
-        """Begin to count a round."""
+        """Start counting a round."""
         self._before = deepcopy(self.costs)
 
     def round_metrics(self) -> dict[str, float]:
@@ -47,7 +47,7 @@ class Ledger:
         return round_metrics(self._before, self.costs)
 
     def round_cost(self, party: str) -> Cost:
-        """Return what a party has spent on the round."""
+        """Return a party's cost of the round."""
         spent = self.costs[party].since(self._before[party])
         return Cost(spent.train_macs, spent.tensor_bytes("downlink"), spent.tensor_bytes("uplink"))
 

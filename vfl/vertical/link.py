@@ -1,4 +1,4 @@
-"""A way to a party, as whoever asks it sees it."""
+"""The interface of a link to a party."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,17 +11,17 @@ T = TypeVar("T")
 
 
 class PartyLink(Protocol):
-    """A way to a party: requests in order, each with its reply. Who asks cannot tell links apart.
+    """A link to a party: requests in order, each with its reply. Callers cannot tell links apart.
 
-    Everything but ``blame`` and ``close`` begins something and returns a future of its outcome, so that all parties can
-    be asked before the first is waited for. Call and future raise PeerLost where the party is lost.
+    Everything but ``blame`` and ``close`` starts an operation and returns its future, so that all parties can be asked
+    before the first reply is awaited. Call and future raise PeerLost if the party is lost.
     """
 
     name: str
 
     @property
     def under_way_s(self) -> float | None:
-        """Seconds in which orders of the training were under way so far; None where nothing travels."""
+        """Seconds during which training orders were under way so far; None if nothing travels."""
         return None
 
     def send(self, request: Message) -> "Future[Message]":
@@ -29,18 +29,18 @@ class PartyLink(Protocol):
         ...
 
     def blame(self, error: Exception) -> NoReturn:
-        """Hold an error that a reply has caused against the party, which is lost by it. Raises PeerLost.
+        """Blame the party for an error that its reply has caused; the party is then lost. Raises PeerLost.
 
-        A party in the same process is nobody to blame: then the error itself is raised.
+        For a party in the same process the error itself is raised.
         """
         ...
 
     def save(self) -> "Future[State]":
-        """Have the party keep its state; the future holds what the server must keep to restore it."""
+        """Let the party save its state; the future holds what the server must keep to restore it."""
         ...
 
     def load(self, state: State) -> "Future[None]":
-        """Restore the party from what ``save`` gave. Raises ValueError for a state of another kind of link."""
+        """Restore the party from the result of ``save``. Raises ValueError for a state of another kind of link."""
         ...
 
     def close(self) -> None:
@@ -48,9 +48,9 @@ class PartyLink(Protocol):
 
 
 def read(link: PartyLink, request: Message, reply: "Future[Message]", parse: Callable[[Message], T]) -> T:
-    """Wait for the reply to a request and return what ``parse`` makes of it.
+    """Wait for the reply to a request and return ``parse`` of it.
 
-    The party is to blame for a reply to something else, and for whatever ``parse`` raises.
+    The party is blamed for a reply to something else, and for whatever ``parse`` raises.
     """
     message = reply.result()
     try:
@@ -61,7 +61,7 @@ def read(link: PartyLink, request: Message, reply: "Future[Message]", parse: Cal
 
 
 def done(outcome: T) -> "Future[T]":
-    """Return a future that holds its outcome already."""
+    """Return a future that already holds its outcome."""
     future = Future[T]()
     future.set_result(outcome)
     return future

@@ -1,4 +1,4 @@
-"""What a party's owner and the server learn of a round's work: an observer of what `FeatureParty` computes."""
+"""Meter of a party's work in a round, for its owner and the server: an observer of `FeatureParty`."""
 
 import time
 from collections.abc import Generator
@@ -11,12 +11,12 @@ from vfl.lightweighting.sparsify import omega
 from vfl.runtime import Runtime
 
 BACKWARD_FORWARDS = 2
-"""A backward pass costs two forwards: the gradients of the inputs and of the weights."""
+"""Forward passes that a backward pass counts as: gradients of the inputs and of the weights."""
 
 
 @dataclass(eq=False)
 class RoundMeter:
-    """Counts multiply-accumulates (macs), seconds and the errors that lightweighting makes, of one round."""
+    """Counts the multiply-accumulates (macs), seconds and lightweighting errors of one round."""
 
     runtime: Runtime
     train_macs: int = 0
@@ -28,7 +28,7 @@ class RoundMeter:
 
     @contextmanager
     def training(self) -> Generator[None]:
-        """Count the seconds of what is done as training."""
+        """Count the seconds of the enclosed work as training."""
         self.runtime.synchronize()
         started_s = time.perf_counter()
         yield
@@ -37,24 +37,24 @@ class RoundMeter:
 
     @contextmanager
     def not_training(self) -> Generator[None]:
-        """Leave out something within training: the next rounds will not have it."""
+        """Exclude the enclosed work from training: later rounds will not have it."""
         started_s = time.perf_counter()
         yield
         self.runtime.synchronize()
         self.train_time_s -= time.perf_counter() - started_s
 
     def forward(self, macs: int, samples: int) -> None:
-        """Take note of a forward pass, of so many macs a sample."""
+        """Count a forward pass with ``macs`` per sample."""
         self.train_macs += macs * samples
 
     def backward(self, macs: int, samples: int) -> None:
-        """Take note of a backward pass."""
+        """Count a backward pass."""
         self.train_macs += BACKWARD_FORWARDS * macs * samples
 
     def updated(self, unpruned_macs: int, samples: int, iterations: int) -> None:
-        """Take note of an exchange's local iterations, which the unpruned model would have taken as well."""
+        """Count an exchange's local iterations, also as the unpruned model would have taken them."""
         self.unpruned_train_macs += (1 + BACKWARD_FORWARDS) * iterations * unpruned_macs * samples
 
     def sent(self, dense_nD: Tensor, sent_nD: Tensor) -> None:
-        """Take note of what a batch's embeddings were and what was sent of them."""
+        """Add the error between a batch's embeddings and those sent."""
         self.omega += omega(dense_nD, sent_nD)

@@ -1,8 +1,8 @@
-"""The orders of a round, in turn: which exchange each asks for, and whose update it brings.
+"""The orders of a round in sequence: the exchange that each asks for, and the exchange whose update it brings.
 
-With staleness s parties are s exchanges ahead: order t asks for the embeddings of exchange t and brings the update of
-t - 1 - s, so that s + 1 orders are under way. The first s + 1 bring none. When no exchange is left to ask for, s orders
-bring an update alone, and the end of the round brings the last one.
+With staleness s parties are s exchanges ahead: order t asks for the embeddings of exchange t and brings the update of t
+- 1 - s, so that s + 1 orders are under way. The first s + 1 bring none. When no exchange is left to ask for, s orders
+only bring an update, and the end of the round brings the last one.
 """
 
 from collections import deque
@@ -13,17 +13,17 @@ from vfl.wire.messages import MEASURING, Kind, Message, MessageError
 
 
 class Order(NamedTuple):
-    """What parties are sent."""
+    """An order to all parties."""
 
     kind: Kind
     exchange: int
-    """As in the message; of the END_ROUND 0."""
+    """Exchange in the message; 0 for END_ROUND."""
     brings: int | None
-    """The exchange whose update comes along."""
+    """Exchange whose update comes along; None without an update."""
 
 
 def orders_of(steps: int, staleness: int) -> list[Order]:
-    """Return the orders of a round of so many exchanges, more than ``staleness``."""
+    """Return the orders of a round of ``steps`` exchanges, more than ``staleness``."""
     embeds = [Order(Kind.EMBED, each, each - 1 - staleness if each > staleness else None) for each in range(steps)]
     updates = [Order(Kind.UPDATE, each, each - 1 - staleness) for each in range(steps, steps + staleness)]
     return [*embeds, *updates, Order(Kind.END_ROUND, 0, steps - 1)]
@@ -31,18 +31,18 @@ def orders_of(steps: int, staleness: int) -> list[Order]:
 
 @dataclass
 class Agenda:
-    """Where a party is in its training: the one that says which order of a server elsewhere is due."""
+    """A party's position in its training; decides which order of a remote server is due."""
 
     party: str
     steps: int
-    """Exchanges of a round."""
+    """Number of exchanges in a round."""
     staleness: int
     rounds_begun: int = 0
     _due: deque[Order] = field(default_factory=deque[Order])
-    """Of the present round, the orders to come."""
+    """Orders of the present round still to come."""
 
     def check(self, request: Message) -> None:
-        """Take note of the next order. Raises MessageError for one that is not due, before anything is computed."""
+        """Accept the next order. Raises MessageError, before anything is computed, for one that is not due."""
         if request.kind in MEASURING:
             return
         if request.kind is Kind.START_ROUND:

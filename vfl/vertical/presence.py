@@ -1,8 +1,8 @@
-"""Which parties take part in which samples: the one notion of absence, in training, evaluation and prediction.
+"""Participation of parties in samples: the one notion of absence, in training, evaluation and prediction.
 
 A party has no row for a sample (tables joined on the label owner's rows), is left out of it by
-``training.party_dropout``, or is away. Each time the same happens: it computes and sends nothing for that sample, and
-where embeddings are put side by side a row of `missing` is its own, for which the head has a placeholder
+``training.party_dropout``, or is absent. The effect is always the same: it computes and sends nothing for that sample,
+and in the concatenated embeddings its part of the row is `missing`, for which the head has a placeholder
 (`models.mlp.PlaceholderMLP`).
 
 Source: "Vertical Federated Learning with Missing Features During Training and Inference" (LASER-VFL; Valdeira, Wang and
@@ -24,24 +24,24 @@ from vfl.wire.messages import Buffer, MessageError
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """A party's part in a batch."""
+    """A party's share of a batch: the samples in which it takes part."""
 
     present_B: Tensor
-    """In which samples it takes part, bool."""
+    """bool [B], True for samples in which it takes part."""
     count: int
-    """n."""
+    """Number of these samples, n."""
     whole: bool
-    """Whether these are all samples of the batch."""
+    """The share is all samples of the batch."""
 
     @classmethod
     def of(cls, present_B: Tensor) -> "Share":
-        """Return the part in some samples."""
+        """Return the share given by a mask of samples."""
         count = int(present_B.sum())
         return cls(present_B, count, count == len(present_B))
 
     @classmethod
     def of_all(cls, samples: int) -> "Share":
-        """Return the part in all samples of a batch."""
+        """Return the share of all samples of a batch."""
         return cls(torch.ones(samples, dtype=torch.bool), samples, whole=True)
 
     def among(self, left: "Share") -> "Share":
@@ -59,7 +59,7 @@ class Share:
         return tensor_BD[self.present_B.to(tensor_BD.device)]
 
     def spread(self, rows_nD: Tensor, missing: float) -> Tensor:
-        """Return [B, D] with a party's rows where it takes part, and ``missing`` in all entries where it does not."""
+        """Return [B, D] with a party's rows in its samples, and ``missing`` in all entries of the others."""
         if self.whole:
             return rows_nD
         spread_BD = rows_nD.new_full((len(self.present_B), rows_nD.shape[1]), missing)
@@ -69,10 +69,10 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Presence:
-    """Who takes part in each batch of the training, as all sides that know the parties' gaps derive it."""
+    """Participation in each batch of the training, as derived by all sides that know the parties' gaps."""
 
     held_NK: Tensor | None
-    """Whether each party, in the parties' order, has a row for each training sample, bool; None where all have all."""
+    """bool [N, K], True if the party has a row for the training sample; None if all have all."""
     parties: int
     dropout: float
     """Probability with which a party is left out of a sample."""
@@ -80,7 +80,7 @@ class Presence:
 
     @property
     def whole(self) -> bool:
-        """Whether no embedding is ever missing."""
+        """Return whether no embedding is ever missing."""
         return self.held_NK is None and self.dropout == 0
 
     def mean_shares(self) -> list[float]:
@@ -93,7 +93,7 @@ class Presence:
         return [float(share) for share in (held_NK * stays_N1).mean(dim=0)]
 
     def of_round(self, round_index: int, batches: Sequence[Tensor]) -> list[list[Share]]:
-        """Return each party's part in each of a round's batches of rows [B].
+        """Return each party's share of each of a round's batches of rows [B].
 
         Of the parties that have a row for a sample at least one stays, the one with the highest draw.
         """
@@ -117,12 +117,12 @@ class Presence:
 
 
 def pack(shares: Sequence[Share]) -> bytes:
-    """Return one party's part in a round's batches as bits."""
+    """Return one party's shares of a round's batches as bits."""
     return np.packbits(torch.cat([share.present_B for share in shares]).numpy()).tobytes()
 
 
 def unpack(bits: Buffer, batches: Sequence[Tensor]) -> list[Share]:
-    """Read what ``pack`` wrote. Raises MessageError for bits of another number of samples."""
+    """Return the shares that ``pack`` wrote. Raises MessageError for bits of another number of samples."""
     sizes = [len(rows_B) for rows_B in batches]
     if len(bits) != -(-sum(sizes) // 8):
         raise MessageError(f"presence of {8 * len(bits)} samples came, the round has {sum(sizes)}")

@@ -1,4 +1,4 @@
-"""What the exchanges of an experiment will cost: the codec is asked with a probe, the parties about their models.
+"""Costs of an experiment's exchanges: message sizes from the codec by a probe, model costs from the parties.
 
 Shapes: B batch, D embedding width.
 """
@@ -30,7 +30,7 @@ def build_forecast(
     receiver_of: Mapping[str, EmbeddingReceiver],
     trainer: HeadTrainer,
 ) -> Forecast:
-    """Return the costs of all parties, which take part in ``rows`` of a batch and of whose models ``curves`` tell."""
+    """Return the cost forecast of all parties, which take part in ``rows`` of a batch and report ``curves``."""
     shared = config.training.labels == "shared"
     head_bytes = sum(part.size for part in trainer.parts()) if shared else 0
     broadcast = config.training.head_sync == "broadcast"
@@ -54,7 +54,7 @@ def build_forecast(
 
 
 def price(model: nn.Module, pruner: Pruner, example: tuple[Tensor, ...], alphas: Sequence[float]) -> Prices:
-    """Return what a party's model would cost at each of some ascending ratios, by pruning a copy of it.
+    """Return the cost of a party's model at each of some ascending ratios, by pruning a copy of it.
 
     ``example`` is a batch of one sample.
     """
@@ -72,19 +72,19 @@ def price(model: nn.Module, pruner: Pruner, example: tuple[Tensor, ...], alphas:
 
 
 def checked_prices(alphas: Sequence[float], reply: Message) -> Prices:
-    """Read a party's prices. Raises MessageError where they are other than asked for."""
+    """Return a party's prices. Raises MessageError if they are not those asked for."""
     prices = Prices.of(reply)
     prices.curve(alphas)
     return prices
 
 
 def scheduled_alphas(alpha: PartySchedule) -> tuple[float, ...]:
-    """Return the ratios to ask the parties about, ascending: the grid, and what the configuration has."""
+    """Return the ratios to ask the parties about, ascending: the grid, and those of the configuration."""
     by_party = named_parties(alpha)
     schedules = [schedule_of(alpha, "")] if by_party is None else by_party.values()
     return tuple(sorted({*ALPHAS, *(value for schedule in schedules for value in values_of(schedule))}))
 
 
 def _probe(rows: int, width: int) -> Tensor:
-    """Return an embedding [n, D] as any other: sizes of packed frames depend on no value, but on how many are zero."""
+    """Return a random embedding [n, D]: sizes of packed frames depend only on the number of zeros."""
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(0))

@@ -1,8 +1,8 @@
-"""Algorithm 1 of the LVFL paper written down as it stands: read this first.
+"""Algorithm 1 of the LVFL paper, written down literally: read this first.
 
-Everything in one process: no messages, codecs or parties, a full copy of the head wherever the paper speaks of a
-replica, and a forward pass for every local step. What a run computes is tested against it, without pruning and
-without error feedback: those are explained where they are done (``vfl/lightweighting``).
+Everything is in one process: no messages, codecs or parties, a full copy of the head wherever the paper speaks of a
+replica, and a forward pass for every local step. Runs are tested against it, without pruning and error feedback, which
+``vfl/lightweighting`` explains.
 
 Shapes: N samples, B batch; features [N, ...] per party.
 """
@@ -34,7 +34,7 @@ class Reference:
     beta: float
     """Share of the embedding's entries that are not sent."""
     labels: Literal["shared", "server"]
-    """Whether parties hold the labels and replay the head, or get a gradient from the server."""
+    """Protocol: parties hold the labels and replay the head, or get a gradient from the server."""
     learning_rate: float
     momentum: float
 
@@ -45,7 +45,7 @@ class Reference:
         }
 
     def exchange(self, rows_B: Tensor) -> None:
-        """Exchange embeddings of some rows once, then take E local steps everywhere."""
+        """Exchange the embeddings of some rows once, then take E local steps on all sides."""
         y_B = self.labels_N[rows_B]
         # Lines 5 and 6: one embedding per party, cut off from its graph, as it travels.
         sent = [self.sparsify(model(x[rows_B]).detach()) for model, x in zip(self.models, self.features, strict=True)]
@@ -68,7 +68,7 @@ class Reference:
             self.descend(self.head, F.cross_entropy(self.head(torch.cat(sent, 1)), y_B))
 
     def sparsify(self, h: Tensor) -> Tensor:
-        """Return h without the beta of its entries that are smallest in magnitude."""
+        """Return h without the share beta of its entries that are smallest in magnitude."""
         flat = h.flatten().clone()
         flat[torch.argsort(h.abs().flatten(), stable=True)[: int(self.beta * h.numel())]] = 0.0
         return flat.view_as(h)

@@ -1,4 +1,4 @@
-"""The parties' reports: what one may say of a round, by what was assigned and reported before; the last of each."""
+"""The parties' reports: checked against assignments and earlier reports, and the last one of each party."""
 
 import operator
 import time
@@ -11,9 +11,9 @@ from vfl.wire.control import Report, RoundStart, fixed_seconds
 from vfl.wire.messages import Message, MessageError
 
 PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
-"""What a party is now, by its last report."""
+"""Entries that describe a party's present model."""
 SHOWN = (*PRESENT, "omega", "psi", "head_drift")
-"""The entries of a party's report that are metrics unchanged."""
+"""Entries of a party's report that are metrics unchanged."""
 IDLE: dict[str, Any] = {
     "train_macs": 0,
     "unpruned_train_macs": 0,
@@ -21,29 +21,30 @@ IDLE: dict[str, Any] = {
     "omega": 0.0,
     "psi": 0.0,
 }
-"""What a report says of a round without the party."""
+"""Entries of a report for a round without the party."""
 UNKNOWN = Report(alpha=0.0, beta=0.0, macs_per_sample=0, parameters=0, **IDLE)
-"""In the place of one from a party that never reported."""
+"""Report of a party that never reported."""
 
 CLOCKS = 1.01
-"""Two machines' clocks agree this well over a round."""
+"""Factor to which two machines' clocks agree over a round."""
 LEAST_KEPT = 2 / 3
-"""Of the (1 - alpha) * width channels that a layer should keep; what rounding to whole ones leaves at least."""
+"""Least share of the (1 - alpha) * width channels that remains of a layer after rounding."""
 
 
 @dataclass(frozen=True)
 class RoundWork:
-    """What a party computes in a round: E local iterations on the samples of its exchanges in which it takes part."""
+    """A party's work in a round: E local iterations on its samples of each exchange."""
 
     samples: int
-    """Of all exchanges."""
+    """Number of samples in all exchanges."""
     first_samples: int
-    """Of the exchanges under way when it is pruned, the first and as many as it is ahead: they are embedded twice."""
+    """Number of samples in the exchanges under way at a pruning, 1 plus those that it is ahead: they are embedded
+    twice."""
     local_iterations: int
 
     @property
     def forwards(self) -> int:
-        """Samples times passes through the feature model, a backward one counted as two."""
+        """Return samples times passes through the feature model; a backward pass counts as two."""
         return self.samples * self.local_iterations * 3
 
 
@@ -53,26 +54,26 @@ class Reports:
 
     last: dict[str, Report] = field(default_factory=dict[str, Report])
     ratio_sums: dict[str, float] = field(default_factory=lambda: {"alpha": 0.0, "beta": 0.0})
-    """Corollary 1: the convergence bound grows with both sums over rounds and parties."""
+    """Sums of alpha and beta over rounds and parties, with which Corollary 1's convergence bound grows."""
 
     def read(self, party: str, assigned: RoundStart, work: RoundWork, began_s: float, reply: Message) -> Report:
         """Read the report of a round that began at ``began_s`` of the monotonic clock.
 
-        Raises MessageError, naming the key, for one that cannot be true.
+        Raises MessageError, naming the key, for values that cannot be true.
         """
         report = Report.of(reply)
         check_report(report, assigned, self.last.get(party), work, time.monotonic() - began_s)
         return report
 
     def add(self, party: str, report: Report | None) -> Report:
-        """Keep and return a report; None of a party that is away, which has the ratios of its last one and is idle."""
+        """Store and return a report; None for an absent party, which keeps its last ratios and is idle."""
         self.last[party] = report or self.last.get(party, UNKNOWN).model_copy(update=IDLE)
         for ratio in self.ratio_sums:
             self.ratio_sums[ratio] += getattr(self.last[party], ratio)
         return self.last[party]
 
     def metrics(self) -> Metrics:
-        """Return what parties have reported of the last round, by tag."""
+        """Return the parties' reports of the last round, by tag."""
         metrics = {
             f"{tag}/{name}": float(value)
             for tag in SHOWN
@@ -82,7 +83,7 @@ class Reports:
         return metrics | {f"corollary1/sum_{ratio}": total for ratio, total in self.ratio_sums.items()}
 
     def present(self, party: str) -> dict[str, float | None]:
-        """Return the summary's entries of what a party is now."""
+        """Return the summary's entries about a party's present model."""
         return {key: getattr(self.last.get(party), key, None) for key in PRESENT}
 
     def state_dict(self) -> State:
@@ -91,7 +92,7 @@ class Reports:
         return {"reports": reports, "ratio_sums": self.ratio_sums}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from a state; its reports were checked when they came."""
+        """Continue from a state, whose reports were checked on arrival."""
         self.last = {name: Report.model_construct(**report) for name, report in state["reports"].items()}
         self.ratio_sums = state["ratio_sums"]
 
@@ -99,9 +100,9 @@ class Reports:
 def check_report(report: Report, assigned: RoundStart, before: Report | None, work: RoundWork, wall_s: float) -> None:
     """Raise MessageError, naming the key, for a report that cannot be true.
 
-    ``before`` is the party's last one, ``wall_s`` the round's seconds by the server's clock. How large a model is, the
-    server does not know (its inputs are the party's own): the first report says it, and later ones must agree.
-    Multiply-accumulates are exact in alpha = 0; what a larger alpha leaves of them is bounded.
+    ``before`` is the party's last one, ``wall_s`` the round's seconds by the server's clock. The server does not know a
+    model's size (its inputs are the party's own): the first report tells it, and later ones must agree.
+    Multiply-accumulates are exact for alpha = 0; for a larger alpha they are bounded.
     """
     alphas = assigned.alpha, max(assigned.alpha, before.alpha if before else 0.0)
     _check(alphas[0] <= report.alpha <= alphas[1], f"alpha {report.alpha:g} where {assigned.alpha:g} was assigned")
@@ -130,7 +131,7 @@ def _check_macs(report: Report, work: RoundWork) -> None:
 
 
 def _check_size(report: Report, before: Report) -> None:
-    """Widths follow from alpha alone: at the same one a model is as large as before, at a larger one no larger."""
+    """Raise MessageError unless the size is equal to the last one at the same alpha, else no larger at a larger."""
     same, above = report.alpha == before.alpha, report.alpha > before.alpha
     agree = operator.eq if same else operator.le if above else operator.ge  # below: back from an older checkpoint
     for key in ("macs_per_sample", "parameters"):
@@ -139,7 +140,7 @@ def _check_size(report: Report, before: Report) -> None:
 
 
 def _is_spent(report: Report, unpruned: int, work: RoundWork) -> bool:
-    """Whether the passes add up; a pruned party has made one more forward pass, before it was pruned."""
+    """Return whether the passes add up; a pruned party has made one more forward pass, before it was pruned."""
     more = report.train_macs - work.forwards * report.macs_per_sample
     extra, rest = divmod(more, work.first_samples) if work.first_samples else (0, more)
     return rest == 0 and (extra == 0 or report.macs_per_sample <= extra <= unpruned)

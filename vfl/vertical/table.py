@@ -12,7 +12,7 @@ from vfl.metrics import headline
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
-    """Return what a run reached and cost: a row per party, the totals, and the savings in the caption."""
+    """Return a run's results and costs: a row per party, the totals, and the savings in the caption."""
     compute = savings(summary["train_macs"], summary["unpruned_train_macs"])
     sent = summary["uplink_bytes"] + summary["downlink_bytes"]
     dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
@@ -41,7 +41,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _costs(parties: Collection[Mapping[str, Any]]) -> list[str]:
-    """Return the cells of what some parties are and cost together."""
+    """Return the cells with the sums over some parties."""
     counts = {"macs_per_sample": "", "parameters": "", "uplink_bytes": "B", "downlink_bytes": "B"}
     cells = [f"{amount(sum(party[key] for party in parties))}{unit}" for key, unit in counts.items()]
     return [*cells, f"{sum(party['train_time_s'] for party in parties):.1f} s"]

@@ -1,4 +1,4 @@
-"""What the head predicts: its loss, its outputs' meaning, and the metrics of its predictions.
+"""Tasks of the head: its loss, the meaning of its outputs, and the metrics of its predictions.
 
 Shapes: B batch, N samples, C outputs of the head.
 """
@@ -40,13 +40,13 @@ class Classification:
 
     classes: int
     weights: tuple[float, ...] | None = None
-    """Of each class in the loss; None weighs all samples alike."""
+    """Weight of each class in the loss; None weighs all samples alike."""
     threshold: float = 0.5
-    """Of two classes: the probability from which the second one is predicted, for F1 and accuracy."""
+    """Two classes only: probability from which the second one is predicted, for F1 and accuracy."""
     metric: str = "accuracy"
-    """By which models are compared."""
+    """Metric by which models are compared."""
     names: tuple[str, ...] = ()
-    """Of the classes."""
+    """Names of the classes."""
 
     @property
     def outputs(self) -> int:
@@ -55,11 +55,11 @@ class Classification:
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Those of two classes, or of more."""
+        """Names of the metrics, which differ between two and more classes."""
         return TWO_CLASS_METRICS if self.classes == 2 else MANY_CLASS_METRICS
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
-        """Return the mean cross-entropy, weighted by the samples' classes where they have weights."""
+        """Return the mean cross-entropy, weighted by class if there are weights."""
         weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
         return F.cross_entropy(outputs_BC, labels_B, weights)
 
@@ -87,7 +87,7 @@ class Classification:
         return predictions_NC.argmax(dim=1)
 
     def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
-        """Return accuracy and, of two classes, AUC and the like; of more, macro F1."""
+        """Return accuracy and, for two classes, AUC and others; for more, macro F1."""
         if self.classes == 2:
             return two_class_metrics(predictions_NC[:, 1], labels_N, self.threshold)
         return many_class_metrics(self.predicted(predictions_NC), labels_N, self.classes)
@@ -95,14 +95,14 @@ class Classification:
 
 @dataclass(frozen=True)
 class Regression:
-    """A number, by the squared error of what the training labels' mean and standard deviation make 0 and 1."""
+    """A number, by its squared error after the training labels are standardised."""
 
     mean: float
     std: float
     metric: str = "rmse"
     outputs: int = 1
     names: tuple[str, ...] = ()
-    """There are no classes."""
+    """Empty: there are no classes."""
     metric_names: tuple[str, ...] = REGRESSION_METRICS
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
@@ -135,11 +135,11 @@ class Regression:
 
 
 Task = Classification | Regression
-"""What is learned of a sample."""
+"""Task of the head."""
 
 
 def task_state(task: Task) -> State:
-    """Return what a trained head's outputs mean, for a checkpoint; ``restored_task`` of it gives the task."""
+    """Return the meaning of a trained head's outputs, for a checkpoint; ``restored_task`` is the inverse."""
     values: dict[str, Any] = asdict(task)
     return {
         key: list(cast(tuple[Any, ...], value)) if isinstance(value, tuple) else value for key, value in values.items()
@@ -147,7 +147,7 @@ def task_state(task: Task) -> State:
 
 
 def restored_task(state: State) -> Task:
-    """Return the task of a ``task_state``."""
+    """Return the task described by a ``task_state``."""
     values: dict[str, Any] = {}
     for key, value in state.items():
         values[key] = tuple(cast(list[Any], value)) if isinstance(value, list) else value
@@ -155,7 +155,7 @@ def restored_task(state: State) -> Task:
 
 
 def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> dict[str, float]:
-    """Return metrics and mean loss of the head's outputs, in batches [B, C]. Raises Diverged for a loss not finite."""
+    """Return metrics and mean loss of the head's outputs, in batches [B, C]. Raises Diverged if not finite."""
     # By batch, each loss added in float64: one call over all samples would add them in float32.
     batches = zip(outputs, torch.split(labels_N, [len(outputs_BC) for outputs_BC in outputs]), strict=True)
     loss_sum = sum(task.test_loss(outputs_BC, labels_B) for outputs_BC, labels_B in batches)
@@ -174,9 +174,9 @@ def _regression(train_labels_N: Tensor, metric: str) -> Regression:
 
 
 def task_of(config: ExperimentConfig, classes: tuple[str, ...], train_labels_N: Tensor) -> Task:
-    """Return what an experiment predicts, given the names of the classes (none: values) and the training labels.
+    """Return an experiment's task, given the names of the classes (empty: values) and the training labels.
 
-    Raises ValueError, naming the field, for labels or settings that do not go with it.
+    Raises ValueError, naming the field, for labels or settings that do not fit it.
     """
     chosen = config.evaluation.metric
     if config.task == "regression":
@@ -198,7 +198,7 @@ def task_of(config: ExperimentConfig, classes: tuple[str, ...], train_labels_N: 
 def _class_weights(
     wanted: ClassWeights | None, classes: tuple[str, ...], train_labels_N: Tensor
 ) -> tuple[float, ...] | None:
-    """Return a weight per class: as given (1 where none is), or "balanced", N / (C x samples of the class).
+    """Return a weight per class: as given (default 1), or "balanced", N / (C x samples of the class).
 
     Raises ValueError for a class that is unknown, or has no training sample to be balanced by.
     """

@@ -1,8 +1,8 @@
-"""A party's batch over several processes: each computes its rows, and what comes out is as of one process.
+"""A party's batch over several processes: each computes some rows, with the same result as one process.
 
-All processes hold the same model and data and do everything alike, but for this: a training batch goes through the
-feature model in as many parts as there are processes. Batch normalization takes the statistics of the whole batch, the
-parts' embeddings are put together at every process, and the gradients of the weights are added up.
+All processes hold the same model and data and do everything alike, except that a training batch goes through the
+feature model in as many parts as there are processes. Batch normalization uses the statistics of the whole batch, every
+process gets the embeddings of all parts, and the gradients of the weights are added up.
 
 Shapes: n samples of a batch, D embedding width, C channels.
 """
@@ -26,25 +26,25 @@ class Single:
     """The only process of a party."""
 
     def embed(self, model: nn.Module, call: Call, inputs: Sequence[Tensor], runtime: Runtime) -> Tensor:
-        """Return the embeddings [n, D] of a batch by ``call``, which calls the model, with their graph."""
+        """Return the embeddings [n, D] of a batch with their graph, by ``call``, which calls the model."""
         return runtime.forward(call, *inputs)
 
     def add_gradients(self, model: nn.Module, samples: int) -> None:
-        """Make the gradients of the weights those of all n samples."""
+        """Turn the gradients of the weights into those of all n samples."""
 
 
 class Team(Single):
-    """The processes of a party under torchrun. All must call the same, in the same order."""
+    """The processes of a party under torchrun. All must make the same calls in the same order."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
 
     def _shares(self, samples: int) -> bool:
-        """Whether there are two rows for everybody; else all compute the whole batch."""
+        """Return whether there are two rows for each process; otherwise all compute the whole batch."""
         return samples >= 2 * self.workers.size
 
     def embed(self, model: nn.Module, call: Call, inputs: Sequence[Tensor], runtime: Runtime) -> Tensor:
-        """Compute this process's rows; return those of all. Raises PeerLost."""
+        """Compute this process's rows and return those of all. Raises PeerLost."""
         samples = len(inputs[0])
         if not self._shares(samples):
             return super().embed(model, call, inputs, runtime)
@@ -90,7 +90,7 @@ class Team(Single):
 
 @contextmanager
 def _normalized_by(normalize: Any, model: nn.Module) -> Generator[None]:
-    """Let the layers that normalize by a batch in training do so by ``normalize(layer, input)``."""
+    """Make the layers that normalize by a batch in training use ``normalize(layer, input)``."""
     layers = [layer for layer in batch_norms(model).values() if layer.training]
     for layer in layers:
         layer.forward = partial(normalize, layer)
@@ -102,7 +102,7 @@ def _normalized_by(normalize: Any, model: nn.Module) -> Generator[None]:
 
 
 class _Summed(torch.autograd.Function):
-    """The sum over all processes; a value of it reaches what each of them computes."""
+    """Sum over all processes; its gradient reaches the input of each of them."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, workers: Workers) -> Tensor:
@@ -115,7 +115,7 @@ class _Summed(torch.autograd.Function):
 
 
 class _Gathered(torch.autograd.Function):
-    """The parts of all processes, one below the other; what follows is computed by all alike."""
+    """Concatenation of the parts of all processes; the computation after it is the same in all."""
 
     @staticmethod
     def forward(ctx: Any, part_nD: Tensor, own: slice, samples: int, workers: Workers) -> Tensor:
