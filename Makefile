@@ -1,7 +1,7 @@
 # Tasks of a developer; .ci/run is what must pass before a change lands.
 PYTHON := .venv/bin/python
 
-.PHONY: help setup test check all
+.PHONY: help setup test unit release check all
 help:  ## name the tasks
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -11,6 +11,12 @@ setup:  ## make .venv with everything that tests and checks need
 
 test:  ## run the tests that the README's command runs
 	$(PYTHON) -m pytest -n 2 --dist loadfile
+
+unit:  ## run the tests that start no other process
+	$(PYTHON) -m pytest -m unit -n 2 --dist loadfile
+
+release:  ## run the long tests as well that CI runs
+	$(PYTHON) -m pytest -m "not browser" -n 2 --dist loadfile
 
 check:  ## lint, format and types
 	.venv/bin/ruff check .

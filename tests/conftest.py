@@ -1,6 +1,7 @@
 """Shared settings of the tests: one thread (bits do not depend on the machine), small experiments."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,18 @@ from vfl.runtime import start_runtime
 settings.register_profile("explore", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+PROCESSES = ("attacks", "faults", "remote", "scripts", "tls", "test_checkpoint_killed.py", "test_extending.py")
+"""Folders and files of tests, most of which start processes."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its tier: release and browser where it says so, else process or unit by its folder."""
+    for item in items:
+        if not any(item.get_closest_marker(tier) for tier in ("release", "browser")):
+            first = item.path.relative_to(Path(__file__).parent).parts[0]
+            item.add_marker("process" if first in PROCESSES else "unit")
+
 
 Settings = dict[str, Any]
 Build = Callable[..., HeadServer]

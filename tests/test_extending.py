@@ -172,6 +172,7 @@ def summary(python: Path, run: str) -> dict[str, Any]:
     return json.loads((python.parents[2] / "source" / run / "summary.json").read_text())
 
 
+@pytest.mark.release
 def test_all_of_it_trains_alone_in_processes_and_after_a_kill(python: Path, results):
     done = results[: len(COMMANDS) - len(REFUSED)]
     assert [result["code"] for result in done] == [0, -9, 0, 0, 0, 0, 0, 0], json.dumps(done, indent=1)

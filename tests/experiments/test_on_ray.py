@@ -25,7 +25,7 @@ from vfl.runs.experiments.pool import LocalProcesses
 from vfl.runs.experiments.sweep import train_sweep
 from vfl.runs.experiments.sweep_plan import SweepRun, load_sweep
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.release]
 LEAN = {"num_cpus": 1, "object_store_memory": engine.OBJECT_STORE, "include_dashboard": False}
 ROOT = Path(__file__).parents[2]
 ROUNDS = 150

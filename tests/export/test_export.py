@@ -35,7 +35,8 @@ from vfl.runs.run_folder import open_run
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "export.py"
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters' own; nothing of ours warns here
+# The exporters' own warnings; nothing of ours warns here.
+pytestmark = [pytest.mark.release, pytest.mark.filterwarnings("ignore")]
 
 
 def pruned_model(alpha: float, kind: str = "vgg11") -> tuple[torch.nn.Module, torch.Tensor]:

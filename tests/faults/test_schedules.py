@@ -16,7 +16,11 @@ pytestmark = [
     # A party that was dropped for a while has no rows of those rounds, and says so.
     pytest.mark.filterwarnings("ignore:.* are damaged or missing:UserWarning"),
 ]
-SEEDS = (*range(49), 5178, 8223, 20017, 31100)
+SEEDS = (
+    *range(12),
+    *(pytest.param(seed, marks=pytest.mark.release) for seed in range(12, 49)),
+    *(5178, 8223, 20017, 31100),
+)
 """5178: a peer that dies while the server is frozen is let go as soon as any other.
 
 8223: a server ends at the moment at which a hello comes.

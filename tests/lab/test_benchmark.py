@@ -13,6 +13,8 @@ from scripts.lab.benchmarks import horizontal
 from scripts.lab.benchmarks.memory import PAIRS
 from vfl.config import load_config
 
+pytestmark = pytest.mark.release
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "benchmark.py"
 MODEL = ["--width", "0.05"]
 SIZES = ["--batch-size", "8", "--embedding-size", "8"]

@@ -5,6 +5,8 @@ from scipy.stats import ttest_1samp
 
 from scripts.lab.studies.differences import paired
 
+pytestmark = pytest.mark.release
+
 FIRST = {0: 0.80, 1: 0.85, 2: 0.83, 7: 0.1}
 SECOND = {0: 0.78, 1: 0.84, 2: 0.80, 9: 0.9}
 

@@ -3,12 +3,15 @@
 import os
 import time
 
+import pytest
 from shorthand import links_of
 
 from scripts.lab.benchmarks.bare_echo import bare_echoing
 from scripts.lab.benchmarks.light import make_config
 from scripts.lab.benchmarks.paired import Options
 from scripts.lab.benchmarks.workbench import Federation, echoing
+
+pytestmark = pytest.mark.release
 
 
 def test_what_is_sent_comes_back(configure):

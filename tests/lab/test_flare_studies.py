@@ -19,6 +19,8 @@ from vfl.horizontal.devices import Devices
 from vfl.horizontal.flare import FlareConfig
 from vfl.horizontal.wireless.scheduling import Scheduler
 
+pytestmark = pytest.mark.release
+
 FIGURES = (3, 4, 5, 6, 8)
 
 

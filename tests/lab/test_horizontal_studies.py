@@ -19,6 +19,8 @@ from scripts.lab.studies.study import horizontal_studies, make_runs
 from vfl.config import ConfigError
 from vfl.runs.results import ACCURACY, CLOCK
 
+pytestmark = pytest.mark.release
+
 ROOT = Path(__file__).parents[2]
 STUDIES = horizontal_studies()
 SUMMARY = {"uplink_bytes": 3_000_000, "downlink_bytes": 1_000_000, "train_macs": 5_000_000}

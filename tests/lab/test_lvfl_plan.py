@@ -19,6 +19,8 @@ from vfl.cli import whole_numbers
 from vfl.config import ConfigError, parse_config
 from vfl.config.schedules import value_at
 
+pytestmark = pytest.mark.release
+
 PAPER = {
     "name": "paper",
     "training": {"rounds": 100, "optimizer": {"learning_rate": {0: 0.05, 70: 0.005}}},

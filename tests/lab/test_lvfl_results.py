@@ -17,6 +17,8 @@ from scripts.lab.studies.runs import StudyResult, StudyRun, results_table
 from vfl.config import ConfigError, dump_config, parse_config
 from vfl.runs.run_folder import is_finished
 
+pytestmark = pytest.mark.release
+
 ROUNDS = 10
 BASE = parse_config(
     {

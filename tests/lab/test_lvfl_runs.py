@@ -29,6 +29,8 @@ from vfl.runs.experiments.run import run_experiment
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.run_folder import read_rows
 
+pytestmark = pytest.mark.release
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "lab" / "paper_lvfl.py"
 QUIET = Console(quiet=True)
 TINY: dict[str, Any] = {

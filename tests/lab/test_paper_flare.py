@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.release
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "lab" / "paper_flare.py"
 SMALL = [

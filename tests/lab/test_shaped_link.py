@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from scripts.lab.benchmarks.shaped_link import BURST_S, Direction, Shape, ShapedLink
 
+pytestmark = pytest.mark.release
+
 PATIENCE_S = 60.0
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from scripts.lab.benchmarks.soak import Usage, judge, soak, usage_of
 
+pytestmark = pytest.mark.release
+
 MB = 1_000_000
 
 

@@ -169,6 +169,7 @@ def tried(seed, made):
     return "", evil.name
 
 
+@pytest.mark.release
 def test_a_wrong_product_is_found_in_a_thousand_tries_and_its_owner_named(three):
     blamed = [tried(seed, three) for seed in range(TRIES)]
     assert len(blamed) == TRIES

@@ -17,6 +17,7 @@ EXCHANGES = 2
 IN_ROUND_2 = EXCHANGES + 2
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("frozen", ["party_2", SERVER])
 def test_three_heartbeats_of_silence_are_forgiven(federate, in_process, frozen: str):
     federation = federate()
@@ -59,6 +60,7 @@ def test_a_dead_party_is_noticed_at_once(federate):
     assert federation.saved_rounds(SERVER) == [1]  # which is there to resume from
 
 
+@pytest.mark.release
 def test_a_busy_party_is_not_lost_however_slow(federate, in_process):
     federation = federate(network={"heartbeat_s": 0.3, "silence_s": 1.5})
     federation.run({"party_2": [("embeds", IN_ROUND_2, "busy 3.5")]})  # pure Python: it holds the interpreter's lock
@@ -69,6 +71,7 @@ def test_a_busy_party_is_not_lost_however_slow(federate, in_process):
     assert federation.outcome() == in_process()
 
 
+@pytest.mark.release
 def test_a_server_without_a_descriptor_left_goes_on_when_it_has_some(federate, in_process):
     federation = federate()
     federation.start(SERVER)
@@ -190,6 +193,7 @@ def test_a_party_that_cannot_go_on_comes_back_when_its_owner_has_mended_it(feder
         assert str(checkpoint.parent) not in federation.log(other)
 
 
+@pytest.mark.release
 def test_folders_of_another_run_are_refused(federate):
     first, second = federate(), federate()
     first.run()

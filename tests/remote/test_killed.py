@@ -1,6 +1,7 @@
 """A process that is killed at any point and started again changes nothing: weights, metrics and bytes stay the same."""
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,18 @@ HEAD = {
     "when all have saved, before the round counts": ("commits", 2),
     "before its summary": ("writes its summary", 1),
 }
+AT_EVERY_RUN = {
+    "between its embedding and the update",
+    "while it writes its last checkpoint",
+    "before the forward pass",
+    "when all have saved, before the round counts",
+}
+"""The others are for a release."""
+
+
+def tiers(points: dict[str, tuple[str, int]]) -> list[Any]:
+    """The points as parameters, each with its tier."""
+    return [pytest.param(each, marks=() if each in AT_EVERY_RUN else pytest.mark.release) for each in points]
 
 
 AHEAD = {"training": {"staleness": 1, "sample_pruning": {"share": 0.6}}}
@@ -44,20 +57,21 @@ def check(federation, killed: dict[str, int], in_process, **sections) -> None:
     assert saved == {name: [2, 3] if name == SERVER else [1, 2, 3] for name in federation.names}
 
 
-@pytest.mark.parametrize("point", PARTY)
+@pytest.mark.parametrize("point", tiers(PARTY))
 def test_a_party_killed(federate, in_process, point: str):
     federation = federate()
     federation.run({"party_2": [(*PARTY[point], "SIGKILL")]})
     check(federation, {"party_2": 1}, in_process)
 
 
-@pytest.mark.parametrize("point", HEAD)
+@pytest.mark.parametrize("point", tiers(HEAD))
 def test_the_server_killed(federate, in_process, point: str):
     federation = federate()
     federation.run({SERVER: [(*HEAD[point], "SIGKILL")]})
     check(federation, {SERVER: 1}, in_process)
 
 
+@pytest.mark.release
 def test_two_parties_killed_at_once(federate, in_process):
     federation = federate(**AHEAD)
     blow = ("gets its update", EXCHANGES + 1, "SIGKILL")

@@ -4,6 +4,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from vfl.runs.checkpoint import CheckpointStore
 
 TOGETHER = "together"
@@ -25,6 +27,7 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.release
 def test_its_processes_end_when_it_is_killed_and_the_run_goes_on(federate, in_process):
     sections = {"training": {"rounds": ROUNDS}, "data": {"partition": {"columns": 1}}}
     federation = federate(**sections)

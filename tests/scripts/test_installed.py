@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.release
+
 ROOT = Path(__file__).parents[2]
 FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("scripts", "configs", "models", "parties", "vfl")

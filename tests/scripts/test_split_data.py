@@ -1,24 +1,41 @@
 import hashlib
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import pytest
+
+from scripts.split_data import main
 from vfl.data.files import load_label_data, load_party_data
 from vfl.data.sources.images import check_images
 
 ROOT = Path(__file__).parents[2]
 
 
-def split(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "scripts" / "split_data.py"), str(ROOT / "configs" / "quickstart.yaml")]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
-    return subprocess.run([*command, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def test_files_and_what_is_said_of_them(tmp_path):
+@pytest.fixture
+def split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The command, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Done:
+        monkeypatch.setattr("sys.argv", ["split_data.py", str(ROOT / "configs" / "quickstart.yaml"), *arguments])
+        code = main()
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    return call
+
+
+def test_files_and_what_is_said_of_them(split, tmp_path: Path):
     small = ("data.train_samples=30", "data.test_samples=20", "training.batch_size=10")
-    done = split("--out", "data", "training.labels=server", *small, cwd=tmp_path)
+    done = split("--out", "data", "training.labels=server", *small)
     assert (done.returncode, done.stderr) == (0, "")
     names = [f"party_{number}.safetensors" for number in (1, 2, 3, 4)]
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["labels.safetensors", *names]
@@ -34,13 +51,13 @@ def test_files_and_what_is_said_of_them(tmp_path):
         assert re.search(rf"data/{name} +{name[:7]}: data\.file +[\d.]+ MB", done.stdout)
 
     keyed = ("--secret", "key", "training.labels=server", *small)
-    said = [split("--out", out, *keyed, cwd=tmp_path).stdout.splitlines()[-2:] for out in ("one", "two")]
+    said = [split("--out", out, *keyed).stdout.splitlines()[-2:] for out in ("one", "two")]
     assert said[0] == said[1] != done.stdout.splitlines()[-2:]
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
     (tmp_path / "key").write_bytes(b"short")
-    assert split("--out", "three", *keyed, cwd=tmp_path).stderr.startswith("error: --secret: key holds 5 bytes")
+    assert split("--out", "three", *keyed).stderr.startswith("error: --secret: key holds 5 bytes")
 
-    again = split("--out", "data", *small, cwd=tmp_path)
+    again = split("--out", "data", *small)
     assert again.returncode == 2
     assert again.stderr == "error: data/party_1.safetensors is there already; add --overwrite to replace it\n"
     assert not (tmp_path / "data" / "shared_labels.safetensors").exists()

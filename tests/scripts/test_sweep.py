@@ -122,6 +122,7 @@ def test_the_threads_are_divided_and_every_run_has_its_page(undisturbed: tuple[P
         assert not (folder / "runs" / run / "checkpoints").exists()
 
 
+@pytest.mark.release
 def test_killed_and_interrupted_it_gives_the_table_of_one_that_was_left_alone(
     undisturbed: tuple[Path, str, str], tmp_path: Path
 ):
@@ -147,6 +148,7 @@ def test_killed_and_interrupted_it_gives_the_table_of_one_that_was_left_alone(
     assert (out / "sweep.csv").read_bytes() == (undisturbed[0] / "sweep.csv").read_bytes()
 
 
+@pytest.mark.release
 def test_shards_in_one_folder_leave_the_table_of_the_whole(undisturbed: tuple[Path, str, str], tmp_path: Path):
     finish(start(tmp_path, "--shard", "2/2"), code=0)  # the run that fails is the third
     states = [row["status"] for row in rows_of(tmp_path / "out")]
@@ -207,6 +209,7 @@ SEARCH = {
 }
 
 
+@pytest.mark.release
 def test_a_search_trains_its_trials_and_goes_on_from_them(say, tmp_path: Path):
     out, err = finish(start(tmp_path, sweep=SEARCH), code=0)
     assert err == ""

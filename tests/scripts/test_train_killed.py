@@ -175,9 +175,20 @@ KILLS = {
 }
 
 
-def every_that_matters() -> list[tuple[str, int]]:
+AT_EVERY_RUN = {
+    ("in a row", 2),
+    ("between the first manifest and the name", 1),
+    ("in the second checkpoint's tensors", 1),
+    ("in the round of the second pruning, after it", 1),
+    ("while the summary is written", 2),
+}
+"""The others are for a release."""
+
+
+def every_that_matters() -> list[Any]:
     """Instants with each checkpoint.every, once where there is no checkpoint before them either way."""
-    return [(instant, every) for instant, kill in KILLS.items() for every in (1, 2) if every == 1 or kill[3]]
+    cases = [(instant, every) for instant, kill in KILLS.items() for every in (1, 2) if every == 1 or kill[3]]
+    return [pytest.param(*case, marks=() if case in AT_EVERY_RUN else pytest.mark.release) for case in cases]
 
 
 @pytest.mark.parametrize(("instant", "every"), every_that_matters())
@@ -190,6 +201,7 @@ def test_a_killed_run_goes_on_to_the_same_end(make_runner, uninterrupted, instan
     check_finished(runner, runner(resume=True), uninterrupted)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(("passed", "saved"), [(0, [1, 2, 3]), (1, [2, 3]), (2, [2, 3, 4]), (3, [3, 4])])
 def test_a_run_killed_while_an_old_checkpoint_is_removed(make_runner, uninterrupted, passed: int, saved: list[int]):
     runner = make_runner(1)
@@ -204,12 +216,14 @@ def test_a_run_killed_while_an_old_checkpoint_is_removed(make_runner, uninterrup
         assert left_behind(runner) == ([] if passed == 2 else [".partial-round_000002"])
 
 
+@pytest.mark.release
 def test_a_killed_run_goes_on_in_a_new_interpreter(make_runner, uninterrupted):
     runner = make_runner(2)
     assert runner(("update", 2 * UPDATES + 2, "SIGKILL")).code == -signal.SIGKILL
     check_finished(runner, runner.from_scratch(resume=True), uninterrupted)
 
 
+@pytest.mark.release
 def test_a_run_killed_again_and_again_while_it_resumes(make_runner, uninterrupted):
     runner = make_runner(1)
     blows = [

@@ -23,6 +23,8 @@ import yaml
 
 from vfl.runs.checkpoint import CheckpointStore
 
+pytestmark = pytest.mark.release
+
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "train.py"
 ROUNDS = 4
