@@ -20,7 +20,7 @@ settings.register_profile("explore", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
-PROCESSES = ("attacks", "faults", "remote", "scripts", "tls", "test_checkpoint_killed.py", "test_extending.py")
+PROCESSES = ("attacks", "faults", "remote", "scripts", "tls", "test_checkpoint_killed.py")
 """Folders and files of tests, most of which start processes."""
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.release
+
 ROOT = Path(__file__).parents[1]
 FILES = dict(
     re.findall(r"^```\w+\n# (\S+\.\w+)\n(.*?)^```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL | re.M)
@@ -172,7 +174,6 @@ def summary(python: Path, run: str) -> dict[str, Any]:
     return json.loads((python.parents[2] / "source" / run / "summary.json").read_text())
 
 
-@pytest.mark.release
 def test_all_of_it_trains_alone_in_processes_and_after_a_kill(python: Path, results):
     done = results[: len(COMMANDS) - len(REFUSED)]
     assert [result["code"] for result in done] == [0, -9, 0, 0, 0, 0, 0, 0], json.dumps(done, indent=1)

@@ -33,6 +33,7 @@ def contents(folder):
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.release
 def test_an_audit_finds_planted_leaks_and_changes_nothing(train):
     run = train("run", **{"training.labels": "server", "checkpoint.keep": 4})
     before = contents(run)
