@@ -40,21 +40,21 @@ class Selection:
     """Simulated length of the round where the algorithm decides it; None: the slowest client's time."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     state: Vectors = field(default_factory=dict[str, Tensor])
-    """What the server's state holds from here on, beside what it held."""
+    """Entries that the server's state gains or replaces from here on."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientUpdate:
-    """What a client makes of its local training."""
+    """Result of a client's local training, for the server and for the client itself."""
 
     upload: Vectors
     state: Vectors = field(default_factory=dict[str, Tensor])
-    """What it keeps until its next round; empty for algorithms without client state."""
+    """State that the client keeps until its next round; empty for algorithms without client state."""
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What the server knows of one client's round."""
+    """One client's round as the server knows it."""
 
     work: Work
     upload: Vectors
@@ -78,17 +78,17 @@ class Aggregate:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """What an algorithm knows beside its own settings."""
+    """Context of an algorithm beside its own settings."""
 
     horizontal: HorizontalConfig
     optimizer: OptimizerConfig
-    """Of the clients."""
+    """Optimizer of the clients."""
     batch_size: int
     seed: int
     samples_N: Sequence[int]
     """Sample counts n_i of all clients."""
     model: FlatModel
-    """Gives sizes and the places of parameters; its values mean nothing."""
+    """Model that tells sizes and the places of parameters; its values mean nothing."""
 
 
 S = TypeVar("S", bound=AlgorithmConfig)
@@ -100,15 +100,15 @@ class FederatedAlgorithm(Generic[S]):
     Settings: ClassVar[type[AlgorithmConfig]] = AlgorithmConfig
     """Class of the section ``horizontal.NAME``."""
     asynchronous = False
-    """Whether the server takes every report by itself, as it arrives."""
+    """The server handles every report separately, on arrival."""
     downloads: Sequence[str] = ("weights",)
     """Entries of the server's state that every selected client receives."""
     uploads: Sequence[str] = ("delta",)
-    """Vectors that it sends back."""
+    """Vectors that a client sends back."""
     one_step_full_batch = False
-    """Whether a client's work is one gradient over all its samples."""
+    """A client's work is one gradient over all its samples."""
     extra_passes = 0
-    """Passes over all its samples that a client makes beside its SGD steps."""
+    """Passes over all its samples that a client makes in addition to its SGD steps."""
 
     def __init__(self, settings: S, federation: Federation) -> None:
         self.settings = settings
@@ -132,11 +132,11 @@ class FederatedAlgorithm(Generic[S]):
         return Selection([int(client) for client in candidates[order].sort().values])
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
-        """Return what a client is asked to do; ``task`` is plain SGD, ``own`` the client's state (empty at first)."""
+        """Return a client's task; ``task`` is plain SGD, ``own`` the client's state (empty at first)."""
         return task
 
     def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
-        """Return what a client sends and keeps; ``state`` is what it received."""
+        """Return the vectors that a client sends and keeps; ``state`` is the one it received."""
         return ClientUpdate({"delta": result.delta_P})
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
@@ -149,7 +149,7 @@ class FederatedAlgorithm(Generic[S]):
         return state | {"weights": state["weights"] + aggregate.vectors["delta"]}
 
     def weights(self, reports: Sequence[Report]) -> list[float]:
-        """Return the weight p_i of every report, as ``horizontal.weights`` says unless all count alike."""
+        """Return the weight p_i of every report, by ``horizontal.weights`` unless the algorithm averages equally."""
         if self.settings.averages_equally or self.horizontal.weights == "equal":
             return [1 / len(reports)] * len(reports)
         counts = [self.samples_N[report.work.client] for report in reports]

@@ -1,7 +1,7 @@
 """The asynchronous server: an event per arrival, on the virtual clock.
 
 ``clients_per_round`` clients are at work at any time. When the first of them arrives its weights are mixed in, and
-another client starts from what that made. A "round" of the loop is ``clients_per_round`` arrivals.
+another client starts from the result. A "round" of the loop is ``clients_per_round`` arrivals.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics
 
 STARTS_TRIED = 1000
-"""Times that a client is looked for, nobody being at work, before the run gives up."""
+"""Attempts to find a client while nobody is at work, after which the run gives up."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,26 +30,26 @@ class Flight:
 
     assignment: Assignment
     version: int
-    """Arrivals before it started."""
+    """Number of arrivals before it started."""
     arrives_s: float
-    """Simulated time."""
+    """Simulated time of arrival."""
     lost: bool
-    """Drops out: ends at that time, without a result."""
+    """The client drops out: it ends at that time, without a result."""
 
 
 @dataclass(eq=False)
 class AsynchronousTrainer(HorizontalTrainer):
-    """A server that waits for nobody."""
+    """A server that waits for no client."""
 
     flights: list[Flight] = field(default_factory=list[Flight], init=False)
-    """In the order of their start."""
+    """Clients at work, in the order of their start."""
     results: dict[int, LocalResult] = field(default_factory=dict[int, LocalResult], init=False)
     """Computed results of flights, by their number (``stream``)."""
     started: int = field(default=0, init=False)
     version: int = field(default=0, init=False)
 
     def train_round(self, round_index: int) -> Metrics:
-        """Take as many arrivals as there are clients at work, and return their metrics."""
+        """Process as many arrivals as there are clients at work, and return their metrics."""
         begun_s = self.simulated_time_s
         clients = range(self.config.horizontal.clients)
         before = spent(self.fleet, clients)
@@ -73,7 +73,7 @@ class AsynchronousTrainer(HorizontalTrainer):
         }
 
     def state_dict(self) -> dict[str, State]:
-        """Return the sections, and with the server's the clients at work and what they have computed."""
+        """Return the sections; the server's includes the clients at work and the results computed for them."""
         sections = super().state_dict()
         sections["server"] |= {
             "started": self.started,
@@ -120,7 +120,7 @@ class AsynchronousTrainer(HorizontalTrainer):
             self.flights.append(Flight(assignment, self.version, self.simulated_time_s + work.seconds, lost))
 
     def _land(self) -> Report | None:
-        """Move the clock to the next arrival and return its report, None where it never arrives."""
+        """Advance the clock to the next arrival and return its report, None if it drops out."""
         # Arrivals follow from the virtual clock, not from what is computed.
         flight = min(self.flights, key=lambda each: each.arrives_s)  # of equals the first to start
         if flight.assignment.stream not in self.results:

@@ -1,4 +1,4 @@
-"""A horizontal experiment out of its configuration."""
+"""Building a horizontal experiment from its configuration."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,8 +41,8 @@ def assemble(
 ) -> SynchronousTrainer | AsynchronousTrainer:
     """Build the server and its clients over samples that are loaded and split.
 
-    ``run_dir`` is where client state goes with ``horizontal.client_state: disk``; ``workers`` share the clients;
-    ``on_client`` is called with (clients done, clients of the round) as they get ready.
+    ``run_dir`` holds client state with ``horizontal.client_state: disk``; ``workers`` share the clients; ``on_client``
+    is called with (clients done, clients of the round) as they complete.
     """
     assert data.train.labels is not None
     assert data.test.labels is not None
@@ -95,9 +95,9 @@ def build_engine(
     workers: Alone,
     on_client: Callable[[int, int], None],
 ) -> Engine:
-    """Build the engine that ``horizontal.engine`` names, or the one that is faster for the model and device.
+    """Build the engine that ``horizontal.engine`` names; auto chooses the faster one for the model and device.
 
-    Raises ConfigError where the batched engine is asked for and cannot be had.
+    Raises ConfigError if the batched engine is named and cannot compute the model.
     """
     optimizer = config.training.optimizer
     sequential = SequentialEngine(model, features, labels, optimizer, runtime, on_client=on_client)
@@ -115,9 +115,9 @@ def build_engine(
 
 
 def _batching_pays(model: FlatModel, runtime: Runtime) -> bool:
-    """Return whether stacking is the faster form: on a GPU, and on the CPU for models without convolutions.
+    """Return whether stacking is faster: on a GPU, and on the CPU for models without convolutions.
 
-    The CPU's convolution of many clients is slower than one after the other.
+    On the CPU, a convolution of many clients at once is slower than one client after the other.
     """
     return runtime.device.type == "cuda" or not any(isinstance(each, nn.Conv2d) for each in model.module.modules())
 
@@ -128,7 +128,7 @@ def build_algorithm(
     model: FlatModel,
     kind: type[FederatedAlgorithm[Any]] | None = None,
 ) -> FederatedAlgorithm[Any]:
-    """Build what ``horizontal.algorithm`` names, or ``kind`` with its settings, for so many samples per client."""
+    """Build the algorithm of ``horizontal.algorithm``, or ``kind`` with its settings, for given sample counts."""
     training, horizontal = config.training, config.horizontal
     known = Federation(horizontal, training.optimizer, training.batch_size, config.seed, samples_N, model)
     return (kind or ALGORITHMS.load(horizontal.algorithm, _is_algorithm))(horizontal.own, known)

@@ -1,4 +1,4 @@
-"""State that clients keep between their rounds: made when it first is needed, in memory or on disk."""
+"""State that clients keep between their rounds, created when first needed, in memory or on disk."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from vfl.runs.tensor_file import write_tensors
 
 
 class InMemory:
-    """States in memory, and whole in every checkpoint."""
+    """States in memory; every checkpoint contains all of them."""
 
     def __init__(self) -> None:
         self._states: dict[int, Vectors] = {}
@@ -36,11 +36,11 @@ class InMemory:
 
 
 class OnDisk:
-    """One file per client and version in a folder; a checkpoint holds only which version counts.
+    """One file per client and version in a folder; a checkpoint records only the valid versions.
 
-    A file is written once and never changed, so that every committed checkpoint stays good; it is removed when
-    none of the last ``keep`` checkpoints, nor the present, refers to it. What a killed run or a resumed one leaves
-    behind goes when as many new checkpoints have been made.
+    A file is written once and never changed, so that every committed checkpoint stays valid; it is removed when neither
+    the present state nor any of the last ``keep`` checkpoints refers to it. Files left by a killed or resumed run go
+    when as many new checkpoints have been made.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:

@@ -1,8 +1,8 @@
-"""What devices can do: speed, availability, dropout, and how much work that makes in a round; simulated seconds.
+"""Simulated devices: speed, availability, dropout, and the work and seconds of each in a round.
 
-A device takes ``speed`` SGD steps per simulated second: from that and from the work that is asked
-(``horizontal.work``) follow its steps and how long a round lasts. The clock is virtual, so that synchronous,
-time-driven and asynchronous runs can be compared in the seconds that they would take.
+A device takes ``speed`` SGD steps per simulated second: from that and from the requested work (``horizontal.work``)
+follow its steps and the length of a round. The clock is virtual, so that synchronous, time-driven and asynchronous runs
+can be compared in simulated seconds.
 
 Shapes: N clients.
 """
@@ -21,14 +21,14 @@ from vfl.horizontal.local import client_name, steps_per_epoch
 from vfl.random import generator
 
 ROUNDS_TRIED = 10
-"""Rounds in one of which some client must do enough steps, or the run is refused."""
+"""Rounds in at least one of which some client must do enough steps; otherwise the run is refused."""
 CASE_3 = ((2.0, 0.4), (3.0, 0.6), (4.0, 0.8), (5.0, 1.0))
 """Mean and standard deviation of the steps per interval of each quarter of the devices (T-SFL, Case 3)."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one client does in one round."""
+    """One client's work in one round."""
 
     client: int
     samples: int
@@ -38,24 +38,24 @@ class Work:
     epochs: float
     """Passes over its samples that the steps amount to: E_i."""
     asked_epochs: float
-    """E, what a complete client does."""
+    """E, the passes of a complete client."""
     seconds: float
     """Simulated seconds of its computation and its transfers."""
 
     @property
     def complete(self) -> bool:
-        """Whether the client does all that was asked."""
+        """Return whether the client does all the work that was requested."""
         return self.epochs >= self.asked_epochs
 
 
 @dataclass(frozen=True, eq=False)
 class RoundPlan:
-    """What every client could do in one round."""
+    """Possible work of every client in one round."""
 
     available_N: Tensor
     """bool"""
     drops_out_N: Tensor
-    """bool: trains, but its result never arrives."""
+    """bool: the client trains, but its result never arrives."""
     steps_N: Tensor
     """int64"""
     epochs_N: Tensor
@@ -67,11 +67,11 @@ class RoundPlan:
     samples_N: Sequence[int]
 
     def candidates(self, min_steps: int) -> Tensor:
-        """Return the clients that are there and would do at least so many steps, ascending int64."""
+        """Return the available clients that would do at least ``min_steps`` steps, ascending int64."""
         return (self.available_N & (self.steps_N >= min_steps)).nonzero().flatten()
 
     def work(self, client: int) -> Work:
-        """Return one client's part."""
+        """Return one client's work."""
         return Work(
             client,
             self.samples_N[client],
@@ -86,7 +86,7 @@ class RoundPlan:
 class Devices:
     """All clients' devices.
 
-    Raises ConfigError for a client without samples, and where no client does enough steps to be chosen.
+    Raises ConfigError for a client without samples, and if no client does enough steps to be chosen.
     """
 
     config: HorizontalConfig
@@ -95,13 +95,13 @@ class Devices:
     batch_size: int
     """Rows per step."""
     seed: int
-    """Of the experiment."""
+    """Seed of the experiment."""
     transfer_bytes: tuple[int, int]
     """Bytes down and up per client and round, for the transfer times."""
     full_batch: bool = field(default=False, kw_only=True)
     """A client's work is one gradient over all its samples, which takes the time of one pass."""
     extra_passes: int = field(default=0, kw_only=True)
-    """Passes over all samples beside the steps."""
+    """Passes over all samples in addition to the steps."""
 
     def __post_init__(self) -> None:
         for client, samples in enumerate(self.samples_N):
@@ -114,11 +114,11 @@ class Devices:
         self.steps_per_epoch_N = torch.ones_like(pass_N) if self.full_batch else pass_N
         # A full-batch gradient is one step but takes a pass: the other steps of the pass are overhead.
         self.overhead_N = pass_N - 1 if self.full_batch else pass_N * self.extra_passes
-        """Steps that would take as long as what a client does beside its steps, int64 [N]."""
+        """Work beside the steps, in steps that take equally long, int64 [N]."""
         self._check_that_somebody_works()
 
     def plan(self, round_index: int) -> RoundPlan:
-        """Return what every client could do in a round; every draw is by (seed, purpose, round) and client."""
+        """Return every client's possible work in a round; every draw is by (seed, purpose, round) and client."""
         speeds_N = self.speeds(round_index)
         asked_N = self._asked_steps()
         steps_N = self._steps(round_index, speeds_N, asked_N)

@@ -33,7 +33,7 @@ from vfl.horizontal.local import LocalResult, LocalTask
 from vfl.random import generator
 
 GRADIENT_STATISTICS = "gradient_statistics"
-"""What a client sends beside its change where G or sigma is estimated: two numbers."""
+"""Upload beside the change if G or sigma is estimated: two numbers."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Gradients:
     squared_norm: float
     """G^2: the largest of the clients' mean squared norms of a step's gradient."""
     variances: Sequence[float]
-    """sigma_i^2 of every report; of a client with a single step that of all."""
+    """sigma_i^2 of every report; a client with a single step gets that of all clients."""
     variance: float
-    """sigma^2: that of all clients together, each counting its steps less one."""
+    """sigma^2 of all clients together, each weighted by its number of steps minus one."""
 
 
 class DMSConfig(AlgorithmConfig):
@@ -61,21 +61,21 @@ class DMSConfig(AlgorithmConfig):
     gradient_std: AboveZero | None = None
     """sigma; null estimates it every round."""
     theta: Annotated[Number, Field(ge=1)] | None = None
-    """Limits every weight to theta / N, N = clients_per_round; null does not."""
+    """Limits every weight to theta / N, N = clients_per_round; null sets no limit."""
 
     def limit(self, clients: int) -> float:
-        """Return theta for so many clients; without a limit theta / N = 1."""
+        """Return theta for ``clients`` clients; without a limit theta / N = 1."""
         return float(clients) if self.theta is None else self.theta
 
     @property
     def estimates(self) -> bool:
-        """Whether G or sigma is needed and not given."""
+        """Return whether G or sigma is needed and not given."""
         if self.weights == "corollary1" and self.slope is not None:
             return False
         return self.gradient_bound is None or self.gradient_std is None
 
     def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
-        """Refuse what makes a step another thing than a gradient, and Theorem 3 where it does not hold."""
+        """Raise ValueError for settings under which a step is not a gradient step or Theorem 3 does not hold."""
         if self.estimates and not optimizer.plain:
             raise ValueError(
                 "training.optimizer: DMS takes the mean step for the mean gradient and needs plain SGD; set momentum "
@@ -89,14 +89,14 @@ class DMSConfig(AlgorithmConfig):
             )
 
     def ignored(self) -> Mapping[str, str]:
-        """Return what a slope replaces, or a slope where it is not used."""
+        """Return the settings that a given slope replaces, or the slope if it is not used."""
         if self.weights == "theorem3":
             return {"slope": "it belongs to weights: corollary1"}
         bounds = ("gradient_bound", "gradient_std", "lipschitz")
         return {} if self.slope is None else dict.fromkeys(bounds, "slope is given")
 
     def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return the weights by samples."""
+        """Return ``weights``, which the algorithm does not use."""
         return {**super().ignored_beside(horizontal), "weights": "dms has weights of its own"}
 
 
@@ -138,11 +138,11 @@ class DMS(FederatedAlgorithm[DMSConfig]):
         )
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
-        """Ask for the norms of the steps' gradients where something is estimated from them."""
+        """Request the norms of the steps' gradients if something is estimated from them."""
         return replace(task, gradient_norms=self.settings.estimates)
 
     def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
-        """Send the change, and what the gradients were like."""
+        """Send the change, and the gradients' statistics if they are needed."""
         upload: Vectors = {"delta": result.delta_P}
         if self.settings.estimates:
             upload[GRADIENT_STATISTICS] = gradient_statistics(result)
@@ -196,7 +196,7 @@ class DMS(FederatedAlgorithm[DMSConfig]):
         return weights, metrics | {"dms/iterations": iterations, "dms/last_change": change}
 
     def _gradients(self, reports: Sequence[Report]) -> Gradients:
-        """Return G^2 and sigma^2 as they are given, or estimated from the clients' numbers."""
+        """Return G^2 and sigma^2, as given or estimated from the clients' numbers."""
         settings = self.settings
         squared_norm, variance = (settings.gradient_bound or 0.0) ** 2, (settings.gradient_std or 0.0) ** 2
         variances = [variance] * len(reports)

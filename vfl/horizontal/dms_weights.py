@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_ITERATIONS = 100
-"""Of Theorem 3's fixed point; what is reached then is used."""
+"""Iterations after which Theorem 3's fixed point is used as it is."""
 TOLERANCE = 1e-12
 """Largest change of a weight at which the fixed point counts as reached."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is known of the clients' objectives, in the paper's letters."""
+    """Known bounds of the clients' objectives, in the paper's letters."""
 
     learning_rate: float
     """eta"""
@@ -30,7 +30,7 @@ class Bounds:
     """H"""
 
     def slope(self, variance: float) -> float:
-        """Return c of Corollary 1, eta L (H - 1) G^2 / (2 N sigma^2); 0 where the variance is: nothing is known."""
+        """Return c of Corollary 1, eta L (H - 1) G^2 / (2 N sigma^2); 0 if the variance is 0, which tells nothing."""
         if self.most_steps == 1 or variance <= 0:
             return 0.0
         numerator = self.learning_rate * self.lipschitz * (self.most_steps - 1) * self.squared_gradient
@@ -39,7 +39,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Kept:
-    """What is known of one kept client."""
+    """Known quantities of one client that is kept."""
 
     steps: int
     """tau_i"""
@@ -78,7 +78,7 @@ def theorem3_weights(
 
 
 def on_simplex(weights: Sequence[float]) -> list[float]:
-    """Return the weights with negative ones set to 0 and the others scaled to the sum of 1; equal where all are 0."""
+    """Return the weights with negative ones set to 0 and the others scaled to the sum of 1; equal if all are 0."""
     positive = [max(weight, 0.0) for weight in weights]
     whole = sum(positive)
     if whole == 0:
@@ -90,10 +90,10 @@ def on_simplex(weights: Sequence[float]) -> list[float]:
 
 
 def limited(weights: Sequence[float], limit: float) -> list[float]:
-    """Return the weights with none above ``limit``: what is cut off is shared equally by the others, again and again.
+    """Return the weights with none above ``limit``; the excess is shared equally among the others, repeatedly.
 
-    So differences between clients below the limit stay as they are. Where so many weights cannot sum to 1 below the
-    limit, all are equal.
+    So differences between clients below the limit remain. If the weights cannot sum to 1 below the limit, all are
+    equal.
     """
     if limit * len(weights) <= 1 + TOLERANCE:
         return [1 / len(weights)] * len(weights)

@@ -1,4 +1,4 @@
-"""The test of the global model. It moves no weight, no statistic and no random stream of the training."""
+"""The test of the global model. Weights, statistics and random streams of the training stay unchanged."""
 
 from dataclasses import dataclass
 
@@ -16,20 +16,20 @@ class Evaluator:
     """Accuracy and loss on the test samples."""
 
     model: FlatModel
-    """Is overwritten."""
+    """Model to evaluate with; it is overwritten."""
     features: Tensor
     """[M, ...] test samples, on the runtime's device."""
     labels: Tensor
-    """[M], or [M, T] where every position counts."""
+    """[M], or [M, T] if every position counts."""
     batch_size: int
     """Samples per forward pass."""
     runtime: Runtime
     running_statistics: bool
-    """Whether BatchNorm uses its running statistics; False normalises by the test batch."""
+    """Use BatchNorm's running statistics; False normalises by the test batch."""
 
     @torch.inference_mode()
     def evaluate(self, weights_P: Tensor, statistics_Q: Tensor) -> Metrics:
-        """Return ``accuracy/test`` and ``loss/test``. Raises Diverged where the loss is not finite."""
+        """Return ``accuracy/test`` and ``loss/test``. Raises Diverged if the loss is not finite."""
         self.model.load(weights_P, statistics_Q)
         self.model.module.eval()
         # The layers then also move the model's running statistics, which `load` overwrites before anyone reads them.

@@ -35,20 +35,20 @@ class FedAsyncConfig(AlgorithmConfig):
     """Proximal term of the clients (rho of the paper)."""
 
     def ignored(self) -> Mapping[str, str]:
-        """Return the parameters of other forms of staleness."""
+        """Return the parameters that only other forms of staleness use."""
         owners = {"power": "polynomial", "hinge_slope": "hinge", "hinge_delay": "hinge"}
         reason = f"horizontal.fedasync.staleness is {self.staleness}"
         return {name: reason for name, owner in owners.items() if owner != self.staleness}
 
     def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return what belongs to rounds of several clients."""
+        """Return the settings that only rounds of several clients use."""
         own = {"weights": "fedasync mixes one client at a time"}
         own["selection.group_weights"] = "fedasync draws idle clients one at a time, all alike"
         return {**super().ignored_beside(horizontal), **own}
 
 
 class FedAsync(FederatedAlgorithm[FedAsyncConfig]):
-    """Per arrival w = (1 - a_s) w + a_s w_i with a_s = mixing * s(staleness)."""
+    """FedAsync: at each arrival w = (1 - a_s) w + a_s w_i with a_s = mixing * s(staleness)."""
 
     Settings = FedAsyncConfig
     asynchronous = True
@@ -58,7 +58,7 @@ class FedAsync(FederatedAlgorithm[FedAsyncConfig]):
         return replace(task, pull=self.settings.mu)
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
-        """Return a_s (w_i - w) of the one report there is."""
+        """Return a_s (w_i - w) of the only report."""
         (report,) = reports
         share = mixing_weight(self.settings, report.staleness)
         # w_i = start + delta: the server has moved on since the client started.

@@ -19,14 +19,14 @@ class FedSGDConfig(AlgorithmConfig):
     """FedSGD has no settings."""
 
     def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
-        """Refuse Nesterov's momentum."""
+        """Raise ValueError for Nesterov's momentum."""
         if optimizer.nesterov:
             raise ValueError(
                 "training.optimizer.nesterov: FedSGD takes one step, which it only lengthens; set it to false"
             )
 
     def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return how much local work was asked for."""
+        """Return the settings of local work, which is always one gradient."""
         work = ("local_epochs", "local_steps", "work")
         return {**super().ignored_beside(horizontal), **dict.fromkeys(work, "fedsgd takes one step over all samples")}
 

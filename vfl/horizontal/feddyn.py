@@ -44,7 +44,7 @@ class FedDyn(FederatedAlgorithm[FedDynConfig]):
         return replace(task, pull=self.settings.alpha, shift_P=shift_P)
 
     def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
-        """Move the client's gradient g_i."""
+        """Update the client's gradient g_i."""
         before_P = own.get("gradient", torch.zeros_like(result.delta_P))
         after_P = before_P - self.settings.alpha * result.delta_P
         return ClientUpdate({"delta": result.delta_P}, {"gradient": after_P})

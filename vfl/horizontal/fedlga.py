@@ -46,7 +46,7 @@ class FedLGAConfig(AlgorithmConfig):
     over all its samples, as in the paper's Taylor expansion, which costs the client a pass and a second vector."""
 
     def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
-        """Refuse what makes a step another thing than a gradient."""
+        """Raise ValueError for settings under which a step is not a gradient step."""
         if self.gradient == "mean" and not optimizer.plain:
             raise ValueError(
                 "training.optimizer: FedLGA takes the mean step for the gradient and needs plain SGD; "
@@ -54,7 +54,7 @@ class FedLGAConfig(AlgorithmConfig):
             )
 
     def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return the whole algorithm where nobody ends early."""
+        """Return the algorithm itself, as plain averaging, if no client can end early."""
         reasons = super().ignored_beside(horizontal)
         if horizontal.work.kind != "fixed":
             return reasons
@@ -63,7 +63,7 @@ class FedLGAConfig(AlgorithmConfig):
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
-    """An incomplete client's change after its correction, and what the correction was like."""
+    """An incomplete client's corrected change, with diagnostics."""
 
     delta_P: Tensor
     c: float
@@ -71,7 +71,7 @@ class Corrected:
     kappa: float
     """s |g_i|^2"""
     factor: float
-    """What the correction makes of delta_i along itself; with the mean gradient it is all: 1 + kappa (c - 1)."""
+    """Factor of the correction along delta_i; with the mean gradient it is the whole correction: 1 + kappa (c - 1)."""
     ratio: float
     """Norm of the correction over that of delta_i."""
 
@@ -97,11 +97,11 @@ class FedLGA(FederatedAlgorithm[FedLGAConfig]):
             self.uploads, self.extra_passes = ("delta", "gradient"), 1
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
-        """Ask for the gradient at the end where it is the one used."""
+        """Request the gradient at the end if the algorithm uses it."""
         return replace(task, full_gradient="end" if self.settings.gradient == "end" else None)
 
     def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
-        """Send the change, and the gradient at the end where it was asked for."""
+        """Send the change, and the gradient at the end if it was requested."""
         gradient_P = result.full_gradient_P
         return ClientUpdate({"delta": result.delta_P} | ({} if gradient_P is None else {"gradient": gradient_P}))
 
@@ -123,7 +123,7 @@ class FedLGA(FederatedAlgorithm[FedLGAConfig]):
         return Aggregate({"delta": total_P}, metrics)
 
     def _correct(self, report: Report, ahead_P: Tensor) -> Corrected:
-        """Correct a change in O(P); with scope ``layer`` each parameter tensor has a scalar or product of its own."""
+        """Correct a change in O(P); with scope ``layer`` each parameter tensor has its own scalar or product."""
         delta_P, result = report.upload["delta"], report.result
         gradient_P, scale = report.upload.get("gradient"), self.settings.scale
         split = self.federation.model.split if self.settings.scope == "layer" else _whole
@@ -152,7 +152,7 @@ class FedLGA(FederatedAlgorithm[FedLGAConfig]):
 
 
 def _complete_change(reports: Sequence[Report]) -> Tensor:
-    """Return D = w^ - w: the complete clients' mean change, or what all would have come to at their own pace."""
+    """Return D = w^ - w: the complete clients' mean change, or without any all clients' extrapolated one."""
     complete = [report for report in reports if report.work.complete]
     if complete:
         return equal_mean(complete)
@@ -169,7 +169,7 @@ def _described(corrected_P: Tensor, delta_P: Tensor, ahead_P: Tensor, kappa: flo
 
 
 def _metrics(corrected: Sequence[Corrected]) -> dict[str, float]:
-    """Return the largest correction and how many there are, how many reverse, and means of what makes them."""
+    """Return the number of corrections and reversals, the largest correction, and means of their factors."""
     count = len(corrected)
     return {
         "fedlga/correction": max(each.ratio for each in corrected),
@@ -182,7 +182,7 @@ def _metrics(corrected: Sequence[Corrected]) -> dict[str, float]:
 
 
 def _share(delta: Tensor, other: Tensor) -> float:
-    """Return how much of ``delta`` another vector holds, <delta, other> / |delta|^2; 0 where delta is 0."""
+    """Return the projection of ``other`` on ``delta``, <delta, other> / |delta|^2; 0 if delta is 0."""
     squared = _dot(delta, delta)
     return _dot(delta, other) / squared if squared else 0.0
 

@@ -57,7 +57,7 @@ class FedMom(FederatedAlgorithm[FedMomConfig]):
         return {"weights": weights_P, "v": weights_P}
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
-        """Return eta times the pseudo-gradient's negative; with weights of all, absent clients count as unchanged."""
+        """Return -eta times the pseudo-gradient; with weights over all clients, absent ones count as unchanged."""
         coefficients = [self.rate * weight for weight in self.weights(reports)]
         delta_P = combine(reports, coefficients)
         if self.reference_P is None:
@@ -75,7 +75,7 @@ class FedMom(FederatedAlgorithm[FedMomConfig]):
 def load_reference(run_dir: Path, like_P: Tensor) -> Tensor:
     """Return the weights of a horizontal run's last checkpoint, on the device of ``like_P``.
 
-    Raises ConfigError where there are none, or not of this many entries.
+    Raises ConfigError if there are none, or their number of entries differs.
     """
     field = "horizontal.fedmom.reference"
     loaded = CheckpointStore(run_dir / "checkpoints").load_latest()

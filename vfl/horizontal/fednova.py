@@ -23,18 +23,18 @@ class FedNovaConfig(AlgorithmConfig):
     """Proximal term of the clients."""
 
     def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
-        """Refuse Nesterov's momentum."""
+        """Raise ValueError for Nesterov's momentum."""
         if optimizer.nesterov:
             raise ValueError("training.optimizer.nesterov: FedNova's normalisation has no form for it; set it to false")
 
 
 class FedNova(FederatedAlgorithm[FedNovaConfig]):
-    """d_i = (w - w_i) / a_i, w -= (sum_i p_i a_i) sum_i p_i d_i, a_i what client i's steps alone amount to."""
+    """d_i = (w - w_i) / a_i, w -= (sum_i p_i a_i) sum_i p_i d_i; a_i is the effective number of client i's steps."""
 
     Settings = FedNovaConfig
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
-        """Add the proximal term where one is set."""
+        """Add the proximal term if it is set."""
         return replace(task, pull=self.settings.mu)
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
@@ -61,8 +61,8 @@ class FedNova(FederatedAlgorithm[FedNovaConfig]):
 def accumulated_steps(steps: int, momentum: float, mu: float, learning_rate: float) -> float:
     """Return a_i, the sum of the factors with which a client's gradients enter its change (section 4.2).
 
-    Plain SGD: the number of steps tau. Momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho).
-    Proximal mu: (1 - (1 - eta mu)^tau) / (eta mu). Both together: by the recursion that defines them.
+    Plain SGD: the number of steps tau. Momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho). Proximal mu: (1
+    - (1 - eta mu)^tau) / (eta mu). Both together: by the recursion that defines them.
     """
     if momentum == 0 and mu == 0:
         return float(steps)
@@ -75,7 +75,7 @@ def accumulated_steps(steps: int, momentum: float, mu: float, learning_rate: flo
 
 
 def _accumulated_by_recursion(steps: int, momentum: float, shrink: float) -> float:
-    """Follow the change that unit gradients make: v <- rho v + 1 - shrink x, x <- x + v."""
+    """Return a_i by the recursion of the change under unit gradients: v <- rho v + 1 - shrink x, x <- x + v."""
     change, velocity = 0.0, 0.0
     for _ in range(steps):
         velocity = momentum * velocity + 1.0 - shrink * change

@@ -28,13 +28,13 @@ class FlareConfig(AlgorithmConfig):
 
     averages_equally = True
     tau_bar: Literal["mas", "mes", "fmas", "fmes", "none"] = "mas"
-    """Of the selected clients' local steps in this round: mas their largest number, mes their mean; of the same
-    clients' steps in the first round: fmas, fmes. none: eta_i = eta_l, FedAvg with equal weights."""
+    """Reference number of local steps. mas, mes: largest or mean number of the selected clients in this round; fmas,
+    fmes: the same of these clients' steps in the first round. none: eta_i = eta_l, FedAvg with equal weights."""
     lipschitz: AboveZero = 1.0
-    """L of gamma = server_learning_rate / L, which sets how much many clients are worth to the greedy policy."""
+    """L of gamma = server_learning_rate / L, which sets the greedy policy's preference for many clients."""
 
     def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
-        """Return what scheduling in a cell makes idle."""
+        """Return the settings that have no effect if a policy schedules the cell."""
         policy = horizontal.wireless.policy
         reasons = {name: why for name, why in super().ignored_beside(horizontal).items() if name != "wireless"}
         if policy == "none":
@@ -66,7 +66,7 @@ class Flare(FederatedAlgorithm[FlareConfig]):
             )
 
     def select(self, state: Vectors, round_index: int, plan: RoundPlan) -> Selection:
-        """Choose by the wireless policy, or at random without one; the first time note what every client reports."""
+        """Choose by the wireless policy, or at random without one; in the first round store all clients' steps."""
         if self.scheduler is None:
             selection = super().select(state, round_index, plan)
         else:
@@ -82,7 +82,7 @@ class Flare(FederatedAlgorithm[FlareConfig]):
         return replace(task, learning_rate=task.learning_rate * (tau_bar / len(task.batches)))
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
-        """Return the mean change, and what the clients' learning rates were."""
+        """Return the mean change, with the clients' learning rates as metrics."""
         rates = [report.result.learning_rate for report in reports]
         statistics = {"mean": sum(rates) / len(rates), "min": min(rates), "max": max(rates)}
         metrics = {f"learning_rate/{name}": value for name, value in statistics.items()}

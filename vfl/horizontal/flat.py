@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 ALIGNMENT = 16
-"""Entries to which every tensor's place is rounded up: 64 bytes, so that no kernel meets an odd address."""
+"""Multiple to which every tensor's offset is rounded up, in entries: 64 bytes, so that kernels get aligned
+addresses."""
 
 
 class FlatModel:
     """A module whose trained parameters are views of ``weights_P``, and its floating-point buffers of ``statistics_Q``.
 
     The vectors hold zeros between the tensors (see ``ALIGNMENT``), which no arithmetic of an algorithm changes. Frozen
-    parameters and integer buffers (BatchNorm's counters) stay the module's own: they are never sent nor averaged.
-    Place the module on its device before. Raises ValueError where either has tensors of several types, or
-    nothing is trained.
+    parameters and integer buffers (BatchNorm's counters) stay the module's own: they are never sent nor averaged. Move
+    the module to its device first. Raises ValueError if either vector would mix several types, or nothing is trained.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -40,7 +40,7 @@ class FlatModel:
         self.statistics_Q.copy_(statistics_Q)
 
     def learned(self) -> dict[str, Tensor]:
-        """Return the module's tensors by name, without integer buffers: what a run has learned."""
+        """Return the module's learned tensors by name: all but integer buffers."""
         return {name: tensor for name, tensor in self.module.state_dict().items() if tensor.is_floating_point()}
 
     def split(self, vector: Tensor) -> list[Tensor]:
@@ -60,7 +60,7 @@ def _views(vector: Tensor, slots: Sequence[int], tensors: Sequence[Tensor]) -> l
 
 
 def _flatten(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-    """Move tensors into one new vector, turn each into a view of it, and return the vector and their places."""
+    """Move tensors into one new vector, turn each into a view of it, and return the vector and the offsets."""
     slots: list[int] = []
     size = 0
     for tensor in tensors:

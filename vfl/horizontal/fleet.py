@@ -1,4 +1,4 @@
-"""The clients of a run as a simulation holds them: rows of the data, kept state, and what each has cost.
+"""The clients of a run in a simulation: rows of the data, kept state, and costs.
 
 Shapes: N clients, P entries of the weights, Q of the statistics.
 """
@@ -24,9 +24,9 @@ from vfl.random import stream_seed
 from vfl.runs.checkpoint import State
 
 STATISTICS = "statistics"
-"""Name of the floating-point buffers in a server's state and in what travels."""
+"""Name of the floating-point buffers in a server's state and in messages."""
 PASSES_PER_STEP = 3
-"""Multiply-accumulates of a training step in forward passes: one forward, and one backward that counts two."""
+"""Multiply-accumulates of a training step in forward passes: one forward pass, and a backward pass that counts two."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +35,11 @@ class Assignment:
 
     work: Work
     start: Vectors
-    """The server's state when the client was asked."""
+    """The server's state when the client started."""
     round_index: int
     """Round of the learning rate's schedule."""
     stream: int
-    """Number by which its batches are drawn: no client is given the same one twice."""
+    """Number by which its batches are drawn; no client gets the same one twice."""
 
 
 @dataclass(eq=False)
@@ -49,12 +49,12 @@ class Fleet:
     config: ExperimentConfig
     algorithm: FederatedAlgorithm[Any]
     model: FlatModel
-    """Gives sizes; its values may be overwritten."""
+    """Model that tells sizes; its values may be overwritten."""
     engine: Engine
     rows: Sequence[Tensor]
     """Rows of the training data of every client, int64 [n_i] each."""
     names: Sequence[str]
-    """Of the clients, as the summary shows them."""
+    """Names of the clients in the summary."""
     states: ClientStates
     macs_per_sample: int
     """Multiply-accumulates of one forward pass."""
@@ -64,7 +64,7 @@ class Fleet:
     """States of the cohort at work, so that none is read twice."""
 
     def train(self, assignments: Sequence[Assignment]) -> list[LocalResult]:
-        """Compute the local training of a cohort and book its cost."""
+        """Compute the local training of a cohort and record its cost."""
         cohort = [assignment.work for assignment in assignments]
         self._read = {work.client: self._own(work.client) for work in cohort}
         tasks = [self._task(assignment, cohort) for assignment in assignments]
@@ -85,7 +85,7 @@ class Fleet:
         return results
 
     def report(self, assignment: Assignment, result: LocalResult, staleness: int = 0) -> Report:
-        """Let a client finish: keep its state, book its upload, and return what reaches the server."""
+        """Finish a client's round: keep its state, record its upload, and return the report to the server."""
         client = assignment.work.client
         own = self._read.pop(client, None)  # and not kept: the update below makes it old
         if own is None:  # an asynchronous client that another cohort, or a resumed run, came in between
@@ -109,7 +109,7 @@ class Fleet:
         return self._with_statistics(dict.fromkeys(self.algorithm.downloads, self.model.weight_count))
 
     def upload_entries(self, upload: Mapping[str, Tensor]) -> dict[str, int]:
-        """Return the vectors that a client sends, with their true sizes: padding does not travel."""
+        """Return the vectors that a client sends, with their true sizes, without padding."""
         # A vector of the weights' padded length is one of weights; any other is the algorithm's own and all true.
         padded = len(self.model.weights_P)
         return self._with_statistics(
@@ -120,7 +120,7 @@ class Fleet:
         )
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Return what every client that took part has cost."""
+        """Return the costs of every client that took part."""
         return {
             self.names[client]: {
                 "alpha": 0.0,

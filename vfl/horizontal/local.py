@@ -29,25 +29,25 @@ class LocalTask:
     rows_N: Tensor
     """All rows of the training data that are the client's, int64 [N]."""
     start_P: Tensor
-    """Weights at the start; also where ``pull`` pulls to."""
+    """Weights at the start; ``pull`` draws back to them."""
     statistics_Q: Tensor
     batches: Sequence[Tensor]
     """Rows of the training data, int64 [B] each; one SGD step per batch."""
     learning_rate: float
     pull: float = 0.0
     shift_P: Tensor | None = None
-    """Added to every gradient."""
+    """Vector added to every gradient."""
     full_gradient: Literal["start", "end"] | None = None
-    """Where the gradient over all of the client's rows is wanted as well: at ``start_P``, or at the weights at the end;
-    None: nowhere."""
+    """Point at which the gradient over all of the client's rows is also computed: ``start_P``, or the weights at the
+    end; None: at neither."""
     gradient_norms: bool = False
-    """Whether the squared norm of every step's gradient is wanted."""
+    """Compute the squared norm of every step's gradient as well."""
     seed: int = 0
-    """Of what the model's layers draw, as Dropout does: this client's in this round."""
+    """Seed of random layers such as Dropout, for this client and round."""
 
     @property
     def samples(self) -> int:
-        """Samples that go forward and backward in the steps, each time they do."""
+        """Samples that pass forward and backward in the steps, counted each time."""
         return sum(len(rows_B) for rows_B in self.batches)
 
     def result(
@@ -58,7 +58,7 @@ class LocalTask:
         full_gradient_P: Tensor | None,
         squared_norms_S: Tensor | None,
     ) -> "LocalResult":
-        """Return the result of the task, done as asked."""
+        """Return the result of the task as requested."""
         return LocalResult(
             self.client,
             delta_P,
@@ -74,7 +74,7 @@ class LocalTask:
 
 @dataclass(frozen=True, eq=False)
 class LocalResult:
-    """What one client's local training came to."""
+    """Result of one client's local training."""
 
     client: int
     delta_P: Tensor
@@ -83,11 +83,11 @@ class LocalResult:
     learning_rate: float
     steps: int
     samples: int
-    """That went forward and backward, each time they did."""
+    """Samples that passed forward and backward, counted each time."""
     loss: Tensor
     """Mean over the steps of the batch losses, scalar; without shift and pull."""
     full_gradient_P: Tensor | None = None
-    """Of F_i, over all of the client's rows."""
+    """Gradient of F_i over all of the client's rows."""
     squared_norms_S: Tensor | None = None
     """Squared norm of every step's gradient of F_i."""
 
@@ -109,10 +109,10 @@ def client_number(name: str) -> int:
 def local_batches(
     rows_N: Tensor, batch_size: int, steps: int, *, seed: int, round_index: int, client: int
 ) -> list[Tensor]:
-    """Return ``steps`` batches of a client's rows: shuffled passes, a short last batch of a pass counts as it is.
+    """Return ``steps`` batches of a client's rows from shuffled passes, whose last batch may be short.
 
-    Where one batch holds all rows their order means nothing and stays as it is: full-batch steps have the same bits
-    however they are asked for.
+    If one batch contains all rows, their order is kept: full-batch steps then have the same bits however they are
+    requested.
     """
     if len(rows_N) <= batch_size:
         return [rows_N] * steps
@@ -126,7 +126,7 @@ def local_batches(
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
-    """Return the batches of one pass, a short last one included."""
+    """Return the number of batches of one pass, including a short last one."""
     return -(-samples // batch_size)
 
 

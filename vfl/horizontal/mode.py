@@ -1,4 +1,4 @@
-"""Horizontal experiments, as the room that runs them sees them: how one is built, and what it shows."""
+"""The horizontal mode: how its experiments are built and shown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,20 +31,20 @@ def _build(config: ExperimentConfig, stage: Stage) -> Built:
 
 @dataclass(frozen=True, eq=False)
 class ShowSplit(Callback):
-    """Prints at a run's start which client holds what, and draws it into the run's folder."""
+    """Prints every client's samples at a run's start, and draws them into the run's folder."""
 
     partition: SamplePartition
     """Rows of the training samples by client."""
     labels: Tensor
-    """Of the training samples."""
+    """Labels of the training samples."""
     classes: Sequence[str]
-    """Names of what labels index."""
+    """Names of the classes that labels index."""
     path: Path
-    """Of the picture."""
+    """File of the picture."""
     console: Console
 
     def on_start(self, loop: TrainingLoop) -> None:
-        """Show the split of a run that begins; a resumed one has shown it."""
+        """Show the split at the start of a run, but not of a resumed one."""
         if loop.next_round == 0:
             counts = class_counts(self.partition, self.labels, len(self.classes))
             print_table(self.console, split_table(self.partition, counts, self.classes))
@@ -52,7 +52,7 @@ class ShowSplit(Callback):
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
-    """Return what a run reached, and what the clients that took part have cost: in all, and the median and largest."""
+    """Return a run's results and the costs of the clients that took part: total, median and largest."""
     clients = list(summary["parties"].values())
     table = numbers_table(
         f"test accuracy {summary['test_accuracy']:.2%} after {summary['rounds']} rounds, "

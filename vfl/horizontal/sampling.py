@@ -11,10 +11,10 @@ def sample_by_groups(
 ) -> list[int]:
     """Return ``count`` of the candidates, ascending, each with a chance in proportion to its group's weight.
 
-    All ``clients`` form equal consecutive groups, each with a weight above 0. Unlike draws one after another without
+    All ``clients`` form equal consecutive groups, each with a weight above 0. Unlike successive draws without
     replacement, systematic sampling (Madow 1949) gives exactly these chances, so that FLARE's 0.05, 0.15, 0.2 and 0.6
-    for quarters of 40 clients, 10 of them per round, are met. A chance that would come above 1 is 1, and the others
-    share what is left.
+    for quarters of 40 clients, 10 of them per round, are met. A chance that would exceed 1 is 1, and the others share
+    the rest.
     """
     if count >= len(candidates):
         return [int(client) for client in candidates.sort().values]
@@ -31,7 +31,7 @@ def sample_by_groups(
 
 
 def inclusion_chances(weights: Tensor, count: int) -> Tensor:
-    """Return chances of at most 1, in proportion to the weights below that, that sum to ``count``."""
+    """Return chances that sum to ``count``: proportional to the weights, but at most 1."""
     certain = torch.zeros(len(weights), dtype=torch.bool)
     while True:
         left = count - int(certain.sum())

@@ -35,7 +35,7 @@ class ScaffoldConfig(AlgorithmConfig):
     """1: the control variate is the full gradient at the received weights; 2: the mean step taken."""
 
     def check(self, horizontal: HorizontalConfig, optimizer: OptimizerConfig) -> None:
-        """Refuse what makes a step another thing than a gradient, with option 2."""
+        """Raise ValueError for settings under which a step is not a gradient step, with option 2."""
         if self.option == 2 and not optimizer.plain:
             raise ValueError(
                 "training.optimizer: SCAFFOLD's option 2 takes the step for the gradient and needs plain SGD; "
@@ -62,14 +62,14 @@ class Scaffold(FederatedAlgorithm[ScaffoldConfig]):
         return {"weights": weights_P, "control_variate": torch.zeros_like(weights_P)}
 
     def client_task(self, task: LocalTask, own: Vectors, state: Vectors, cohort: Sequence[Work]) -> LocalTask:
-        """Shift every gradient by c - c_i; option 1 asks for the full gradient at w as well."""
+        """Shift every gradient by c - c_i; option 1 also requests the full gradient at w."""
         control_P = own.get("control_variate")
         # A client that never took part has c_i = 0.
         shift_P = state["control_variate"] if control_P is None else state["control_variate"] - control_P
         return replace(task, shift_P=shift_P, full_gradient="start" if self.settings.option == 1 else None)
 
     def client_update(self, result: LocalResult, own: Vectors, state: Vectors) -> ClientUpdate:
-        """Move the client's control variate: option 1 to the gradient at w, option 2 to the mean step taken."""
+        """Update the client's control variate: option 1 to the gradient at w, option 2 to the mean step taken."""
         before_P = own.get("control_variate", torch.zeros_like(result.delta_P))
         if self.settings.option == 1:
             assert result.full_gradient_P is not None
@@ -84,7 +84,7 @@ class Scaffold(FederatedAlgorithm[ScaffoldConfig]):
         )
 
     def aggregate(self, state: Vectors, reports: Sequence[Report]) -> Aggregate:
-        """Return the mean change of the weights, and the change of c over all N clients, the absent ones included."""
+        """Return the mean change of the weights, and the change of c over all N clients, including absent ones."""
         whole = len(self.samples_N)
         return Aggregate(
             {
@@ -94,7 +94,7 @@ class Scaffold(FederatedAlgorithm[ScaffoldConfig]):
         )
 
     def server_update(self, state: Vectors, aggregate: Aggregate) -> Vectors:
-        """Move weights and control variate."""
+        """Update weights and control variate."""
         return {
             "weights": state["weights"] + aggregate.vectors["delta"],
             "control_variate": state["control_variate"] + aggregate.vectors["control_variate"],

@@ -21,7 +21,7 @@ def frame_bytes(entries: int) -> int:
 def book_message(
     costs: PartyCosts, direction: Direction, entries: Mapping[str, int], settings: Mapping[str, float]
 ) -> None:
-    """Book one message of named vectors with so many ``entries`` each; nothing is sparsified."""
+    """Record one message of named vectors with these numbers of ``entries``; nothing is sparsified."""
     for name, count in entries.items():
         size = frame_bytes(count)
         costs.book_bytes(direction, name, size, size)
@@ -30,11 +30,11 @@ def book_message(
 
 
 def message_bytes(horizontal: HorizontalConfig, model: FlatModel, vectors: Sequence[str]) -> int:
-    """Return ``transfer_bytes`` of vectors of a model's size, and of its statistics where they travel."""
+    """Return ``transfer_bytes`` of vectors of a model's size, and of its statistics if they are sent."""
     statistics = [model.statistic_count] if horizontal.buffers == "average" and model.statistic_count else []
     return transfer_bytes([model.weight_count] * len(vectors) + statistics)
 
 
 def transfer_bytes(vectors: Sequence[int]) -> int:
-    """Return the bytes of a message of vectors, for the simulated seconds; its few settings are left out."""
+    """Return the bytes of a message of vectors, for the simulated seconds, without its few settings."""
     return ENVELOPE_BYTES + sum(frame_bytes(entries) for entries in vectors)

@@ -26,7 +26,7 @@ from vfl.runs.loop import Metrics, finite
 
 @dataclass(eq=False)
 class HorizontalTrainer:
-    """What synchronous and asynchronous servers share: state, evaluation, totals."""
+    """Common parts of synchronous and asynchronous servers: state, evaluation, totals."""
 
     config: ExperimentConfig
     algorithm: FederatedAlgorithm[Any]
@@ -34,7 +34,7 @@ class HorizontalTrainer:
     devices: Devices
     evaluator: Evaluator
     data_digest: str
-    """Of the samples and their split; a resume must find the same."""
+    """Digest of the samples and their split, which must be the same on resume."""
     state: Vectors = field(init=False)
     simulated_time_s: float = field(default=0.0, init=False)
     metric: str = field(default="accuracy", init=False)
@@ -49,7 +49,7 @@ class HorizontalTrainer:
         return self.evaluator.evaluate(self.state["weights"], self.state[STATISTICS])
 
     def summary(self) -> dict[str, Any]:
-        """Return the totals of all rounds, and what every client that took part has cost."""
+        """Return the totals of all rounds, and the costs of every client that took part."""
         costs = {client_name(client): costs for client, costs in self.fleet.costs.items()}
         self.fleet.model.load(self.state["weights"], self.state[STATISTICS])
         return {
@@ -69,7 +69,7 @@ class HorizontalTrainer:
         return {"server": server, "clients": self.fleet.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, State]) -> None:
-        """Continue from a state, bit for bit. Raises ValueError where the data is another."""
+        """Continue from a state, bit for bit. Raises ValueError if the data differs."""
         server = state["server"]
         check_same_data("the clients' samples", server["data_digest"], self.data_digest)
         device = self.fleet.model.weights_P.device
@@ -78,10 +78,10 @@ class HorizontalTrainer:
         self.fleet.load_state_dict(state["clients"])
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
     def server_step(self, reports: Sequence[Report]) -> Metrics:
-        """Aggregate, move the state, and return the algorithm's diagnostics; without reports nothing moves."""
+        """Aggregate, update the state, and return the algorithm's diagnostics; without reports nothing changes."""
         if not reports:
             return {}
         aggregate = self.algorithm.aggregate(self.state, reports)
@@ -92,7 +92,7 @@ class HorizontalTrainer:
     def _mean_statistics(self, reports: Sequence[Report], share: float) -> Tensor:
         """Return ``share`` of the clients' mean running statistics by n_i, and the rest of the server's own.
 
-        Where they do not travel these are the server's own alone.
+        If clients do not send them, these are the server's own alone.
         """
         before_Q = self.state[STATISTICS]
         if self.config.horizontal.buffers != "average" or not self.fleet.model.statistic_count:
@@ -143,7 +143,7 @@ class SynchronousTrainer(HorizontalTrainer):
 
 
 def report_metrics(reports: Sequence[Report]) -> Metrics:
-    """Return the mean loss and the amount of work of a round's reports. Raises Diverged where it has no mean."""
+    """Return the mean loss and the amount of work of a round's reports. Raises Diverged if the loss is not finite."""
     metrics: Metrics = {"clients/reporting": len(reports)}
     if not reports:
         return metrics
@@ -169,5 +169,5 @@ def spent(fleet: Fleet, clients: Sequence[int]) -> Metrics:
 
 
 def spent_since(before: Metrics, now: Metrics) -> Metrics:
-    """Return the difference of what the same clients had ``spent``."""
+    """Return the difference between two results of ``spent`` for the same clients."""
     return {tag: value - before[tag] for tag, value in now.items()}

@@ -1,1 +1,1 @@
-"""How a round's local training is computed: one client after the other, stacked, or over several processes."""
+"""Engines of local training: one client after the other, stacked, or over several processes."""

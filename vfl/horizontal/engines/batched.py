@@ -20,8 +20,8 @@ from vfl.horizontal.engines.stacked import stack_model
 from vfl.horizontal.local import LocalResult, LocalTask, Loss, batch_loss
 
 STACK_BYTES = {"cpu": 2**26, "cuda": 2**31}
-"""Weights of the clients that are stacked at a time, by device: larger cohorts go in parts. On the CPU a stack that
-falls out of the cache is slower than none."""
+"""Bytes of the weights that are stacked at a time, by device; larger cohorts are cut. On the CPU a stack larger than
+the cache is slower than none."""
 
 
 @dataclass(eq=False)
@@ -39,7 +39,7 @@ class BatchedEngine(LocalEngine):
         self.gradients_KP = self.model.weights_P.new_zeros(0, len(self.model.weights_P))
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
-        """Train the clients in stacks of equal work, as far as that goes: those with most steps first."""
+        """Train the clients in stacks of similar work, those with most steps first."""
         size = max(1, STACK_BYTES[self.features.device.type] // max(1, self.model.weights_P.nbytes))
         # Stable: tasks of equal length keep their order, so that every run forms the same stacks.
         order = sorted(range(len(tasks)), key=lambda place: -len(tasks[place].batches))
@@ -52,7 +52,7 @@ class BatchedEngine(LocalEngine):
         return [results[place] for place in range(len(tasks))]
 
     def _train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
-        """Train one stack; ``tasks`` have ever fewer steps, so that those at work are always the first."""
+        """Train one stack; ``tasks`` are sorted by falling numbers of steps, so those still at work come first."""
         # First, because the steps below use the same memory for gradients.
         full_gradients = self._full_gradients(
             {k: task for k, task in enumerate(tasks) if task.full_gradient == "start"}
@@ -95,13 +95,13 @@ class BatchedEngine(LocalEngine):
         ]
 
     def _gradient_rows(self, clients: int) -> Tensor:
-        """Return a matrix [K, P] for gradients, the same memory every time: fresh pages cost as much as a step."""
+        """Return a matrix [K, P] for gradients, in the same memory every time: fresh pages cost as much as a step."""
         if len(self.gradients_KP) < clients:
             self.gradients_KP = self.gradients_KP.new_zeros(clients, len(self.model.weights_P))
         return self.gradients_KP[:clients]
 
     def _place(self, work: "_Work", active: int) -> None:
-        """Let the stacked layers read and write the first rows of a stack's matrices."""
+        """Point the stacked layers to the first rows of a stack's matrices."""
         weights = self.model.split(work.weights_KP[:active])
         # Views that autograd knows as leaves: an update of the matrix in place moves them, without a copy.
         self.stack.weights = [weight.detach().requires_grad_() for weight in weights]
@@ -109,7 +109,7 @@ class BatchedEngine(LocalEngine):
         self.stack.statistics = self.model.split_statistics(work.statistics_KQ[:active])
 
     def _gradients(self, batches: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-        """Leave the gradients of one batch per client in their places and return the losses [K]."""
+        """Write the gradients of one batch per client to their places and return the losses [K]."""
         self.stack.counts = counts
         rows_KB = _filled_up(batches, counts)
         outputs = self.module(self.features[rows_KB].flatten(0, 1))
@@ -167,7 +167,7 @@ class _Work:
 
 
 def _rows(vectors: Sequence[Tensor]) -> Tensor:
-    """Return vectors [P] as [K, P]; no copy where all are one and the same, as the start of a round is."""
+    """Return vectors [P] as [K, P], without a copy if all are the same tensor, as at the start of a round."""
     if all(vector is vectors[0] for vector in vectors):
         return vectors[0].expand(len(vectors), -1)
     return torch.stack(list(vectors))
@@ -180,7 +180,7 @@ def _shifts(tasks: Sequence[LocalTask]) -> Tensor | None:
 
 
 def _filled_up(batches: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """Return the batches as int64 [K, B], short ones filled up with their last row."""
+    """Return the batches as int64 [K, B], short ones padded with their last row."""
     longest = max(counts)
     # Any valid row will do: no loss and no statistic counts what fills up.
     if min(counts) < longest:
@@ -192,7 +192,7 @@ def _filled_up(batches: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
 
 
 def _by_client(values_SK: Sequence[Tensor], counts: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return every client's values of its own steps; later steps have ever fewer clients, the first ones."""
+    """Return every client's values for its own steps; later steps have fewer clients, always the first ones."""
     if not values_SK:
         return []
     matrix_KS = pad_sequence(list(values_SK))
@@ -200,7 +200,7 @@ def _by_client(values_SK: Sequence[Tensor], counts: Sequence[Sequence[int]]) -> 
 
 
 Losses = Callable[[Tensor, Tensor, Sequence[int]], Tensor]
-"""(outputs [K * B, ...], labels [K, B, ...], samples that count [K]) -> mean losses [K]."""
+"""(outputs [K * B, ...], labels [K, B, ...], samples [K] that are not padding) -> mean losses [K]."""
 
 
 def _cross_entropies(outputs: Tensor, labels_KB: Tensor, counts: Sequence[int]) -> Tensor:
@@ -216,7 +216,7 @@ def _cross_entropies(outputs: Tensor, labels_KB: Tensor, counts: Sequence[int]) 
 
 
 def _client_by_client(loss: Loss) -> Losses:
-    """Return the same for any loss of one batch."""
+    """Return a function of stacked batches that applies any loss of one batch to each client."""
 
     def losses(outputs: Tensor, labels_KB: Tensor, counts: Sequence[int]) -> Tensor:
         outputs_KB = outputs.reshape(*labels_KB.shape[:2], *outputs.shape[1:])

@@ -1,7 +1,7 @@
-"""The distributed engine: every worker trains some clients of a cohort, one all-reduce makes all results known to all.
+"""The distributed engine: every worker trains some clients of a cohort; one all-reduce gives all results to all.
 
-A worker fills in the rows of its own clients of a table that is zero elsewhere. The sum of the tables holds every
-result as its worker computed it, so that all workers go on from the same bits, whatever their number.
+A worker fills in the rows of its own clients of a table that is zero elsewhere. The sum of the tables contains every
+result as its worker computed it, so that all workers continue with the same bits, whatever their number.
 
 Shapes: K clients of the cohort, R columns of the table; P, Q and S as in ``local.py``.
 """
@@ -23,9 +23,9 @@ class DistributedEngine:
     """Trains clients on all workers."""
 
     inner: Engine
-    """Trains this worker's clients one by one, so that no result depends on who else is in its share."""
+    """Engine that trains this worker's clients one by one, so that no result depends on which others it trains."""
     model: FlatModel
-    """Gives the sizes."""
+    """Model that tells the sizes."""
     workers: Workers
 
     def train(self, tasks: Sequence[LocalTask]) -> list[LocalResult]:
@@ -42,7 +42,7 @@ class DistributedEngine:
 
 
 def share_out(work: Sequence[int], workers: int) -> list[list[int]]:
-    """Return which places every worker gets: the largest first, each to the worker with the least work so far."""
+    """Return each worker's task indices: the largest task first, each to the worker with the least work so far."""
     shares: list[list[int]] = [[] for _ in range(workers)]
     loads = [0] * workers
     for place in sorted(range(len(work)), key=lambda place: -work[place]):
@@ -53,7 +53,7 @@ def share_out(work: Sequence[int], workers: int) -> list[list[int]]:
 
 
 def _fingerprint(tasks: Sequence[LocalTask]) -> list[int]:
-    """Return numbers in which workers differ as soon as their weights or draws do."""
+    """Return numbers that differ between workers if their weights or draws do."""
     # By id: a round's tasks share one start, which is summed up only once.
     starts = {id(task.start_P): task.start_P for task in tasks}.values()
     # Bits are added as integers, whose sum depends on no order and changes with any single bit.
@@ -79,7 +79,7 @@ class _Table:
         self.values = model.weights_P.new_zeros(self.clients * sum(self.columns.values()))
 
     def fill_in(self, place: int, result: LocalResult) -> None:
-        """Write a result of this worker."""
+        """Write a result of this worker to its row."""
         row = self._row(place)
         row["delta"].copy_(result.delta_P)
         row["statistics"].copy_(result.statistics_Q)

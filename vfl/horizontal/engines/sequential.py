@@ -1,4 +1,4 @@
-"""The sequential engine: one model, reused by one client after the other. It is the reference of the others."""
+"""The sequential engine: one model, reused for one client after the other. The other engines are tested against it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ class Engine(Protocol):
 
 @dataclass(eq=False)
 class LocalEngine:
-    """What an engine of one process is made of."""
+    """Common parts of the engines of one process."""
 
     model: FlatModel
-    """Gives sizes, places and the code of the forward pass."""
+    """Model that tells sizes and places, and computes the forward pass."""
     features: Tensor
     """[N, ...] of all clients, on the runtime's device."""
     labels: Tensor
@@ -37,7 +37,7 @@ class LocalEngine:
     """SGD of the clients; its momentum starts at zero for every task."""
     runtime: Runtime
     loss: Loss = batch_loss
-    """Of a batch."""
+    """Mean loss of a batch."""
     on_client: Callable[[int, int], None] = lambda done, total: None
     """Called with (clients done, clients of the cohort)."""
 
@@ -88,7 +88,7 @@ class SequentialEngine(LocalEngine):
         return task.result(delta_P, statistics_Q, torch.stack(losses).mean(), full_gradient_P, norms_S)
 
     def _gradient(self, rows_B: Tensor) -> Tensor:
-        """Leave the gradient of the batch's loss in the parameters and return the loss."""
+        """Compute the gradient of the batch's loss in the parameters and return the loss."""
         outputs = self.runtime.forward(self.model.module, self.features[rows_B])
         loss = self.loss(outputs, self.labels[rows_B])
         self.sgd.zero_grad()

@@ -1,9 +1,9 @@
 """A module whose layers hold the weights of K clients, so that one pass computes all of them.
 
-Between the layers the samples of all clients lie behind one another, [K * B, ...], and the module's own code (ReLU,
-pooling, flattening, residual sums) runs on them as it is: it must keep samples apart, as all models here do. Only the
-layers with parameters know of clients. A module with parameters of its own that is no layer known here is computed
-through ``torch.func.vmap``, whole.
+Between the layers the samples of all clients are concatenated, [K * B, ...], and the module's own code (ReLU, pooling,
+flattening, residual sums) runs on them unchanged: it must treat samples independently, as all models here do. Only
+layers with parameters handle clients separately. A module that has parameters of its own and is not a known layer is
+computed whole, by ``torch.func.vmap``.
 
 Shapes: K clients, B samples of each, I inputs, O outputs, C channels, H x W pixels.
 """
@@ -27,22 +27,22 @@ from vfl.horizontal.flat import FlatModel
 
 @dataclass
 class Stack:
-    """What all layers of a stacked module read; to be set before a pass."""
+    """Tensors that all layers of a stacked module read; set before a pass."""
 
     weights: Sequence[Tensor] = ()
     """[K, *shape] of every parameter."""
     gradients: Sequence[Tensor] = ()
-    """[K, *shape]: places in which large gradients are computed, without a copy."""
+    """[K, *shape]: memory in which large gradients are computed, without a copy."""
     statistics: Sequence[Tensor] = ()
-    """[K, *shape] of every floating-point buffer; moved by a pass."""
+    """[K, *shape] of every floating-point buffer; a pass updates them."""
     counts: Sequence[int] = field(default_factory=list[int])
-    """Samples that count of each client; those behind them fill up to B."""
+    """Number of real samples of each client; padding follows up to B."""
 
 
 def stack_model(model: FlatModel) -> tuple[nn.Module, Stack]:
-    """Return a module [K * B, ...] -> [K * B, ...] in the shape of the model's, and the stack that it reads.
+    """Return a module [K * B, ...] -> [K * B, ...] with the model's structure, and the stack that it reads.
 
-    Raises ConfigError for a layer of which several cannot be computed at once, or that is random.
+    Raises ConfigError for a layer that cannot be computed for several clients at once, or is random.
     """
     stack = Stack()
     layout = _Layout(
@@ -55,7 +55,7 @@ def stack_model(model: FlatModel) -> tuple[nn.Module, Stack]:
 
 @dataclass
 class _Layout:
-    """Where the tensors of the original module are in the stack."""
+    """Indices of the original module's tensors in the stack."""
 
     stack: Stack
     parameters: dict[int, int]
@@ -63,11 +63,11 @@ class _Layout:
     taken: set[int] = field(default_factory=set[int])
 
     def place_if_any(self, parameter: Tensor | None) -> int | None:
-        """Return a parameter's place, None for none."""
+        """Return a parameter's index, None for None."""
         return None if parameter is None else self.place(parameter)
 
     def place(self, parameter: Tensor) -> int:
-        """Return a parameter's place. Raises ConfigError where two layers share it, or it is frozen."""
+        """Return a parameter's index. Raises ConfigError if two layers share it, or it is frozen."""
         if id(parameter) not in self.parameters:
             raise _refusal("a parameter is frozen")
         if id(parameter) in self.taken:
@@ -76,7 +76,7 @@ class _Layout:
         return self.parameters[id(parameter)]
 
     def statistic(self, buffer: Tensor | None) -> int | None:
-        """Return a floating-point buffer's place, None for none."""
+        """Return a floating-point buffer's index, None for None."""
         return None if buffer is None else self.buffers[id(buffer)]
 
 
@@ -118,7 +118,7 @@ class _Layer(nn.Module):
         return samples.reshape(len(self.stack.counts), -1, *samples.shape[1:])
 
     def weight_of(self, place: int | None) -> Tensor | None:
-        """Return the stacked parameter [K, ...] at a place."""
+        """Return the stacked parameter [K, ...] at an index."""
         return None if place is None else self.stack.weights[place]
 
 
@@ -138,9 +138,9 @@ class _Linear(_Layer):
 
 
 class _Product(torch.autograd.Function):
-    """x W^T + b of every client. The weights' gradient is computed in its place, in the layout of the weights.
+    """x W^T + b of every client. The weights' gradient is computed in its final place and layout.
 
-    PyTorch's own backward makes a transposed one, and a copy of that takes longer than the product.
+    PyTorch's own backward makes a transposed one, and copying that takes longer than the product.
     """
 
     @staticmethod
@@ -164,7 +164,7 @@ class _Product(torch.autograd.Function):
 
 
 class _Conv2d(_Layer):
-    """One convolution with a group, or as many as the layer has, per client."""
+    """A convolution per client, as groups of one convolution."""
 
     def __init__(self, convolution: nn.Conv2d, layout: _Layout) -> None:
         super().__init__(layout)
@@ -205,7 +205,7 @@ class _GroupNorm(_Layer):
 
 
 class _BatchNormalization(_Layer):
-    """Every client normalises by its own batch and moves its own running statistics."""
+    """Batch normalization of every client by its own batch, with its own running statistics."""
 
     def __init__(self, norm: _BatchNorm, layout: _Layout) -> None:
         super().__init__(layout)
@@ -269,11 +269,11 @@ class _Vmapped(_Layer):
 
 
 def _clients_as_channels(samples_KBC: Tensor) -> Tensor:
-    """[K, B, C, ...] -> [B, K * C, ...]."""
+    """Return [K, B, C, ...] as [B, K * C, ...]."""
     return samples_KBC.transpose(0, 1).flatten(1, 2)
 
 
 def _channels_as_clients(samples: Tensor, clients: int) -> Tensor:
-    """[B, K * C, ...] -> [K * B, C, ...]."""
+    """Return [B, K * C, ...] as [K * B, C, ...]."""
     by_client = samples.reshape(len(samples), clients, -1, *samples.shape[2:])
     return by_client.transpose(0, 1).flatten(0, 1)

@@ -1,1 +1,1 @@
-"""A cell: a base station, its devices, and who may send over how much of a shared uplink band (FLARE)."""
+"""A wireless cell: a base station, its devices, and the scheduling of a shared uplink band (FLARE)."""

@@ -18,16 +18,16 @@ from scipy.special import lambertw
 from vfl.horizontal.wireless.cell import Cell, Floats, Indices, Schedule
 
 SERIES_BELOW = 1e-4
-"""u or z below which a series is more exact than the closed form, which cancels."""
+"""Bound of u or z below which a series is more exact than the closed form, which cancels."""
 NEWTON_STEPS = 2
-"""Each doubles the digits that are right."""
+"""Steps of Newton's method, each of which doubles the number of correct digits."""
 
 
 def allocate(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
     """Return the shortest possible round of these devices: bands that sum to B and equal finishing times.
 
-    The round's length is found by bisection (Brent's method), counted from the time that an unlimited band would
-    give, so that it keeps all its digits however near to that it comes.
+    The round's length is found by bisection (Brent's method), measured from the time that an unlimited band would give,
+    so that it keeps all its digits even if it is very close to that time.
     """
     devices_M = np.sort(np.asarray(devices, dtype=np.int64))
     chosen = cell.take(devices_M)
@@ -59,7 +59,7 @@ def split_evenly(cell: Cell, devices: Sequence[int] | Indices) -> Schedule:
 
 
 def needed_bands(cell: Cell, seconds: float) -> Floats:
-    """Return the least band [K] with which each device is done after so many seconds; infinite where none is enough."""
+    """Return the least band [K] with which each device is done within ``seconds``; infinite if none suffices."""
     least_K = cell.least_transmission_s
     # Below 0 not even an unlimited band is enough: as 0, which makes the band infinite.
     excess_K = (seconds - cell.compute_s_K - least_K) / least_K
@@ -76,10 +76,10 @@ def drop_neediest(cell: Cell, needs_K: Floats, devices: Indices) -> Indices:
 
 
 def quickest(cell: Cell, chosen: Sequence[int] | Indices, candidates: Indices) -> int:
-    """Return the candidate whose inclusion makes the shortest round, all of them being possible by the deadline.
+    """Return the candidate whose inclusion makes the shortest round; all must be possible by the deadline.
 
-    One bisection for all: the round with candidate i is as long as t where the chosen devices' needs and i's are B.
-    All needs fall with t, so the shortest of these rounds ends where the chosen's and the smallest need are B.
+    One bisection suffices for all: with candidate i the round has the length t at which the needs of the chosen devices
+    and of i sum to B. All needs fall with t, so the shortest of these rounds is the one with the smallest need.
     """
     together, apart = cell.take(chosen), cell.take(candidates)
 
@@ -121,7 +121,7 @@ def snr_of_excess(excess: Floats) -> Floats:
 
 
 def _root(increasing: Callable[[float], float], low: float, high: float) -> float:
-    """Return where the function is 0, or ``high`` where rounding leaves it below 0 even there."""
+    """Return the root of the function, or ``high`` if rounding leaves it below 0 even there."""
     if increasing(high) <= 0:
         return high
     smallest, rounding = np.finfo(float).tiny, np.finfo(float).eps
@@ -130,7 +130,7 @@ def _root(increasing: Callable[[float], float], low: float, high: float) -> floa
 
 
 def _divide(snr_hz: Floats, snr: Floats) -> Floats:
-    """Return bands b = (p h^2 / N0) / z, infinite where z is 0: such a device would need all the band there is."""
+    """Return bands b = (p h^2 / N0) / z, infinite if z is 0: such a device would need an unlimited band."""
     with np.errstate(divide="ignore"):
         return snr_hz / snr
 

@@ -7,25 +7,25 @@ from vfl.horizontal.wireless.cell import Cell, Indices, Schedule
 
 
 def pre_tuned(cell: Cell, order_K: Indices, count: int) -> Schedule:
-    """PS: ``count`` random devices, the first of a random order.
+    """Return PS's schedule: ``count`` random devices, the first of a random order.
 
-    Choice: where these cannot all meet the deadline, those of the largest needs are left out.
+    Choice: if these cannot all meet the deadline, those with the largest needs are left out.
     """
     return allocate(cell, drop_neediest(cell, needed_bands(cell, cell.deadline_s), order_K[:count]))
 
 
 def channel_proportion(cell: Cell) -> Schedule:
-    """CP: the devices of the best channels, one after another until the deadline is reached."""
+    """Return CP's schedule: the devices with the best channels, one after another until the deadline is reached."""
     return _longest_prefix(cell, np.argsort(-cell.snr_hz_K, kind="stable"))
 
 
 def computation_minimization(cell: Cell) -> Schedule:
-    """CM: the largest set of the devices that compute least, by binary search."""
+    """Return CM's schedule: the largest set of the devices that compute least, by binary search."""
     return _longest_prefix(cell, np.argsort(cell.compute_s_K, kind="stable"))
 
 
 def device_maximization(cell: Cell) -> Schedule:
-    """DM: always the device that lengthens the round least, over an even split of the band, until the deadline."""
+    """Return DM's schedule: repeatedly the device that lengthens the round least, over an even split of the band."""
     chosen: list[int] = []
     while len(chosen) < len(cell):
         # One device more leaves each a smaller band, which slows those already chosen as well.
@@ -40,6 +40,6 @@ def device_maximization(cell: Cell) -> Schedule:
 
 
 def _longest_prefix(cell: Cell, order_K: Indices) -> Schedule:
-    """Return the longest beginning of an order whose needs fit the band: they only grow, so one search finds it."""
+    """Return the longest beginning of an order whose needs fit the band, by binary search, as needs only grow."""
     needs = np.cumsum(needed_bands(cell, cell.deadline_s)[order_K])
     return allocate(cell, order_K[: np.searchsorted(needs, cell.bandwidth_hz, side="right")])

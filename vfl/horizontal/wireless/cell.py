@@ -20,12 +20,13 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """What K devices could do in a round, and what they share; steps are above 0 but for devices that nobody takes."""
+    """Possible work of K devices in a round, and their shared limits; steps are above 0 except for devices never
+    selected."""
 
     steps_K: Indices
     """tau_i: local SGD steps."""
     compute_s_K: Floats
-    """Seconds that these take."""
+    """Seconds that these steps take."""
     snr_hz_K: Floats
     """p h^2 / N0"""
     update_bits: float
@@ -40,11 +41,11 @@ class Cell:
 
     @property
     def least_transmission_s(self) -> Floats:
-        """Seconds for the update as the band grows without limit: S ln 2 / snr."""
+        """Return the seconds for the update in the limit of an unlimited band: S ln 2 / snr."""
         return self.update_bits * np.log(2) / self.snr_hz_K
 
     def take(self, devices: Sequence[int] | Indices) -> "Cell":
-        """Return the same cell with some of its devices only, in the order given."""
+        """Return the same cell with only some of its devices, in the order given."""
         rows = np.asarray(devices, dtype=np.int64)
         return replace(
             self, steps_K=self.steps_K[rows], compute_s_K=self.compute_s_K[rows], snr_hz_K=self.snr_hz_K[rows]
@@ -53,7 +54,7 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Selected devices, ascending, and what each gets and needs."""
+    """Selected devices, ascending, with their bands and times."""
 
     devices_M: Indices
     bandwidth_hz_M: Floats
@@ -67,6 +68,6 @@ class Schedule:
 
 
 def objective(steps_M: Indices, gamma: float) -> float:
-    """Return (1/M + gamma/M^2) sum of 1/tau_i, what scheduling makes small (eq. 19a); infinite without devices."""
+    """Return (1/M + gamma/M^2) sum of 1/tau_i, which scheduling minimises (eq. 19a); infinite without devices."""
     count = len(steps_M)
     return (1 / count + gamma / count**2) * float((1 / steps_M).sum()) if count else np.inf

@@ -1,4 +1,4 @@
-"""Where the devices of a cell are, how fast they compute, and how well the base station hears them.
+"""Positions, processor speeds and channel gains of a cell's devices.
 
 Shapes: K devices.
 """
@@ -13,7 +13,7 @@ from vfl.horizontal.wireless.cell import Cell, Floats, Indices
 from vfl.random import generator
 
 DEEPEST_FADE = 1e-12
-"""Smallest factor of a gain, so that no device is silent: one in 10^12 draws would be below it."""
+"""Smallest factor of a gain, so that no device has zero gain: one in 10^12 draws would be below it."""
 
 
 @dataclass(eq=False)
@@ -28,7 +28,7 @@ class Network:
     update_bits: float
     """S"""
     seed: int
-    """Of the experiment."""
+    """Seed of the experiment."""
 
     def __post_init__(self) -> None:
         draw, cell = generator(self.seed, "wireless_cell"), self.settings
@@ -36,7 +36,7 @@ class Network:
         self.cpu_hz_K = _uniform(cell.cpu_min_hz, cell.cpu_max_hz, self.devices, draw)
 
     def cell(self, round_index: int, steps_K: Indices) -> Cell:
-        """Return a round's problem, given what each device would compute."""
+        """Return a round's problem, given each device's steps."""
         cycles_K = steps_K * self.settings.cycles_per_sample * self.batch_size
         snr_hz_K = snr_hz(self.settings, self.distance_m_K) * self._fading(round_index)
         return Cell(

@@ -1,4 +1,4 @@
-"""The best set of devices by trying all of them: what the selections are measured against."""
+"""The best set of devices by exhaustive search, to measure selections against."""
 
 import numpy as np
 

@@ -7,14 +7,14 @@ from vfl.horizontal.wireless.bandwidth import allocate, needed_bands, quickest, 
 from vfl.horizontal.wireless.cell import Cell, Indices, Schedule
 
 ROUNDING = 1e-12
-"""Relative error far above that of the sums here and far below what one step more or less changes."""
+"""Relative error far above that of the sums here and far below the effect of one step more or less."""
 
 
 def greedy(cell: Cell, gamma: float) -> Schedule:
-    """Select devices as long as the objective falls and the deadline holds; an empty schedule where no device meets it.
+    """Select devices as long as the objective falls and the deadline holds; return an empty schedule if none meets it.
 
-    The first is the device of most steps that can meet the deadline alone (choice: of equals the one that would be
-    done first). Then, of those that lower the objective (gamma = eta_g / L), always the one of the shortest round.
+    The first is the device of most steps that can meet the deadline alone (choice: among equals the one that is done
+    first). Then, of those that lower the objective (gamma = eta_g / L), always the one with the shortest round.
     """
     needs_K = needed_bands(cell, cell.deadline_s)
     reachable = np.flatnonzero(needs_K <= cell.bandwidth_hz)
@@ -36,7 +36,7 @@ def greedy(cell: Cell, gamma: float) -> Schedule:
 def lowers_objective(steps_K: Indices, steps_Q: Indices, gamma: float) -> npt.NDArray[np.bool_]:
     """Return whether each device's inclusion in the Q chosen ones would lower the objective, bool [K] (eq. 24).
 
-    One that leaves it as it is, to the rounding of the sums, does not.
+    A device that leaves it unchanged, up to the rounding of the sums, does not lower it.
     """
     count = len(steps_Q)
     factor = (count**2 + (2 * gamma + 1) * count + gamma) / (count**2 * (count + gamma + 1))

@@ -1,7 +1,7 @@
 """Device selection by a linear program, for gamma = eta_g / L near 0 (Problem P5).
 
-theta = 1 / (1'a), alpha = theta a and beta = theta b make the mean of 1/tau_i linear. As nothing in that mean rewards
-a second device, its optimum is one device: the one of most steps that can meet the deadline alone.
+theta = 1 / (1'a), alpha = theta a and beta = theta b make the mean of 1/tau_i linear. As nothing in that mean rewards a
+second device, its optimum is one device: the one of most steps that can meet the deadline alone.
 """
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false
@@ -15,10 +15,10 @@ from vfl.horizontal.wireless.cell import Cell, Floats, Schedule
 
 
 def linear_program(cell: Cell) -> Schedule:
-    """Solve P5, round, repair, and give the devices their optimal bands; empty where no device meets the deadline.
+    """Solve P5, round, repair, and give the devices their optimal bands; empty if no device meets the deadline.
 
-    Choices: where rounding leaves no device, the one of largest alpha is taken; too large a set loses the devices of
-    largest need; bands are Theorem 3's instead of the program's, which only meet the deadline.
+    Choices: if rounding leaves no device, the one of largest alpha is taken; from too large a set the devices with the
+    largest needs are removed; bands are Theorem 3's instead of the program's, which only meet the deadline.
     """
     needs_K = needed_bands(cell, cell.deadline_s)
     reachable = np.flatnonzero(needs_K <= cell.bandwidth_hz)

@@ -1,4 +1,4 @@
-"""Scheduling as an algorithm uses it: who takes part in a round, how long it is, and what TensorBoard shows of it."""
+"""Scheduling for an algorithm: selection and length of a round, and its metrics for TensorBoard."""
 
 import warnings
 from collections.abc import Callable
@@ -25,11 +25,11 @@ from vfl.runs.loop import Metrics
 
 Policy = Callable[[Cell, torch.Generator], Schedule]
 SHOW_EACH_UP_TO = 40
-"""Clients of a run up to which every selected one has its own curves."""
+"""Largest number of clients for which every selected one has its own curves."""
 
 
 def build_policy(horizontal: HorizontalConfig, lipschitz: float) -> Policy:
-    """Return what ``horizontal.wireless.policy`` names, anything but ``none``; L of gamma = eta_g / L."""
+    """Return the policy of ``horizontal.wireless.policy`` (not ``none``); ``lipschitz`` is L of gamma = eta_g / L."""
     gamma = horizontal.server_learning_rate / lipschitz
     policies: dict[str, Policy] = {
         "greedy": lambda cell, draw: greedy(cell, gamma),
@@ -45,7 +45,10 @@ def build_policy(horizontal: HorizontalConfig, lipschitz: float) -> Policy:
 
 
 class Scheduler:
-    """Selects clients by a policy over a network; L of gamma = eta_g / L; ``upload_bits`` unless the settings say."""
+    """Selects clients by a policy over a network.
+
+    gamma = eta_g / L for the policy; ``upload_bits`` is used unless the settings give a number.
+    """
 
     def __init__(
         self, horizontal: HorizontalConfig, lipschitz: float, batch_size: int, seed: int, upload_bits: float
@@ -58,7 +61,7 @@ class Scheduler:
         self.warned = False
 
     def select(self, round_index: int, plan: RoundPlan) -> Selection:
-        """Return the round's clients and its length; a round that nobody can take part in lasts until the deadline."""
+        """Return the round's clients and its length; a round in which nobody can take part lasts until the deadline."""
         # Policies number the devices of the cell that they are given: their places among the candidates.
         candidates = plan.candidates(self.horizontal.selection.min_steps).numpy()
         cell = self.network.cell(round_index, plan.steps_N.numpy()).take(candidates)
