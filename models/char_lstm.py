@@ -1,4 +1,4 @@
-"""Character models: which character comes next.
+"""Character models, which predict the next character.
 
 Shapes: B samples, T characters, H hidden values, V characters in the vocabulary.
 """
@@ -23,7 +23,7 @@ class NextCharLSTM(nn.Module):
         self.output = nn.Linear(HIDDEN, vocabulary)
 
     def forward(self, characters_BT: Tensor) -> Tensor:
-        """Logits [B, V] of the character after the last one."""
+        """Return the logits [B, V] of the character after the last one."""
         return self.output(self.states(characters_BT)[:, -1])
 
     def states(self, characters_BT: Tensor) -> Tensor:
@@ -33,15 +33,16 @@ class NextCharLSTM(nn.Module):
 
 
 class EveryCharLSTM(NextCharLSTM):
-    """The same, predicting after every character: int64 [B, T] -> logits [B, V, T], as cross_entropy takes them."""
+    """The same model with a prediction after every character: int64 [B, T] -> logits [B, V, T], as cross_entropy
+    takes."""
 
     def forward(self, characters_BT: Tensor) -> Tensor:
-        """Logits [B, V, T] of the character after each one."""
+        """Return the logits [B, V, T] of the character after each one."""
         return self.output(self.states(characters_BT)).transpose(1, 2)
 
 
 def char_lstm(spec: ClassifierSpec) -> NextCharLSTM:
-    """Return the one that predicts as many characters as a label has. Raises ValueError for samples other than text."""
+    """Return the model with a prediction per character of a label. Raises ValueError unless samples are text."""
     if len(spec.input_shape) != 1:
         raise ValueError(f"classifier: char_lstm reads text, not samples of shape {list(spec.input_shape)}")
     return EveryCharLSTM(spec.classes) if spec.label_shape else NextCharLSTM(spec.classes)

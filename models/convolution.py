@@ -14,9 +14,9 @@ from models.small_map import SmallMapConv2d
 
 
 def scaled_width(channels: int, width: float) -> int:
-    """Channels of a layer under the width multiplier: max(1, round(width * channels)).
+    """Return the channels of a layer under the width multiplier: max(1, round(width * channels)).
 
-    Raises ValueError where `width` is not a positive, finite number.
+    Raises ValueError if `width` is not a positive, finite number.
     """
     if not (width > 0 and math.isfinite(width)):
         raise ValueError(f"width: expected a positive number, got {width}")
@@ -24,8 +24,8 @@ def scaled_width(channels: int, width: float) -> int:
 
 
 Convolution = Callable[[int, int, bool], list[nn.Module]]
-"""Makes, of input channels, output channels and whether to normalize, a 3x3 convolution with padding 1 and its
-normalization, if any."""
+"""Function of input channels, output channels and whether to normalize, which makes a 3x3 convolution with padding 1
+and its normalization, if any."""
 
 
 def fast_convolution(in_channels: int, out_channels: int, batch_norm: bool) -> list[nn.Module]:
@@ -75,7 +75,7 @@ class ConvolutionalFeatures(nn.Module):
         self.embedding = nn.Linear(channels, spec.embedding_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embeddings [B, D] of the images [B, C, H, W]."""
+        """Return the embeddings [B, D] of the images [B, C, H, W]."""
         return self.embedding(self.features(images).flatten(1))
 
 
@@ -87,24 +87,24 @@ VGG_BLOCKS: dict[int, tuple[tuple[int, ...], ...]] = {
 
 
 def vgg11(spec: ModelSpec) -> ConvolutionalFeatures:
-    """VGG of depth 11 whose three linear layers are replaced by one, `embedding`: [B, C, H, W] -> [B, D]."""
+    """Return VGG of depth 11 whose three linear layers are replaced by one, `embedding`: [B, C, H, W] -> [B, D]."""
     return ConvolutionalFeatures(VGG_BLOCKS[11], spec)
 
 
 def vgg16(spec: ModelSpec) -> ConvolutionalFeatures:
-    """VGG of depth 16, as `vgg11`."""
+    """Return VGG of depth 16, as `vgg11`."""
     return ConvolutionalFeatures(VGG_BLOCKS[16], spec)
 
 
 def small_cnn(spec: ModelSpec) -> ConvolutionalFeatures:
-    """Three blocks of 32, 64 and 128 channels, for parties with little compute: [B, C, H, W] -> [B, D]."""
+    """Return three blocks of 32, 64 and 128 channels, for parties with little compute: [B, C, H, W] -> [B, D]."""
     return ConvolutionalFeatures(((32,), (64,), (128,)), spec)
 
 
 def convolutional_classifier(
     blocks: Sequence[Sequence[int]], spec: ClassifierSpec, *, batch_norm: bool
 ) -> ConvolutionalFeatures:
-    """Return blocks of layers that torch.func can batch, whose embedding is the logits [B, L]."""
+    """Return blocks of layers that torch.func can batch, with the logits [B, L] as embedding."""
     features = ModelSpec(Features("images", spec.image_shape), spec.classes, batch_norm=batch_norm)
     return ConvolutionalFeatures(blocks, features, plain_convolution)
 

@@ -1,4 +1,4 @@
-"""What features are, and from what models are built: a party's feature model, a classifier of whole samples."""
+"""Features of samples, and the specifications that feature models and classifiers are built from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Features:
-    """What one sample holds, as a model reads it. A kind of several tensors adds fields of its own."""
+    """Kind and shape of one sample as a model reads it. A kind with several tensors adds its own fields."""
 
     kind: str
-    """images, text, or a name of the source's own: models say which they read."""
+    """images, text, or a name that a source defines; models check which kinds they read."""
     shape: tuple[int, ...]
-    """Of one sample: channels, height and width of an image, characters of a text."""
+    """Shape of one sample: channels, height and width of an image, characters of a text."""
 
     def expect(self, kind: str, dimensions: int) -> tuple[int, ...]:
         """Return the shape. Raises ValueError for features of another kind or with other dimensions."""
@@ -31,14 +31,14 @@ class TableFeatures(Features):
     """A row of a table: ``shape`` is (numbers + columns of categories,), the categories last, as whole numbers."""
 
     category_sizes: tuple[int, ...] = ()
-    """Different codes of each column of categories."""
+    """Number of codes of each column of categories."""
     number_bins: tuple[int, ...] = ()
-    """Of each number the bins of its position, a value from 0 to so many; empty where numbers are standardised."""
+    """Number of bins of each number, whose value is a position from 0 to it; empty if numbers are standardised."""
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Everything that a feature model is built from. Raises ValueError for an embedding of no width."""
+    """Parameters of a feature model. Raises ValueError for an embedding size below 1."""
 
     features: Features
     embedding_size: int
@@ -47,7 +47,7 @@ class ModelSpec:
     """Multiplier of the layers' widths."""
     batch_norm: bool = True
     dropout: float = 0.0
-    """Share of the hidden units of a perceptron that a training pass leaves out."""
+    """Share of a perceptron's hidden units that a training pass leaves out."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The model's own settings, which it checks itself."""
 
@@ -58,14 +58,14 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ClassifierSpec:
-    """Everything that a classifier is built from. Raises ValueError for a size below 1."""
+    """Parameters of a classifier. Raises ValueError for a size below 1."""
 
     input_shape: tuple[int, ...]
-    """Of one sample: (C, H, W) of images, (T,) of text."""
+    """Shape of one sample: (C, H, W) of images, (T,) of text."""
     classes: int
-    """Width of the logits, which cross_entropy takes beside the labels; of text the size of the vocabulary."""
+    """Width of the logits; for text the size of the vocabulary."""
     label_shape: tuple[int, ...] = ()
-    """Of one sample's label: () for a class; (T,) for a label per character, whose logits are [B, classes, T]."""
+    """Shape of one sample's label: () for a class; (T,) for a label per character, whose logits are [B, classes, T]."""
 
     def __post_init__(self) -> None:
         if min(*self.input_shape, self.classes) < 1:

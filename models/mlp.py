@@ -19,8 +19,8 @@ FEATURE_MLP_HIDDEN = (256, 128)
 class MLP(nn.Module):
     """Linear layers with ReLU between them: [B, in_features], or images of as many values, -> [B, out_features].
 
-    `hidden` holds the widths of the hidden layers; none makes it logistic regression.
-    Raises ValueError where a size is below 1.
+    `hidden` holds the widths of the hidden layers; without any it is logistic regression. Raises ValueError for a size
+    below 1.
     """
 
     def __init__(self, in_features: int, hidden: Sequence[int], out_features: int) -> None:
@@ -31,14 +31,14 @@ class MLP(nn.Module):
         self.output = nn.Linear(hidden[-1] if hidden else in_features, out_features)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Scores [B, out_features] of the features [B, ...]."""
+        """Return the scores [B, out_features] of the features [B, ...]."""
         return self.output(self.hidden(features.flatten(1)))
 
 
 class PlaceholderMLP(MLP):
-    """A perceptron some of whose features may be missing: for each there is a value that is learned, at first 0.
+    """A perceptron with a learned value, initially 0, in place of each feature that is missing.
 
-    NaN stands for what is missing, also in an exported model.
+    NaN marks missing features, also in an exported model.
     """
 
     def __init__(self, in_features: int, hidden: Sequence[int], out_features: int) -> None:
@@ -46,7 +46,7 @@ class PlaceholderMLP(MLP):
         self.placeholder = nn.Parameter(torch.zeros(in_features))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Scores [B, out_features] of the features [B, in_features]."""
+        """Return the scores [B, out_features] of the features [B, in_features]."""
         # Not a product with a mask: NaN times 0 is NaN. The gradient at what is missing is 0.
         return super().forward(torch.where(features.isnan(), self.placeholder, features))
 
@@ -65,12 +65,12 @@ class FeatureMLP(nn.Module):
         self.embedding = nn.Linear(hidden[-1], spec.embedding_size)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Embeddings [B, D] of the features [B, ...]."""
+        """Return the embeddings [B, D] of the features [B, ...]."""
         return self.embedding(self.hidden(features.flatten(1)))
 
 
 def hidden_layers(in_features: int, hidden: Sequence[int], batch_norm: bool, dropout: float = 0.0) -> nn.Sequential:
-    """Linear, BatchNorm1d if asked for, ReLU, Dropout above 0, once per hidden width."""
+    """Return Linear, BatchNorm1d if `batch_norm`, ReLU, and Dropout above 0 for each hidden width."""
     if in_features < 1:
         raise ValueError(f"features: every size must be at least 1, got {in_features} values")
     layers: list[nn.Module] = []

@@ -18,9 +18,9 @@ from models.kernels import PIXELS, is_narrow
 
 
 class NarrowBatchNorm2d(nn.BatchNorm2d):
-    """Batch normalization in the form that is the faster one for its channels (CPU, channels_last, training).
+    """Batch normalization in the faster of two forms for its channels (CPU, channels_last, training).
 
-    Same parameters and buffers and, up to rounding, same values, gradients and running statistics as
+    Parameters and buffers are the same, and up to rounding values, gradients and running statistics, as of
     ``nn.BatchNorm2d`` with its default arguments.
     """
 
@@ -98,6 +98,6 @@ def _wide(images: Tensor) -> Tensor:
 
 
 def _narrow(wide: Tensor, like: Tensor) -> Tensor:
-    """Return what `_wide` made of a tensor of `like`'s shape."""
+    """Return the inverse of `_wide`, for a tensor of `like`'s shape."""
     batch, channels, height, width = like.shape
     return wide.view(batch, height, width, channels).permute(0, 3, 1, 2)

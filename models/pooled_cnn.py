@@ -41,12 +41,12 @@ class PooledCNN(nn.Module):
         self.classifier = MLP(in_channels * math.prod(sides), hidden, spec.classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [B, L] of the images [B, C, H, W]."""
+        """Return the logits [B, L] of the images [B, C, H, W]."""
         return self.classifier(self.features(images).flatten(1))
 
 
 def lenet(spec: ClassifierSpec) -> PooledCNN:
-    """LeNet-5 (LeCun et al. 1998), with ReLU and max-pooling as today: 6 and 16 channels, 120 and 84 hidden.
+    """Return LeNet-5 (LeCun et al. 1998), with ReLU and max-pooling as today: 6 and 16 channels, 120 and 84 hidden.
 
     Images of less than 32 pixels are padded to 32, as MNIST's are there.
     """
@@ -56,7 +56,7 @@ def lenet(spec: ClassifierSpec) -> PooledCNN:
 
 
 def tsfl_cnn(spec: ClassifierSpec) -> PooledCNN:
-    """The CNN for MNIST of the T-SFL paper (section 5.1): 10 and 20 channels, then linear, 320 x 10 on 28 pixels.
+    """Return the T-SFL paper's CNN for MNIST (section 5.1): 10 and 20 channels, then linear, 320 x 10 on 28 pixels.
 
     The paper speaks of two linear layers but gives one size, 320 x 10: one layer is built.
     """
@@ -64,12 +64,12 @@ def tsfl_cnn(spec: ClassifierSpec) -> PooledCNN:
 
 
 def mcmahan_cnn(spec: ClassifierSpec) -> PooledCNN:
-    """The CNN of McMahan et al. 2017 (arXiv 1602.05629), section 3: 32 and 64 channels, 512 hidden."""
+    """Return the CNN of McMahan et al. 2017 (arXiv 1602.05629), section 3: 32 and 64 channels, 512 hidden."""
     return PooledCNN(spec, (32, 64), ((2, 2), (2, 2)), (512,))
 
 
 def six_layer_cnn(spec: ClassifierSpec) -> ConvolutionalFeatures:
-    """The CNN for Fashion-MNIST of the T-SFL paper (section 5.1): six 3x3 convolutions with ReLU and 2x2 pooling.
+    """Return the T-SFL paper's CNN for Fashion-MNIST (section 5.1): six 3x3 convolutions with ReLU and 2x2 pooling.
 
     28 pixels can be halved four times, not six: a pool is left out once a side is 1 pixel. The channels are a choice.
     """

@@ -11,21 +11,21 @@ STAGES = (64, 128, 256, 512)
 """Channels of the four stages of two blocks each; every stage but the first halves the map."""
 
 GROUPS = 32
-"""Of `group_norm`, as in Wu & He 2018."""
+"""Groups of `group_norm`, as in Wu & He 2018."""
 
 Norm = Callable[[int], nn.Module]
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """Return a normalization that needs no other sample: the one for clients whose batches differ in distribution.
+    """Return a normalization of each sample by itself, for clients whose batches differ in distribution.
 
-    BatchNorm's statistics are what such clients disagree about (Hsieh et al. 2020, arXiv 1910.00189).
+    BatchNorm's statistics differ among such clients (Hsieh et al. 2020, arXiv 1910.00189).
     """
     return nn.GroupNorm(GROUPS, channels)
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions with a shortcut, which is a 1x1 convolution if the shape changes."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class BasicBlock(nn.Module):
         self.activation = nn.ReLU()
 
     def forward(self, maps: Tensor) -> Tensor:
-        """[B, in_channels, H, W] -> [B, out_channels, ceil(H / stride), ceil(W / stride)]."""
+        """Return [B, in_channels, H, W] -> [B, out_channels, ceil(H / stride), ceil(W / stride)]."""
         return self.activation(self.residual(maps) + self.shortcut(maps))
 
 
 class ResNet18(nn.Module):
-    """[B, C, H, W] -> logits [B, L]; `norm` makes the normalization of so many channels."""
+    """ResNet-18: [B, C, H, W] -> logits [B, L]; `norm` makes the normalization for a number of channels."""
 
     def __init__(self, in_channels: int, classes: int, norm: Norm = nn.BatchNorm2d) -> None:
         super().__init__()
@@ -70,5 +70,5 @@ class ResNet18(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [B, L] of the images [B, C, H, W]."""
+        """Return the logits [B, L] of the images [B, C, H, W]."""
         return self.output(self.pool(self.blocks(self.stem(images))).flatten(1))

@@ -24,9 +24,9 @@ from models.kernels import convolution_form, has_amx
 
 
 class SmallMapConv2d(nn.Conv2d):
-    """A 3x3 convolution with padding 1, on the CPU in the form that ``models.kernels`` finds for its shape and dtype.
+    """A 3x3 convolution with padding 1, on the CPU in the form that ``models.kernels`` chooses for its shape and dtype.
 
-    Same parameters and, up to rounding, same values and gradients as ``nn.Conv2d``; under autocast it computes in
+    Parameters are the same, and up to rounding values and gradients, as of ``nn.Conv2d``; under autocast it computes in
     autocast's dtype.
     """
 
@@ -95,7 +95,7 @@ class GatheredConvolution(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's stub names no arguments
-        """Return the gradients of images and weight, where they are needed."""
+        """Return the gradients of images and weight, None for one that is not needed."""
         images, weight = ctx.saved_tensors
         grad_images = grad_weight = None
         if ctx.needs_input_grad[0]:
@@ -129,7 +129,7 @@ def _patches(images: Tensor) -> Tensor:
 
 
 def _windows(height: int, width: int) -> list[tuple[int, int, slice, slice]]:
-    """Return of every output pixel its row, its column, and the kernel's rows and columns that meet the inputs in turn.
+    """Return for every output pixel its row, its column, and the kernel's rows and columns over the inputs in order.
 
     All of them lie within the kernel, whose middle is (1, 1): the map has at most ``DENSE_SIDE`` pixels a side.
     """
@@ -155,7 +155,7 @@ def _dense(weight_OC33: Tensor, height: int, width: int, dtype: torch.dtype) -> 
 def _undense(
     grad_matrix: Tensor, channels: int, height: int, width: int, dtype: torch.dtype, memory_format: torch.memory_format
 ) -> Tensor:
-    """Return the gradient [O, C, 3, 3] of the weight from that of the matrix: an entry's is the sum over its pixels."""
+    """Return the gradient [O, C, 3, 3] of the weight from that of the matrix: each entry is the sum over its pixels."""
     blocks = grad_matrix.view(height, width, -1, height, width, channels)
     grad_O33C = torch.zeros(blocks.shape[2], 3, 3, channels, dtype=dtype)
     for row, column, rows, columns in _windows(height, width):

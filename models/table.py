@@ -30,7 +30,8 @@ class TableMLP(nn.Module):
     first_code: Tensor
     """int64 [K], row of each column's code 0."""
     bins: tuple[Tensor, Tensor] | None
-    """Of each encoded value its number, int64, and where its bin starts, float32; None for standardised numbers."""
+    """Index of the number of each encoded value, int64, and start of its bin, float32; None for standardised
+    numbers."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -58,7 +59,7 @@ class TableMLP(nn.Module):
         self.embedding = nn.Linear(hidden[-1], spec.embedding_size)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Embeddings [B, D] of prepared rows [B, W + K]."""
+        """Return the embeddings [B, D] of prepared rows [B, W + K]."""
         numbers = self._encoded(rows[:, : self.numbers])
         if self.categories is None:
             return self.embedding(self.hidden(numbers))
@@ -67,7 +68,7 @@ class TableMLP(nn.Module):
         return self.embedding(self.hidden(inputs))
 
     def _encoded(self, numbers: Tensor) -> Tensor:
-        """Return what the hidden layers read of numbers [B, W]."""
+        """Return the encoding of numbers [B, W] for the hidden layers."""
         if self.bins is None:
             return numbers
         number, start = (each.to(numbers.device) for each in self.bins)
@@ -75,5 +76,5 @@ class TableMLP(nn.Module):
 
 
 def mlp(spec: ModelSpec) -> nn.Module:
-    """Return the perceptron that reads the features: of a table with its categories, or anything flattened."""
+    """Return the perceptron for the features: a table's with its categories, or one for any flattened features."""
     return TableMLP(spec) if isinstance(spec.features, TableFeatures) else FeatureMLP(spec)

@@ -1,6 +1,6 @@
 """Vertical federated learning with split-model pruning and embedding sparsification.
 
-What is public is imported when it is used (docs/python.md); `__init__.pyi` tells editors its types.
+Public names are imported at their first use (docs/python.md); `__init__.pyi` tells editors their types.
 """
 
 from importlib import import_module
@@ -18,7 +18,7 @@ __all__ = sorted(PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]  # they 
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is public with its first use: commands that only explain themselves do without PyTorch."""
+    """Import a public name at its first use: commands that only print their help need no PyTorch."""
     if name not in PUBLIC:
         raise AttributeError(f"module 'vfl' has no attribute {name!r}")
     return getattr(import_module(PUBLIC[name]), name)

@@ -1,4 +1,4 @@
-"""Counts as people read them, and numbers as they wrote them."""
+"""Counts in readable form, and exact decimal fractions of numbers."""
 
 from fractions import Fraction
 from functools import lru_cache
@@ -6,12 +6,12 @@ from functools import lru_cache
 
 @lru_cache(maxsize=64)
 def exact(number: float) -> Fraction:
-    """Return a number as it is written in decimal: 29 is the floor of exact(0.29) * 100, 28 that of 0.29 * 100."""
+    """Return the fraction that a number's decimal form means: floor(exact(0.29) * 100) is 29, floor(0.29 * 100) 28."""
     return Fraction(repr(float(number)))
 
 
 def amount(number: float) -> str:
-    """Return a count with three digits and a decimal prefix, as ``78.5 M`` (the unit follows at once)."""
+    """Return a count with three digits and a decimal prefix, such as ``78.5 M``; the unit follows directly."""
     for prefix in ("", "k", "M", "G", "T"):
         if abs(number) < 999.5:
             return f"{number:.3g} {prefix}"

@@ -1,4 +1,4 @@
-"""Training from Python, offered by ``import vfl`` (docs/python.md)."""
+"""Training from Python, as offered by ``import vfl`` (docs/python.md)."""
 
 import re
 import tempfile
@@ -29,7 +29,7 @@ from vfl.runs.reports.write import write_page
 from vfl.runs.run_folder import Row, choose_run_dir, read_rows, read_summary
 
 Choose = Callable[[int, Metrics], Mapping[str, tuple[float, float]]]
-"""The ratios of a round: (alpha, beta) by party, given the round and the metrics so far, by tag."""
+"""Function that chooses a round's ratios: (alpha, beta) by party, from the round and the metrics so far, by tag."""
 
 
 class Run:
@@ -56,7 +56,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What was reached and what it cost, as in ``summary.json``."""
+        """Results and costs, as in ``summary.json``."""
         return read_summary(self.folder)
 
     def predict(self, samples: ArrayLike | Mapping[str, object] | str | Path | None = None) -> NDArray[np.float32]:
@@ -82,7 +82,7 @@ class Run:
                 raise ConfigError(_in_python(str(error), Path(folder))) from None
 
     def _files(self, samples: object, folder: Path) -> Path | Mapping[str, Path]:
-        """Return samples as files; those that are in memory are written into a folder."""
+        """Return samples as files; samples in memory are written into a folder."""
         if isinstance(samples, str | Path):
             if self.config.data.dataset.kind in TABLE_KINDS:
                 raise ConfigError(f"samples: say whose table {samples} is: {{owner: {str(samples)!r}}}")
@@ -103,7 +103,7 @@ class Run:
 
 
 def _in_python(line: str, folder: Path) -> str:
-    """Return an error's line as it is meant in Python: without the command's options and files that nobody named."""
+    """Return an error's line for Python, without the command's options and the names of temporary files."""
     for name in (f"--data: {folder / 'samples.npz'}:", f"--data: {folder / 'samples.npz'}", "--data:", "--table:"):
         line = line.replace(name, "samples:")
     line = re.sub(re.escape(str(folder)) + r"/([\w.-]+)", r"the table of \1", line)
@@ -119,13 +119,13 @@ def train(
     callbacks: Sequence[Callback] = (),
     ratios: Choose | None = None,
 ) -> Run:
-    """Train an experiment in this process, as ``lvfl train`` does, and return what it left.
+    """Train an experiment in this process, as ``lvfl train`` does, and return the finished run.
 
     Args:
         config: a YAML file, or the name of a shipped experiment, as "quickstart".
         overrides: settings that override the file's, by dotted key.
         run_dir: folder of the run; by default the next free one below ``runs``.
-        resume: go on from the last checkpoint in ``run_dir``.
+        resume: continue from the last checkpoint in ``run_dir``.
         callbacks: called after each round.
         ratios: chooses alpha and beta of each round in place of ``lightweighting``.
 
@@ -149,7 +149,7 @@ def train(
 
 
 def report(runs: Sequence[Run], file: str | Path) -> None:
-    """Write a page that compares finished runs: an HTML file that opens offline. Raises ValueError where it cannot."""
+    """Write a page that compares finished runs, an HTML file that opens offline. Raises ValueError if that fails."""
     if not runs:
         raise ConfigError("runs: there are none to report on")
     write_page(load_runs([run.folder for run in runs], runs[0].folder), Path(file))
@@ -157,13 +157,13 @@ def report(runs: Sequence[Run], file: str | Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Chooser(Callback):
-    """Lets a function choose each round's ratios by what the rounds before have shown."""
+    """Lets a function choose each round's ratios from the metrics of earlier rounds."""
 
     choose: Choose
     config: ExperimentConfig
 
     def on_start(self, loop: TrainingLoop) -> None:
-        """Take the schedules' place."""
+        """Replace the schedules."""
         if not isinstance(loop.algorithm, Lightweighted):
             raise ConfigError("ratios: mode horizontal has no lightweighting; leave them out")
         loop.algorithm.assign = lambda round_index, _: chosen_ratios(

@@ -1,4 +1,4 @@
-"""What the scripts share: errors of one line, exit codes, and a console whose reader may go away."""
+"""Common parts of the scripts: one-line errors, exit codes, and a console whose reader may close."""
 
 import argparse
 import io
@@ -23,19 +23,19 @@ DONE = 0
 BAD_INPUT = 2
 LOST = 3
 TRY_LATER = 75
-"""EX_TEMPFAIL of sysexits.h: a full disk, too little memory, a port that is taken."""
+"""Exit code for conditions that may pass, EX_TEMPFAIL of sysexits.h: a full disk, too little memory, a port in use."""
 INTERRUPTED = 130
 
 WIDEST = 1000
 """Columns of the widest table."""
 _NO_SUCH_MEMORY = "size calculation overflowed"
-"""PyTorch of a tensor of more bytes than can be counted."""
+"""Error text of PyTorch for a tensor whose size in bytes overflows."""
 SPEAKER_S = 10.0
-"""Seconds that a worker leaves the one that speaks to come to the same error."""
+"""Seconds that a worker waits for the one that speaks to report the same error."""
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and to which an empty path is an error: Path("") is the present folder."""
+    """A parser with one-line errors that refuses an empty path, since Path("") is the present folder."""
 
     def __init__(self, description: str | None = None, **kwargs: Any) -> None:
         super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
@@ -44,14 +44,14 @@ class OneLineParser(argparse.ArgumentParser):
     def add_experiment(
         self, example: str, of: str = "YAML file of the experiment, or a shipped one, such as quickstart"
     ) -> None:
-        """Take a configuration and the settings that override it."""
+        """Add the arguments for a configuration and the settings that override it."""
         self.add_argument("config", type=Path, help=of)
         self.add_argument(
             "overrides", nargs="*", default=[], metavar="key=value", help=f"settings to override, such as {example}"
         )  # fmt: skip
 
     def add_party(self) -> None:
-        """Take what says which party this is, and where its folder is."""
+        """Add the arguments that tell the party and its folder."""
         self.add_experiment("threads=2", "YAML file of the party, with data.file and network")
         self.add_argument("--party", required=True, metavar="NAME", help="name of this party, such as party_1")
         self.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
@@ -69,7 +69,7 @@ def _path(text: str) -> Path:
 
 
 def add_executor_options(parser: argparse.ArgumentParser) -> None:
-    """Add where many runs are trained, which ``vfl.runs.experiments.where`` reads."""
+    """Add the options of where many runs are trained, for ``vfl.runs.experiments.where``."""
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (default: 1; on Ray as many as find room)")
     parser.add_argument(
         "--on", default="local", metavar="local|ray[=HOST:PORT]",
@@ -94,13 +94,13 @@ class ShowConsole(Console):
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
-        """Be quiet from now on: a closed ``| head`` must not end a training without its checkpoint."""
+        """Print nothing more: a closed ``| head`` must not end a training without its checkpoint."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def numbers_table(title: str, headings: Sequence[str], caption: str | None = None) -> Table:
-    """Return a table without rows yet: names in the first column, numbers in the others."""
+    """Return a table without rows yet, with names in the first column and numbers in the others."""
     table = Table(title=title, caption=caption, caption_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="right" if place else "left", no_wrap=True)
@@ -108,7 +108,7 @@ def numbers_table(title: str, headings: Sequence[str], caption: str | None = Non
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table whole: a terminal that is narrower wraps its lines."""
+    """Print a whole table; a narrower terminal wraps its lines."""
     before = console.width
     console.width = max(before, console.measure(table, options=console.options.update(max_width=WIDEST)).maximum)
     console.print(table)
@@ -116,7 +116,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def to_stderr(line: str) -> None:
-    """Show a warning beside, not within, what a command prints."""
+    """Print a warning on stderr, apart from a command's output."""
     print(line, file=sys.stderr)
 
 
@@ -126,9 +126,9 @@ Command = Callable[[argparse.Namespace, ShowConsole], int]
 def command(
     parse: Callable[[], argparse.Namespace], warn: Callable[[str], None] | None = None
 ) -> Callable[[Command], Callable[[], int]]:
-    """Make a command's ``main`` of what it does with its arguments: errors become one line and an exit code.
+    """Turn a function of parsed arguments into a command's ``main``: errors become one line and an exit code.
 
-    Only the worker that speaks for all has a console that shows anything; it shows warnings unless ``warn`` does.
+    Of several workers only the speaking one has a console that prints; it prints warnings unless ``warn`` does.
     """
 
     def door(run: Command) -> Callable[[], int]:
@@ -145,7 +145,7 @@ def command(
 def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     """Run a script's work and return its exit code: every expected error becomes one line on stderr.
 
-    ``warn`` shows a warning. SIGTERM is taken as Ctrl-C is, also while nothing handles it more gently.
+    ``warn`` shows a warning. SIGTERM has the effect of Ctrl-C unless something else handles it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -182,7 +182,7 @@ def failure_code(error: BaseException) -> int:
 
 
 def _told(error: BaseException) -> str | None:
-    """Return the line about too little memory, or a suspected component; None for an error of this program."""
+    """Return the line about too little memory, or a suspected component; None for errors of this program."""
     if _out_of_memory(error):
         return "not enough memory: lower training.batch_size, or the sizes in data and models"
     from vfl.config.registry import suspicion
@@ -191,15 +191,18 @@ def _told(error: BaseException) -> str | None:
 
 
 def _out_of_memory(error: BaseException) -> bool:
-    """Whether Python, PyTorch's CPU allocator or CUDA found no memory; PyTorch has no class of its own for the CPU."""
+    """Return whether an error means too little memory in Python, PyTorch's CPU allocator or CUDA.
+
+    PyTorch has no error class for the CPU, so texts are compared.
+    """
     told = ("can't allocate memory", "not enough memory", "out of memory", _NO_SUCH_MEMORY)
     return isinstance(error, MemoryError) or any(text in str(error) for text in told)
 
 
 def _say(line: str) -> None:
-    """Print a line on stderr, unless the worker that speaks for all has just said it.
+    """Print a line on stderr, unless the speaking worker has just printed it.
 
-    torchrun ends all workers when one has ended. A worker still alive after SPEAKER_S must tell the error itself.
+    torchrun ends all workers when one has ended. A worker still alive after SPEAKER_S must report the error itself.
     """
     if not speaks():
         try:
@@ -210,7 +213,7 @@ def _say(line: str) -> None:
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Read an option's ``0,1,2``. Raises ConfigError, naming it."""
+    """Parse an option's ``0,1,2``. Raises ConfigError, naming the option."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts) or len(set(map(int, parts))) < len(parts):
         raise ConfigError(f"{option}: {text!r} is not a list of different whole numbers, as 0,1,2")

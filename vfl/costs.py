@@ -1,9 +1,8 @@
 """The cost ledger: bytes, multiply-accumulates and seconds of every party, beside those without lightweighting.
 
-Bytes are those of the packed messages; a link within the process hands over the same encoded tensors without the
-envelope. They are booked per party, direction and kind: ``embedding``, ``gradient``, ``head``, ``control`` (envelopes
-and settings) and ``evaluation``. Traffic of the evaluation is measurement, not training: it is booked, and reported
-apart from the training's.
+Bytes are those of the packed messages; a link within the process passes the same encoded tensors without the envelope.
+They are recorded per party, direction and kind: ``embedding``, ``gradient``, ``head``, ``control`` (envelopes and
+settings) and ``evaluation``. Evaluation is measurement, not training: its bytes are recorded and reported separately.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ class PartyCosts:
     train_time_s: float = 0.0
 
     def book_bytes(self, direction: Direction, kind: str, sent: int, dense: int) -> None:
-        """Book a part of a message: bytes ``sent``, and what the part would take dense, its tensors in float32."""
+        """Record a part of a message: ``sent`` bytes, and ``dense`` bytes, those with its tensors in float32."""
         for by_kind, size in ((self.bytes_of(direction), sent), (self.bytes_of(direction, dense=True), dense)):
             by_kind[kind] = by_kind.get(kind, 0) + size
 
@@ -42,7 +41,7 @@ class PartyCosts:
         return sum(size for kind, size in self.bytes_of(direction, dense=dense).items() if kind != EVALUATION)
 
     def tensor_bytes(self, direction: Direction) -> int:
-        """Return the bytes of training in one direction without those of control parts and envelopes."""
+        """Return the bytes of training in one direction, without control parts and envelopes."""
         return self.training_bytes(direction) - self.bytes_of(direction).get(CONTROL, 0)
 
     def evaluation_bytes(self, direction: Direction) -> int:
@@ -50,7 +49,7 @@ class PartyCosts:
         return self.bytes_of(direction).get(EVALUATION, 0)
 
     def since(self, before: "PartyCosts") -> "PartyCosts":
-        """Return what was spent after ``before``."""
+        """Return the costs since ``before``."""
         return PartyCosts(
             _difference(self.uplink_bytes, before.uplink_bytes),
             _difference(self.downlink_bytes, before.downlink_bytes),
@@ -67,12 +66,12 @@ def _difference(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, in
 
 
 def savings(actual: float, unlightened: float) -> float:
-    """Return 1 - actual / unlightened, 0 where nothing was spent."""
+    """Return 1 - actual / unlightened; 0 if ``unlightened``, the cost without lightweighting, is 0."""
     return 1.0 - actual / unlightened if unlightened else 0.0
 
 
 def shares_saved(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the shares of compute and of bytes, both ways, that a run was spared, by its summary."""
+    """Return the shares of compute and of bytes, in both directions, that a run saved, from its summary."""
     sent = summary["uplink_bytes"] + summary["downlink_bytes"]
     dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
     return {

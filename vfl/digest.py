@@ -18,12 +18,12 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def check_same_data(owner: str, saved: str, present: str) -> None:
-    """Raise ValueError where a run would go on with other data than it was saved with."""
+    """Raise ValueError if a run would continue with other data than it was saved with."""
     if saved != present:
         raise ValueError(f"--resume: {owner} are not those of the saved run; restore the data or start a new run")
 
 
 def combined_digest(digests: Mapping[str, str]) -> str:
-    """Return the sha256 over the owners' digests (names sorted): no owner has to show its weights."""
+    """Return the sha256 over the owners' digests (names sorted), for which no owner has to show its weights."""
     lines = "".join(f"{owner}:{digests[owner]}\n" for owner in sorted(digests))
     return hashlib.sha256(lines.encode()).hexdigest()

@@ -1,24 +1,24 @@
-"""Errors shown to the user in one line: bad input, lost peers, diverged training; and which of them may pass."""
+"""Errors shown to the user in one line: bad input, lost peers, diverged training; and those that may pass."""
 
 import errno
 
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EADDRINUSE}
-"""Of the system's errors, those of a full disk or memory, too many open files, and a port that is taken."""
+"""System errors that may pass: a full disk or memory, too many open files, a port in use."""
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's text without line ends; its type where it has none. Of a file: its path and what is wrong."""
+    """Return an error's text without line ends, or else its type; for a file's error its path and the reason."""
     text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
     return " ".join(text.split()) or type(error).__name__
 
 
 def printable(text: str) -> str:
-    """Return text whose control characters are written out: a terminal would obey them."""
+    """Return text with control characters escaped, which a terminal would obey."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def with_type(error: BaseException) -> str:
-    """Return an error's type and text without line ends: what a foreign error needs to be understood."""
+    """Return a foreign error's type and text, without line ends."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
 
 
@@ -30,25 +30,25 @@ class ConfigError(ValueError):
 
 
 class TryLater(ConfigError):  # noqa: N818 - says what to do
-    """Nothing is wrong with what was given: the same may succeed later."""
+    """A condition that may pass: the same input may succeed later."""
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether the same may succeed later, by the error or what it was raised from (``PASSING``)."""
+    """Return whether the same may succeed later, judged by the error or its cause (``PASSING``)."""
     found = isinstance(error, TryLater | MemoryError) or (isinstance(error, OSError) and error.errno in PASSING)
     before = error.__cause__ or error.__context__
     return found or (before is not None and may_pass(before))
 
 
 class Diverged(ValueError):  # noqa: N818 - says what happened
-    """Training produced infinity or NaN; ``found`` says where, as "loss/train is not finite"."""
+    """Training produced infinity or NaN; ``found`` tells where, such as "loss/train is not finite"."""
 
     def __init__(self, found: str) -> None:
         super().__init__(f"{found}: lower training.optimizer.learning_rate")
 
 
 class PeerLost(RuntimeError):  # noqa: N818 - says what happened
-    """The other side is gone, frozen or cut off; the text names it and says how that was noticed."""
+    """The other side is gone, frozen or cut off; the text names it and how this was noticed."""
 
 
 class PeerMisbehaved(PeerLost):

@@ -22,28 +22,28 @@ from models.small_map import SmallMapConv2d
 from vfl.config import ConfigError
 
 TOLERANCE = 1e-4
-"""Largest difference to PyTorch's outputs, relative to the largest of them where that is above 1."""
+"""Largest difference from PyTorch's outputs, relative to the largest output if that exceeds 1."""
 INPUT, OUTPUT = "input", "output"
 TOOLS = ("onnx", "onnxruntime", "onnxscript")
-"""What writes and checks ONNX; the extra ``export``."""
+"""Packages that write and check ONNX; the extra ``export``."""
 
 
 class ExportMismatch(ValueError):  # noqa: N818 - says what is, not what went wrong
-    """An exported model gives other outputs than the one it was exported from."""
+    """An exported model's outputs differ from the original's."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written of one model."""
+    """Files and checks of one exported model."""
 
     files: dict[str, int]
     """Sizes in bytes, by name."""
     differences: dict[str, float]
-    """Largest difference to PyTorch's outputs, by file."""
+    """Largest difference from PyTorch's outputs, by file."""
 
 
 def check_tools() -> None:
-    """Raise ConfigError, before anything is loaded, where what writes and checks ONNX is not installed."""
+    """Raise ConfigError, before anything is loaded, if the packages that write and check ONNX are not installed."""
     missing = [name for name in TOOLS if find_spec(name) is None]
     if missing:
         raise ConfigError(f"export: needs {', '.join(missing)}; install with: pip install 'lvfl[export]'")
@@ -52,8 +52,8 @@ def check_tools() -> None:
 def export_model(model: nn.Module, example: Sequence[Tensor], folder: Path, name: str) -> Exported:
     """Write ``name.pt2`` and ``name.onnx`` for batches of any size, and check both on the example.
 
-    ``example`` is a batch of real inputs, at least two: a tensor [B, ...] for each argument of the model. Raises
-    ExportMismatch where an exported model's outputs are not PyTorch's within ``TOLERANCE``.
+    ``example`` is a batch of at least two real inputs: a tensor [B, ...] for each argument of the model. Raises
+    ExportMismatch if an exported model's outputs differ from PyTorch's by more than ``TOLERANCE``.
     """
     plain = plain_model(model).float().cpu().eval()
     inputs = tuple(tensor.float().cpu() if tensor.is_floating_point() else tensor.cpu() for tensor in example)
@@ -77,7 +77,7 @@ def export_model(model: nn.Module, example: Sequence[Tensor], folder: Path, name
 
 
 def plain_model(model: nn.Module) -> nn.Module:
-    """Return a copy in which convolutions on small maps are ordinary ones, which every runtime knows."""
+    """Return a copy in which convolutions on small maps are ordinary ones, which every runtime supports."""
     plain = copy.deepcopy(model)
     for name, module in list(plain.named_modules()):
         if isinstance(module, SmallMapConv2d):
@@ -101,7 +101,7 @@ def input_names(inputs: int) -> list[str]:
 
 
 def run_onnx(path: Path, *inputs: Tensor) -> Tensor:
-    """Return onnxruntime's outputs of a batch."""
+    """Return onnxruntime's outputs for a batch."""
     named = {name: tensor.numpy() for name, tensor in zip(input_names(len(inputs)), inputs, strict=True)}
     (output,) = open_onnx(path).run([OUTPUT], named)
     return torch.from_numpy(output)

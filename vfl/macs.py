@@ -13,16 +13,16 @@ RECURRENT = (nn.RNNBase, nn.RNNCellBase)
 """Layers that multiply every weight matrix once with every element of a sequence."""
 
 REFUSED = (nn.MultiheadAttention, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-"""Layers that multiply by weights in another pattern: an error is better than a count that leaves them out."""
+"""Layers that multiply by weights in another pattern: an error is better than a wrong count."""
 
 
 def count_macs(model: nn.Module, *example_inputs: Tensor) -> int:
-    """Multiply-accumulates of one sample's forward pass: convolutions, linear and recurrent layers only.
+    """Return the multiply-accumulates of one sample's forward pass: convolutions, linear and recurrent layers only.
 
     `example_inputs` [B, ...] each: their first sample is passed through in evaluation mode. Bias, normalization,
-    activation, pooling, embedding lookups and the gates' products of single values count nothing; a layer called
-    twice counts twice, a recurrent one once per step; groups, stride, padding and dilation are accounted for by the
-    shapes. Modes and BatchNorm statistics are as before afterwards.
+    activation, pooling, embedding lookups and the gates' products of single values count nothing; a layer called twice
+    counts twice, a recurrent one once per step; groups, stride, padding and dilation are accounted for by the shapes.
+    Modes and BatchNorm statistics stay unchanged.
 
     Raises ValueError for an empty batch or a layer that it cannot count (attention, transposed, packed sequences).
     """
@@ -65,5 +65,5 @@ def _recurrent(module: nn.Module, sequence: Tensor | PackedSequence) -> int:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Trainable and frozen parameters of the model, shared ones once; buffers are not parameters."""
+    """Return the number of trainable and frozen parameters of the model, shared ones once; buffers do not count."""
     return sum(parameter.numel() for parameter in model.parameters())

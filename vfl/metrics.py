@@ -1,4 +1,4 @@
-"""How good predictions are, by scikit-learn's definitions.
+"""Metrics of predictions, by scikit-learn's definitions.
 
 Shapes: N samples, C classes.
 """
@@ -16,7 +16,7 @@ REGRESSION_METRICS = ("rmse", "mae", "r2")
 LOWER_IS_BETTER = ("log_loss", "rmse", "mae")
 
 HEADLINE = ("auc", "ks", "accuracy", "rmse", "r2")
-"""Shown at the end of a run beside the metric by which models are compared."""
+"""Metrics shown at the end of a run beside the one by which models are compared."""
 
 
 def is_better(metric: str, value: float, than: float) -> bool:
@@ -25,7 +25,7 @@ def is_better(metric: str, value: float, than: float) -> bool:
 
 
 def points_lost(metric: str, value: float, reference: float) -> float:
-    """Return by how many percentage points a value is worse than another; of an error, by how many percent of it."""
+    """Return by how many percentage points a value is worse than another; for an error, by how many percent of it."""
     if metric not in LOWER_IS_BETTER:
         return 100 * (reference - value)
     if reference == 0:  # nothing is a share of no error
@@ -34,12 +34,12 @@ def points_lost(metric: str, value: float, reference: float) -> float:
 
 
 def drawn(metric: str, value: float) -> float:
-    """Return a value as axes and tables have it: shares in percent."""
+    """Return a value in the unit of axes and tables: shares in percent."""
     return value if metric in LOWER_IS_BETTER else 100 * value
 
 
 def axis(metric: str) -> str:
-    """Return the heading of such values: "AUC (%)"."""
+    """Return the heading of such values, such as "AUC (%)"."""
     return title(metric) if metric in LOWER_IS_BETTER else f"{title(metric)} (%)"
 
 
@@ -50,12 +50,12 @@ def reached(summary: Mapping[str, Any]) -> tuple[str, Mapping[str, float]]:
 
 
 def evaluated(summary: Mapping[str, Any]) -> str:
-    """Return which samples a run's metrics are of: "test", or "validation"."""
+    """Return the name of the samples that a run's metrics refer to: "test" or "validation"."""
     return "validation" if "validation_metrics" in summary else "test"
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """Return what a run reached in a few words, its metric first: "test AUC 0.9931, accuracy 97.37%"."""
+    """Return a run's results in a few words, its metric first: "test AUC 0.9931, accuracy 97.37%"."""
     metric, values = reached(summary)
     names = dict.fromkeys((metric, *HEADLINE))
     return f"{evaluated(summary)} " + ", ".join(
@@ -64,19 +64,19 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 
 def title(metric: str) -> str:
-    """Return a metric's name as people write it."""
+    """Return a metric's display name."""
     return metric.upper() if metric in ("auc", "ks", "rmse", "mae", "r2") else metric.replace("_", " ")
 
 
 def shown(metric: str, value: float) -> str:
-    """Return a metric's value as people write it."""
+    """Return a metric's value as displayed."""
     if metric == "accuracy":
         return f"{value:.2%}"
     return f"{value:.4g}" if metric in LOWER_IS_BETTER else f"{value:.4f}"
 
 
 def two_class_metrics(scores_N: Tensor, labels_N: Tensor, threshold: float) -> dict[str, float]:
-    """Return what is known of the probabilities of class 1; F1 and accuracy predict it from ``threshold`` on.
+    """Return the metrics of probabilities [N] of class 1; F1 and accuracy predict it from ``threshold`` on.
 
     KS is the largest difference between the two classes' distributions of the score (Kolmogorov and Smirnov).
     """
@@ -105,9 +105,9 @@ def many_class_metrics(predicted_N: Tensor, labels_N: Tensor, classes: int) -> d
 
 
 def regression_metrics(predicted_N: Tensor, values_N: Tensor) -> dict[str, float]:
-    """Return the root of the mean squared error, the mean absolute one, and the share of the variance explained.
+    """Return the root mean squared error, the mean absolute error, and the share of the variance explained.
 
-    R^2 is 0 where the values are all the same.
+    R^2 is 0 if all values are equal.
     """
     errors = predicted_N.double() - values_N.double()
     deviations = values_N.double() - values_N.double().mean()

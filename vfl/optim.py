@@ -1,4 +1,4 @@
-"""The optimizer as both sides use it, with a state that names parameters instead of counting them."""
+"""The optimizer of both sides, with a state that refers to parameters by name."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -13,22 +13,22 @@ from vfl.config import OptimizerConfig
 from vfl.config.schedules import value_at
 
 _PREFIXES = {"momentum_buffer": "", "exp_avg": "exp_avg/", "exp_avg_sq": "exp_avg_sq/", "step": "step/"}
-"""What stands before a parameter's name in the saved state, by what the optimizer keeps of it."""
+"""Prefix of a parameter's name in the saved state, by the optimizer's own name of the value."""
 
 
 class Optimizer(ABC):
-    """An optimizer of ``torch.optim`` by its function, so its bits, with ``param_groups`` and ``state`` as there.
+    """An optimizer of ``torch.optim`` by its functional form, with the same bits, ``param_groups`` and ``state``.
 
     The classes themselves are not used because the first object of one imports PyTorch's compiler, which takes two
-    seconds, and because their hooks take longer than a step of a small model. Takes one fused kernel per step where
-    that is the faster form.
+    seconds, and because their hooks take longer than a step of a small model. One fused kernel per step is used where
+    that is faster.
     """
 
     def __init__(self, parameters: Iterable[Tensor], config: OptimizerConfig) -> None:
         params = list(parameters)
         self.param_groups: list[dict[str, Any]] = [{"params": params, "lr": value_at(config.learning_rate, 0)}]
         self.state: dict[Tensor, dict[str, Any]] = {}
-        """What is kept of every parameter that took a step."""
+        """State of every parameter that has taken a step."""
         self.config = config
         # The fused CPU kernel copies every gradient that is not contiguous: slower for channels_last than plain steps.
         self.fused = all(parameter.is_contiguous() for parameter in params)
@@ -76,7 +76,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """``torch.optim.Adam``, or AdamW where the configuration says so."""
+    """``torch.optim.Adam``, or AdamW if configured."""
 
     def _move(self, moved: list[Tensor], gradients: list[Tensor], learning_rate: float) -> None:
         states = [self.state.get(parameter) or self._begin(parameter) for parameter in moved]
@@ -100,7 +100,7 @@ class Adam(Optimizer):
         )
 
     def _begin(self, parameter: Tensor) -> dict[str, Any]:
-        """Return what is kept of a parameter that takes its first step."""
+        """Return the initial state of a parameter."""
         self.state[parameter] = {
             "step": self.step_count(parameter, torch.tensor(0.0)),
             "exp_avg": torch.zeros_like(parameter),
@@ -109,18 +109,18 @@ class Adam(Optimizer):
         return self.state[parameter]
 
     def step_count(self, parameter: Tensor, value: Tensor) -> Tensor:
-        """Return a count of steps where the kernels want it: at the parameter if they are fused."""
+        """Return a step count on the device that the kernels expect: the parameter's if they are fused."""
         return value.to(parameter.device if self.fused else "cpu", copy=True)
 
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-"""Makes an optimizer of a user's own choice for some parameters."""
+"""Function that makes a user's own optimizer for some parameters."""
 
 
 def build_optimizer(
     module: nn.Module, config: OptimizerConfig, make: MakeOptimizer | None = None
 ) -> Optimizer | torch.optim.Optimizer:
-    """Return the optimizer of all parameters of a module, ``make``'s where it is given. Raises ValueError for none."""
+    """Return the optimizer of all parameters of a module, ``make``'s if given. Raises ValueError if that is none."""
     if make is not None:
         made = cast(object, make(list(module.parameters())))
         if not isinstance(made, torch.optim.Optimizer):
@@ -130,7 +130,7 @@ def build_optimizer(
 
 
 def set_learning_rate(optimizer: Optimizer | torch.optim.Optimizer, config: OptimizerConfig, round_index: int) -> None:
-    """Set the learning rate that the schedule holds for a round; an optimizer of a user's own keeps its."""
+    """Set the scheduled learning rate of a round; a user's own optimizer keeps its rate."""
     if not isinstance(optimizer, Optimizer):
         return
     for group in optimizer.param_groups:
@@ -138,7 +138,7 @@ def set_learning_rate(optimizer: Optimizer | torch.optim.Optimizer, config: Opti
 
 
 def optimizer_state(optimizer: Optimizer | torch.optim.Optimizer, module: nn.Module) -> dict[str, Tensor]:
-    """Return momentum, or Adam's two moments and steps, by parameter name; who took no step has none."""
+    """Return momentum, or Adam's two moments and steps, by parameter name, for parameters that have taken a step."""
     return {
         _PREFIXES.get(entry, f"{entry}/") + name: value
         for name, parameter in module.named_parameters()
@@ -148,7 +148,7 @@ def optimizer_state(optimizer: Optimizer | torch.optim.Optimizer, module: nn.Mod
 
 
 def _as_ever(item: tuple[str, Any]) -> tuple[int, str]:
-    """Order of a parameter's entries."""
+    """Return the sort key of a parameter's entry, which keeps the order of saved states."""
     known = [*_PREFIXES]
     return (known.index(item[0]) if item[0] in known else len(known), item[0])
 

@@ -1,8 +1,8 @@
 """Random streams keyed by purpose, so that adding one draw never shifts another.
 
-Every source of randomness has a purpose ("train_subset", "batches", "pruning", ...), and where it needs one a round
-and an owner (a party or client). A party on another machine derives the same stream from the same four values; a
-resumed run needs no generator state in its checkpoint.
+Every source of randomness has a purpose ("train_subset", "batches", "pruning", ...), and if needed a round and an owner
+(a party or client). A party on another machine derives the same stream from the same four values; a resumed run needs
+no generator state in its checkpoint.
 """
 # pyright: reportUnknownMemberType=false
 # torch's own signatures are partly untyped.
@@ -37,7 +37,7 @@ def generator(seed: int, purpose: str, round_index: int = 0, owner: str = "") ->
 
 
 def stream_of(values: torch.Tensor, purpose: str) -> torch.Generator:
-    """Return the stream that belongs to float32 values on the CPU: of the same values always the same."""
+    """Return the stream seeded by float32 values on the CPU; equal values always give the same stream."""
     return generator(zlib.crc32(values.contiguous().numpy().data), purpose)
 
 
@@ -46,10 +46,10 @@ _global_generator = threading.RLock()
 
 @contextlib.contextmanager
 def seeded(seed: int, purpose: str, round_index: int = 0, owner: str = "") -> Generator[Callable[[], bool]]:
-    """Run the block with torch's global CPU generator at the start of the stream, then put its old state back.
+    """Run the block with torch's global CPU generator at the start of the stream, then restore its old state.
 
-    For module constructors and layers such as Dropout, which draw from the global generator and take no other. Build on
-    the CPU and move afterwards: generators of other devices are left alone. Threads, which share the global generator,
+    This is for module constructors and layers such as Dropout, which can only draw from the global generator. Build on
+    the CPU and move afterwards: generators of other devices are not changed. Threads, which share the global generator,
     run such blocks one at a time. The block gets a function that tells whether anything was drawn so far.
     """
     start = generator(seed, purpose, round_index, owner).get_state()

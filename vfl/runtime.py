@@ -1,4 +1,4 @@
-"""Where and how tensors are computed: device, precision, memory format, threads."""
+"""Device, precision, memory format and threads of computations."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ class Runtime:
         return module
 
     def batch(self, features: Tensor, rows_B: Tensor) -> Tensor:
-        """Return the rows of [N, ...] as a batch on the device; of images in this runtime's memory format."""
+        """Return the rows of [N, ...] as a batch on the device; images in this runtime's memory format."""
         batch = features[rows_B].to(self.device, non_blocking=True)
         images = self.channels_last and batch.dim() == 4  # the format is one of four dimensions
         return batch.contiguous(memory_format=torch.channels_last) if images else batch
 
     def synchronize(self) -> None:
-        """Wait for queued kernels, so that a clock read now counts them where they belong."""
+        """Wait for queued kernels, so that a clock read now includes their time."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -52,7 +52,7 @@ class Runtime:
 def start_runtime(config: ExperimentConfig) -> Runtime:
     """Apply the process-wide settings of an experiment (threads, determinism) and return its runtime.
 
-    Raises ConfigError where the device is not there.
+    Raises ConfigError if the device does not exist.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)

@@ -1,4 +1,4 @@
-"""The types that the settings of another package's algorithm are made of (docs/extending.md)."""
+"""Types for the settings of another package's algorithm (docs/extending.md)."""
 
 from vfl.config.settings import (
     AboveZero,

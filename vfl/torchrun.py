@@ -1,4 +1,4 @@
-"""What torchrun tells its processes in the environment."""
+"""State of this process under torchrun, from the environment."""
 
 import os
 
@@ -9,5 +9,5 @@ def under_torchrun() -> bool:
 
 
 def speaks() -> bool:
-    """Return whether this process is the one of its machine that tells the user what all of them find."""
+    """Return whether this process is the one of its machine that prints messages common to all."""
     return not under_torchrun() or os.environ["LOCAL_RANK"] == "0"

@@ -55,6 +55,5 @@ class SimulationConfig(Section):
 
 
 def seconds(rate: Schedule | None, round_index: int, amount: float) -> float:
-    """Return the simulated seconds of ``amount`` at a rate per second that may change over the rounds; 0 without
-    one."""
+    """Return the simulated seconds of ``amount`` at a rate per second, which may change over the rounds; 0 without."""
     return 0.0 if rate is None else amount / value_at(rate, round_index)

@@ -43,8 +43,9 @@ class SamplePruningConfig(Section):
     """Samples that the model has learned are left out of rounds at random (InfoBatch): nothing of them travels."""
 
     share: Annotated[Fraction, REPLAYED] = 0.0
-    """Of the samples whose last loss is below the mean, the share that is left out of a round. Those that stay weigh
-    1 / (1 - share) in the loss, so that gradients are those of all samples in the mean. 0 leaves none out."""
+    """Share r of the samples whose last loss is below the mean that is left out of a round, drawn at random. The others
+    of them weigh 1 / (1 - r) in the loss, so that gradients are those of all samples in expectation. 0 leaves none
+    out."""
     until: Annotated[Probability, OWN] = 0.875
     """Share of training.rounds after which all samples are trained on again."""
 

@@ -37,7 +37,7 @@ class HeadTrainer:
         self.config = config
         self.optimizer = build_optimizer(self.head, config, optimizer)
         self.losses_B = torch.empty(0)
-        """Of the last batch whose samples have weights, each sample's own, unweighted."""
+        """Unweighted loss of each sample of the last batch with weights."""
 
     @property
     def missing(self) -> float:
@@ -75,7 +75,7 @@ class HeadTrainer:
         return loss
 
     def steps(self, embeddings: Sequence[Tensor], targets: Targets, number: int) -> list[Tensor]:
-        """Take a number of SGD steps (0: none) on the same embeddings, [B, D] each; return the loss before each."""
+        """Take ``number`` SGD steps (0: none) on the same embeddings, [B, D] each; return the loss before each."""
         if number == 0:
             return []
         representation_BP = torch.cat(list(embeddings), dim=1)

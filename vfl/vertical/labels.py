@@ -35,14 +35,14 @@ PartsK = list[tuple[Part, ...]]
 
 
 class RoundSamples(NamedTuple):
-    """Which samples of a round's batches are trained on, and by whom."""
+    """The samples of a round's batches that are trained on, and the parties' shares of them."""
 
     left: Sequence[Left]
-    """By exchange."""
+    """Remaining samples of each exchange."""
     easy: tuple[Part, ...]
-    """By which replicas of the head derive what is left."""
+    """Part from which the head's replicas derive the remaining samples."""
     shares: Sequence[Sequence[Share]]
-    """By exchange, the parties' parts in what is left."""
+    """The parties' shares of each exchange's remaining samples."""
 
 
 class Received(NamedTuple):
@@ -60,7 +60,7 @@ class Batch(NamedTuple):
     """An exchange's batch at the server."""
 
     size: int
-    """B, before samples were left out; all that follows is without them."""
+    """B before samples were left out; all other fields are without these."""
     rows_B: Tensor
     targets: Targets
     received: Sequence[Received]
@@ -79,10 +79,9 @@ class ShareEmbeddings:
     head_sync: HeadSync
 
     def start_round(self, trainer: HeadTrainer, samples: RoundSamples) -> tuple[PartsK, str | None]:
-        """Return what each party needs of the round's samples, and the digest of theta_0 where it is sent.
+        """Return each party's parts for the round's samples, and the digest of theta_0 if it is sent.
 
-        That is theta_0 where parties replay from here, and which samples are easy; who takes part they know by
-        themselves.
+        The parts are theta_0 if parties replay, and the mask of easy samples; the parties know the shares already.
         """
         replays = self.head_sync == "replay"
         parts = (*(trainer.parts() if replays else ()), *samples.easy)
@@ -112,9 +111,9 @@ class ReturnGradients:
     """Defence applied to each party's gradients before they leave."""
 
     def start_round(self, trainer: HeadTrainer, samples: RoundSamples) -> tuple[PartsK, str | None]:
-        """Return in which samples each party takes part, where it is not all: it knows no other's gaps. No theta_0.
+        """Return each party's own share, unless it is all samples; others' gaps stay hidden. No theta_0 is sent.
 
-        It is not told whether it lacks a sample, is left out of it, or all are because the sample is.
+        A party cannot tell whether it lacks a sample, is left out of it, or the sample is left out for all.
         """
         shares = [
             [share.among(left.share) for share in exchange]
@@ -186,9 +185,9 @@ class HeadReplica:
     """Receivers of the other parties' frames, in the parties' order."""
     head_sync: HeadSync
     presence: Presence
-    """Who takes part in each batch, as the server knows it."""
+    """Participation in each batch, as the server knows it."""
     pruning: SamplePruning
-    """As the server's."""
+    """Sample pruning as at the server."""
 
     def __post_init__(self) -> None:
         self._drift = 0.0
@@ -202,7 +201,7 @@ class HeadReplica:
         self._gradients_are_here = False  # of the first replayed step
 
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
-        """Take over theta_0, noting how far the replica had drifted from it; return the party's part in each batch."""
+        """Load theta_0, noting the replica's drift from it; return the party's share of each batch."""
         self._batches, self._left = batches, self.pruning.read(message, batches)
         rows = [left.share.rows_of(rows_B) for left, rows_B in zip(self._left, batches, strict=True)]
         self._shares = self.presence.of_round(message.round_index, rows)

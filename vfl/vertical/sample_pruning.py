@@ -1,14 +1,14 @@
-"""Sample pruning: samples whose last loss was low are left out of a round at random, and cost nobody anything.
+"""Sample pruning: samples whose last loss was low are left out of a round at random, and cost no side anything.
 
-Of the samples whose last loss is below the mean of all last losses (easy ones), each is left out with a probability,
-the share r; those that stay weigh 1 / (1 - r). In the mean over the draws each batch then has the loss and the
-gradients of the whole batch.
+Each sample whose last loss is below the mean of all last losses (an easy one) is left out with probability r, the
+setting ``share``; the remaining easy ones weigh 1 / (1 - r). In expectation over the draws each batch then has the loss
+and the gradients of the whole batch.
 
 Source: Qin et al., "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning", ICLR 2024. There an epoch
-has fewer batches; here every batch has fewer samples. So rounds keep their exchanges, and the whole batch's gradient is
-met in the mean by each exchange, not only by an epoch.
+has fewer batches; here every batch has fewer samples. So rounds keep their exchanges, and each exchange, not only an
+epoch, has the whole batch's gradient in expectation.
 
-Shapes: N samples, B batch, n what is left of it.
+Shapes: N samples, B batch, n remaining samples of it.
 """
 
 import math
@@ -28,15 +28,15 @@ from vfl.wire.messages import Message, MessageError, Part, PartKind
 
 
 class Left(NamedTuple):
-    """What is left of a batch."""
+    """Remaining samples of a batch."""
 
     share: Share
-    """Which of its samples."""
+    """The samples that remain, as a share of the batch."""
     weights_n: Tensor | None
-    """Of their losses; None where samples are never left out."""
+    """Weights of their losses; None if samples are never left out."""
 
     def targets(self, task: Task, labels_B: Tensor) -> Targets:
-        """Return what the head is to predict of the samples left, given the whole batch's labels."""
+        """Return the head's targets for the remaining samples, given the whole batch's labels."""
         if self.weights_n is None:
             return Targets(labels_B)
         # By the whole batch's total, also where classes have weights: that of the samples left would be biased.
@@ -46,23 +46,23 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class SamplePruning:
-    """The draw of who is left out, which the server and all replicas of the head make alike."""
+    """The random choice of samples to leave out, which the server and all replicas of the head make identically."""
 
     share: float
-    """r, 0 where no sample is ever left out."""
+    """r, 0 if no sample is ever left out."""
     seed: int
 
     def of_round(self, round_index: int, easy: Sequence[Tensor]) -> list[Left]:
-        """Return what is left of each of a round's batches, of whose samples some are easy, bool [B]."""
+        """Return the remaining samples of each of a round's batches, given masks of easy samples, bool [B]."""
         if not self.share:
             return [Left(Share.of_all(len(easy_B)), None) for easy_B in easy]
         stream = generator(self.seed, "sample_pruning", round_index)
         return [self._of_batch(easy_B, stream) for easy_B in easy]
 
     def read(self, message: Message, batches: Sequence[Tensor]) -> list[Left]:
-        """Return what is left of a round's batches of rows [B] by the bits of `easy_part`, without them all.
+        """Return the remaining samples of a round's batches of rows [B], by the bits of `easy_part` if there are any.
 
-        Raises MessageError for more than was agreed.
+        Raises MessageError for bits that were not agreed.
         """
         told = message.payloads(PartKind.PRESENCE)
         if len(told) > bool(self.share):
@@ -77,20 +77,20 @@ class SamplePruning:
 
 @dataclass(eq=False)
 class LastLosses:
-    """Every training sample's loss when it was last trained on, as the server has it."""
+    """Every training sample's last loss, as known to the server."""
 
     training: TrainingConfig
     samples: int
     losses_N: Tensor = field(init=False)
-    """On the CPU; NaN before the first time."""
+    """float32 [N] on the CPU; NaN for samples not yet trained on."""
     trained: int = field(default=0, init=False)
-    """Samples of all exchanges so far, without those that were left out."""
+    """Number of samples in all exchanges so far, without those left out."""
 
     def __post_init__(self) -> None:
         self.losses_N = torch.full((self.samples,), math.nan)
 
     def easy(self, round_index: int, batches: Sequence[Tensor]) -> list[Tensor]:
-        """Return which samples of a round's batches of rows [B] may be left out, bool [B] each."""
+        """Return masks of the samples of a round's batches of rows [B] that may be left out, bool [B] each."""
         config = self.training.sample_pruning
         if round_index >= config.until * self.training.rounds:
             return nothing_easy(batches)
@@ -98,12 +98,12 @@ class LastLosses:
         return [self.losses_N[rows_B] < mean for rows_B in batches]
 
     def note(self, rows_n: Tensor, losses_n: Tensor) -> None:
-        """Take note of the losses of some samples."""
+        """Store the losses of some samples."""
         self.losses_N[rows_n] = losses_n.float().cpu()
         self.trained += len(rows_n)
 
     def state_dict(self) -> State:
-        """Return losses and count, where they decide anything."""
+        """Return losses and count; empty if nothing depends on them."""
         return {"losses": self.losses_N, "trained": self.trained} if self.training.sample_pruning.share else {}
 
     def load_state_dict(self, state: State) -> None:
@@ -114,12 +114,12 @@ class LastLosses:
 
 
 def nothing_easy(batches: Sequence[Tensor]) -> list[Tensor]:
-    """Return of each batch that no sample of it may be left out."""
+    """Return masks in which no sample is easy."""
     return [torch.zeros(len(rows_B), dtype=torch.bool) for rows_B in batches]
 
 
 def easy_part(easy: Sequence[Tensor]) -> tuple[Part, ...]:
-    """Return a part that says which samples of a round's batches are easy, none where none is."""
+    """Return a part with the masks of a round's easy samples; empty if there are none."""
     if not any(bool(easy_B.any()) for easy_B in easy):
         return ()
     return (Part(PartKind.PRESENCE, pack([Share.of(easy_B) for easy_B in easy])),)

@@ -27,11 +27,11 @@ from vfl.runs.loop import finite
 
 
 class Targets(NamedTuple):
-    """What the head is to predict of a batch."""
+    """The head's targets for a batch."""
 
     labels_B: Tensor
     weights_B: Tensor | None = None
-    """With which the samples' losses are added up; None: their mean is meant."""
+    """Weights with which the samples' losses are summed; None takes their mean."""
 
 
 @dataclass(frozen=True)

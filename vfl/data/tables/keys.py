@@ -17,8 +17,7 @@ SHOWN = 3
 
 
 def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
-    """Read the keys of the test samples from a table with the ``key`` columns or, if it has only these, otherwise
-    named.
+    """Read the keys of the test samples from a table with the ``key`` columns, or with as many others and no more.
 
     Raises TableError.
     """

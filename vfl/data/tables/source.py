@@ -170,8 +170,7 @@ class Tables(Source):
         return self._kinds[owner]
 
     def _choose_features(self, owner: str) -> Mapping[str, ColumnKind]:
-        """Return the kinds of the owner's columns: as given, or proposed from its table, with a line for each doubtful
-        one.
+        """Return the kinds of the owner's columns: as given, or proposed from its table, with a line per doubtful one.
 
         Raises TableError if the label is among them.
         """
