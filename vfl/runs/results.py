@@ -136,9 +136,11 @@ class RunResult:
         """Return the multiply-accumulates up to the end of every round."""
         if self.simulated:  # who is chosen differs from round to round, and so do the costs
             return list(accumulate(sum(values) for values in self.over_parties("train_macs")))
-        # All rounds have the same steps, so that a round's cost without pruning is the same share of the total.
-        whole = self.summary["unpruned_train_macs"] / len(self.rows)
-        return list(accumulate((1 - row["savings/compute"]) * whole for row in self.rows))
+        # All rounds have the same steps: a round's cost without pruning is a share of the total by its samples.
+        trained = [1 - row.get("savings/samples", 0.0) for row in self.rows]
+        whole = self.summary["unpruned_train_macs"] / sum(trained)
+        rounds = zip(self.rows, trained, strict=True)
+        return list(accumulate(share * (1 - row["savings/compute"]) * whole for row, share in rounds))
 
     def seconds_by_round(self) -> list[float]:
         """Return the seconds up to the end of every round: on the clock, or the slowest party's own work."""
