@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import DONE, OneLineParser, command
+from vfl.cli import DONE, PLAIN, OneLineParser, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -27,6 +27,7 @@ def parse_arguments() -> argparse.Namespace:
     who.add_argument("--processes", action="store_true", help="the server and all owners, over TLS on this machine")
     parser.add_argument("--run-dir", type=Path, help="folder of logs (default: runs/NAME-align, runs/NAME-align-PARTY)")
     parser.add_argument("--insecure", action="store_true", help="plaintext; only on loopback")
+    parser.add_log(PLAIN)
     return parser.parse_intermixed_args()
 
 

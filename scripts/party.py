@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import DONE, OneLineParser, command
+from vfl.cli import DONE, TEXT, OneLineParser, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -31,6 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--accept", action="store_true", help="agree to the server's terms where they differ from CONFIG"
     )
+    parser.add_log(TEXT)
     return parser.parse_intermixed_args()
 
 

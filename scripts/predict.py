@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
+from vfl.cli import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
 from vfl.runs.atomic import inert, write_csv
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def parse_arguments() -> argparse.Namespace:
         "(zeros if none was learned); zeros; its mean embedding of the training (default: refuse)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE.csv", help="where to (default: RUN/predictions.csv)")
+    parser.add_log(PLAIN)
     return parser.parse_args()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vfl.cli import OneLineParser, command
+from vfl.cli import TEXT, OneLineParser, command
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -23,6 +23,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="continue a run from its last checkpoint")
     parser.add_argument("--insecure", action="store_true", help="plaintext; only where network.listen is loopback")
+    parser.add_log(TEXT)
     return parser.parse_intermixed_args()
 
 

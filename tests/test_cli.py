@@ -1,3 +1,6 @@
+import argparse
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -7,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
-from vfl.cli import exit_code
+from vfl.cli import JSON, LOGS, PLAIN, TEXT, command, exit_code, numbers_table, print_table
 from vfl.config import ConfigError
 from vfl.errors import PeerLost
 from vfl.runs.run_folder import only_process_in
@@ -73,6 +77,35 @@ def test_expected_errors_are_one_line(capsys: pytest.CaptureFixture[str], error:
 
     assert exit_code(fail, warn=print) == code
     assert capsys.readouterr().err == text
+
+
+def test_a_log_has_time_and_level_in_every_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """Also of what several lines show, of warnings, and of the error at the end on the other stream."""
+
+    def run(_arguments: argparse.Namespace, console: Console) -> int:
+        table = numbers_table("title", ["party", "MACs"])
+        table.add_row("bank", "12")
+        print_table(console, table)
+        console.print("a [bold] name: \u00e4\nnext")
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("odd", stacklevel=1)
+        raise ConfigError("field: wrong")
+
+    shown = {}
+    for form in LOGS:
+        assert command(lambda form=form: argparse.Namespace(log=form))(run)() == 2
+        out, err = capsys.readouterr()
+        shown[form] = [*out.splitlines(), *err.splitlines()]
+    levels = ["info"] * (len(shown[JSON]) - 2) + ["warning", "error"]
+    messages = [line.rstrip() for line in shown[PLAIN] if line.strip()]
+    expected = [line.removeprefix(f"{level}: ") for line, level in zip(messages, levels, strict=True)]
+    assert "a [bold] name: \u00e4" in expected
+    assert [re.fullmatch(r"\S+\+00:00 (\w+): (.*)", line).groups() for line in shown[TEXT]] == [
+        *zip(levels, expected, strict=True)
+    ]
+    records = [json.loads(line) for line in shown[JSON]]
+    assert [(record["level"], record["message"]) for record in records] == [*zip(levels, expected, strict=True)]
 
 
 @pytest.mark.parametrize("error", [KeyError("bug"), RuntimeError("shapes do not fit")])

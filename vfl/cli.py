@@ -1,7 +1,8 @@
-"""Common parts of the scripts: one-line errors, exit codes, and a console whose reader may close."""
+"""Common parts of the scripts: one-line errors, exit codes, log lines, and a console whose reader may close."""
 
 import argparse
 import io
+import json
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +28,10 @@ TRY_LATER = 75
 """Exit code for conditions that may pass, EX_TEMPFAIL of sysexits.h: a full disk, too little memory, a port in use."""
 INTERRUPTED = 130
 
+PLAIN, TEXT, JSON = LOGS = ("plain", "text", "json")
+"""Forms of a log line: bare; with time and level; an object of JSON with both."""
+LEVELS = ("warning", "error")
+"""Levels that a line names before a colon; any other line is an ``info``."""
 WIDEST = 1000
 """Columns of the widest table."""
 _NO_SUCH_MEMORY = "size calculation overflowed"
@@ -57,6 +63,13 @@ class OneLineParser(argparse.ArgumentParser):
         self.add_argument("--run-dir", type=Path, help="folder of this party (default: runs/NAME-PARTY)")
         self.add_argument("--insecure", action="store_true", help="plaintext; only where network.server is loopback")
 
+    def add_log(self, default: str) -> None:
+        """Take how lines are shown."""
+        self.add_argument(
+            "--log", choices=LOGS, default=default,
+            help=f"lines as they are, with time (UTC) and level, or as objects of JSON (default: {default})",
+        )  # fmt: skip
+
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""
         self.exit(BAD_INPUT, f"error: {message}; see {self.prog} --help\n" if speaks() else None)
@@ -86,17 +99,52 @@ class ShowConsole(Console):
             sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportUnknownMemberType]
         super().__init__(soft_wrap=True, markup=False, emoji=False, highlight=False, **options)
 
+    def told(self, line: str) -> str:
+        """Return a line in the form in which this console shows it."""
+        return line
+
     def _check_buffer(self) -> None:
         try:
             super()._check_buffer()
         except OSError as error:  # a full disk behind standard output is not the run folder's
-            print(f"warning: standard output cannot be written ({error.strerror}); the work goes on", file=sys.stderr)
+            warning = f"warning: standard output cannot be written ({error.strerror}); the work goes on"
+            print(self.told(warning), file=sys.stderr)
             self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         """Print nothing more: a closed ``| head`` must not end a training without its checkpoint."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class LogConsole(ShowConsole):
+    """A console for the log of a process that runs for long: time and level on every line, in text or JSON."""
+
+    def __init__(self, form: str, **options: Any) -> None:
+        super().__init__(force_terminal=False if form == JSON else None, **options)
+        self.form = form
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print lines, or all lines of a table; a progress bar moves the cursor by objects of its own."""
+        if not all(isinstance(each, str | Table) for each in objects):
+            super().print(*objects, **options)
+            return
+        plain = Console(file=io.StringIO(), width=WIDEST, soft_wrap=True, markup=False, emoji=False, highlight=False)
+        with plain.capture() as shown:
+            plain.print(*objects)
+        for line in shown.get().splitlines():
+            if line.strip():
+                super().print(self.told(line.rstrip()), **options)
+
+    def told(self, line: str) -> str:
+        """Return a line with time and level; the level is the word before its first colon, if that is one."""
+        level, colon, message = line.partition(": ")
+        if not colon or level not in LEVELS:
+            level, message = "info", line
+        time_UTC = datetime.now(UTC).isoformat(timespec="milliseconds")
+        if self.form == TEXT:
+            return f"{time_UTC} {level}: {message}"
+        return json.dumps({"time": time_UTC, "level": level, "message": message}, ensure_ascii=False)
 
 
 def numbers_table(title: str, headings: Sequence[str], caption: str | None = None) -> Table:
@@ -134,18 +182,21 @@ def command(
     def door(run: Command) -> Callable[[], int]:
         def main() -> int:
             arguments = parse()
-            console = ShowConsole(quiet=not speaks())
-            return exit_code(lambda: run(arguments, console), warn or console.print)
+            form = getattr(arguments, "log", PLAIN)
+            quiet = not speaks()
+            console = ShowConsole(quiet=quiet) if form == PLAIN else LogConsole(form, quiet=quiet)
+            return exit_code(lambda: run(arguments, console), warn or console.print, console.told)
 
         return main
 
     return door
 
 
-def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
+def exit_code(run: Callable[[], int], warn: Callable[[str], None], told: Callable[[str], str] = str) -> int:
     """Run a script's work and return its exit code: every expected error becomes one line on stderr.
 
-    ``warn`` shows a warning. SIGTERM has the effect of Ctrl-C unless something else handles it.
+    ``warn`` shows a warning, ``told`` formats a line on stderr. SIGTERM has the effect of Ctrl-C
+    unless something else handles it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -159,17 +210,17 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None]) -> int:
     except (ValueError, OSError, PeerLost) as error:
         from vfl.config.registry import doubt  # reads all sections, which --help need not wait for
 
-        _say(f"error: {one_line(error)}{doubt(error)}")
+        _say(told(f"error: {one_line(error)}{doubt(error)}"))
         return failure_code(error)
     except KeyboardInterrupt:
         if speaks():
-            print("interrupted; what was saved stays", file=sys.stderr)
+            print(told("interrupted; what was saved stays"), file=sys.stderr)
         return INTERRUPTED
     except (Exception, SystemExit) as error:  # SystemExit: the arguments are read already, so another package's
-        told = _told(error)
-        if told is None:
+        cause = _cause(error)
+        if cause is None:
             raise
-        _say(f"error: {told}")
+        _say(told(f"error: {cause}"))
         return failure_code(error)
 
 
@@ -181,7 +232,7 @@ def failure_code(error: BaseException) -> int:
     return TRY_LATER if may_pass(error) or (_out_of_memory(error) and not never) else BAD_INPUT
 
 
-def _told(error: BaseException) -> str | None:
+def _cause(error: BaseException) -> str | None:
     """Return the line about too little memory, or a suspected component; None for errors of this program."""
     if _out_of_memory(error):
         return "not enough memory: lower training.batch_size, or the sizes in data and models"

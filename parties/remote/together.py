@@ -19,6 +19,7 @@ from parties.remote.joining import check_mode
 from parties.remote.supervisor import Supervisor, make_keys, networked, party_command, write_configs
 from parties.remote.tls.certificates import SERVER
 from parties.trained import load_run
+from vfl.cli import PLAIN
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.data.files import load_label_data
 from vfl.data.prediction_files import write_prediction_files
@@ -37,7 +38,7 @@ def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, conso
     configs = process_configs(config, folder)
     check_run(run_dir, configs[SERVER], resume=resume)
     prepare(config, folder, configs)
-    serve = ["server", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir)]
+    serve = ["server", str(folder / f"{SERVER}.yaml"), "--run-dir", str(run_dir), "--log", PLAIN]
     serve += ["--resume"] if resume else []
     parties = {name: party_command("party", folder, name) for name in config.parties}
     return Supervisor(serve, parties, folder, console).run()

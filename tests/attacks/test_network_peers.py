@@ -269,7 +269,7 @@ def test_a_partys_refusal_is_noted_as_one_and_in_short(authority: Authority, tmp
         hub.tell = lambda _peer, line: said.append(line)
         asyncio.run(refuse(network.listen))
     assert said[0] == "party_1 joined"
-    assert said[1].startswith("party_1 is lost: "), "also while no training needs it"
+    assert said[1].startswith("warning: party_1 is lost: "), "also while no training needs it"
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["joined", "refused", "lost"]
     assert [len(line["detail"]) for line in lines[:2]] == [0, 300]

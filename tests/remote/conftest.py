@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 100.0
 """For a whole federation on a machine that does much else."""
 TOGETHER = "together"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00"
 Strike = tuple[str, int, str]
 """At which place (see zygote.PLACES), at which time of passing it, which signal."""
 
@@ -195,8 +197,9 @@ class Federation:
             time.sleep(0.02)
 
     def log(self, name: str) -> str:
+        """Return what a process has said, without times, and without the level where it is ``info``."""
         path = self.folder / f"{name}.log"
-        return path.read_text() if path.exists() else ""
+        return re.sub(rf"(?m)^{TIME} (info: )?", "", path.read_text()) if path.exists() else ""
 
     def logs(self) -> str:
         return "\n".join(f"--- {name} {self.codes[name]}\n{self.log(name)}" for name in self.names)

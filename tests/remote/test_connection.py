@@ -192,7 +192,7 @@ def test_a_slow_party_is_told_once_and_stays():
     RemoteLink(connection, 1)
     connection.check_pace()
     connection.check_pace()
-    assert said == ["party_1 is slow: it lives, but its restored of round 0, exchange 0 takes more than 0 s"]
+    assert said == ["warning: party_1 is slow: it lives, but its restored of round 0, exchange 0 takes more than 0 s"]
     assert wire.ended == []
 
 

@@ -1,5 +1,7 @@
 """Frozen, slow, gone, sent away: told apart, and none of them changes what is trained."""
 
+import json
+import re
 import resource
 import shutil
 import signal
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from parties.remote.tls.certificates import SERVER
+
+from .conftest import TIME
 
 EXCHANGES = 2
 """In a round."""
@@ -36,7 +40,7 @@ def test_three_heartbeats_of_silence_are_forgiven(federate, in_process, frozen: 
 
 def test_a_frozen_party_is_lost_and_comes_back(federate, in_process):
     federation = federate(network={"heartbeat_s": 0.3, "silence_s": 1.5})
-    federation.start(SERVER)
+    federation.start(SERVER, extra=("--log", "json"))
     federation.start("party_1")
     federation.start("party_2", ("embeds", IN_ROUND_2, "SIGSTOP"))
     federation.wait_until_stopped("party_2")
@@ -45,6 +49,14 @@ def test_a_frozen_party_is_lost_and_comes_back(federate, in_process):
     federation.finish()
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
     assert federation.outcome() == in_process()
+    records = [json.loads(line) for line in federation.log(SERVER).splitlines()]
+    assert {tuple(record) for record in records} == {("time", "level", "message")}
+    lost = next(record for record in records if "is lost" in record["message"])
+    assert lost["level"] == "warning"
+    assert lost["message"].startswith("party_2 is lost: silent for 1.5 s")
+    assert [record["time"] for record in records] == sorted(record["time"] for record in records)
+    lines = (federation.folder / "party_1.log").read_text().splitlines()
+    assert [line for line in lines if not re.match(f"{TIME} (info|warning|error): ", line)] == []
 
 
 def test_a_dead_party_is_noticed_at_once(federate):

@@ -123,7 +123,9 @@ class Dialer:
                     f"({attempt.reason})"
                 )
             if attempt.reason != told:
-                line = f"no connection to the server at {self.network.server} ({attempt.reason}); dialling again"
+                line = (
+                    f"warning: no connection to the server at {self.network.server} ({attempt.reason}); dialling again"
+                )
                 self.tell(self.server, line)
                 told = attempt.reason
             # Only what this side waits is counted: a server that is frozen itself cannot let go of another of the name.

@@ -146,7 +146,9 @@ class PartyConnection:
             self.stream.end(reason)
         elif waited_s > self.network.silence_s and not oldest.slow:
             oldest.slow = True
-            self.log(f"{self.name} is slow: it lives, but its {where} takes more than {self.network.silence_s:g} s")
+            self.log(
+                f"warning: {self.name} is slow: it lives, but its {where} takes more than {self.network.silence_s:g} s"
+            )
 
     def _answer(self, parcel: Parcel, kind: str) -> None:
         envelope = parcel.envelope

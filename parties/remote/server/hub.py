@@ -163,7 +163,10 @@ class Hub:
         try:
             await self._serve_or_refuse(pipe, caller)
         except OSError as error:  # such as a full disk: whose is not the peer's business, it is hung up on
-            self.tell(caller or NOBODY, f"a stream of {name or 'a party'} ends, for this server's own reason: {error}")
+            self.tell(
+                caller or NOBODY,
+                f"warning: a stream of {name or 'a party'} ends, for this server's own reason: {error}",
+            )
         finally:
             self._streams[name] -= 1
 
@@ -173,7 +176,7 @@ class Hub:
         except JoinRefused as refused:
             name = "a party" if caller is None else caller.name
             reason = plain(str(refused))
-            self.tell(caller or NOBODY, f"refused to let {name} in: {reason}")
+            self.tell(caller or NOBODY, f"warning: refused to let {name} in: {reason}")
             self.audit.note("refused", caller or NOBODY, reason)
             with suppress(TimeoutError):  # of a peer that does not read
                 async with asyncio.timeout(LAST_WORD_S):
@@ -265,7 +268,7 @@ class Hub:
             self._changed.notify_all()
         if was_here:  # noted last: where no file can be written, it is lost all the same
             if not connection.session:  # else the training tells, when it next needs the party
-                self.tell(party, str(lost))
+                self.tell(party, f"warning: {lost}")
             self.audit.note("lost", party, ended.reason)
 
     def _welcome(self, name: str) -> Envelope:

@@ -85,7 +85,7 @@ class PredictionServer:
             connections = hub.joined()
             if self.when_absent == "refuse" or not connections:
                 raise
-            console.print(f"{lost}; predicting without")
+            console.print(f"warning: {lost}; predicting without")
             return connections
 
     def _predict(self, connections: Connections, session: int) -> Prediction:

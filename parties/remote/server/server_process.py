@@ -209,7 +209,7 @@ class ServerProcess:
             if name in hub.joined():  # back already
                 self.breaks.come_back(name)
             until = f"to the end: {last}" if last else "until it is back"
-            console.print(f"{lost}; dropped: trained without {until}")
+            console.print(f"warning: {lost}; dropped: trained without {until}")
 
         return build_roster(links, self.labels.train, self.config, partial(DroppableParty, on_loss=drop))
 

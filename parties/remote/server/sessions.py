@@ -72,7 +72,7 @@ def in_sessions(hub: Hub, work: Work[T], offences: Offences, network: NetworkCon
                 work.on_loss(lost)
                 if last := offences.note(lost):
                     raise PeerLost(last) from None
-                console.print(f"{lost}; waiting up to {network.wait_s:g} s for it to come back")
+                console.print(f"warning: {lost}; waiting up to {network.wait_s:g} s for it to come back")
                 continue
             if result is not None:
                 reason, code = work.last_word(result)
