@@ -29,11 +29,11 @@ COMMANDS = {
     "doctor": "find out why a party cannot join",
     "benchmark": "find the fastest settings for an experiment on this machine",
 }
-"""What each command does; it is the module of its name."""
+"""Summary of each command, by the name of its module."""
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Read the command's name; what comes after it is the command's own."""
+    """Parse the command's name; the command parses the arguments after it."""
     width = max(map(len, COMMANDS))
     listing = "\n".join(f"  {name:<{width}}  {line}" for name, line in COMMANDS.items())
     parser = OneLineParser(__doc__, prog="lvfl", epilog=f"commands:\n{listing}")
@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Import a command, and nothing of the others, and run it."""
+    """Import only the named command, and run it."""
     arguments = parse_arguments()
     sys.argv = [f"lvfl {arguments.command}", *arguments.arguments]
     return import_module(f"{__package__}.{arguments.command.replace('-', '_')}").main()

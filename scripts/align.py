@@ -33,7 +33,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Take the side that is asked for."""
+    """Take the side that the arguments name."""
     from parties.remote.matching import described, match_owner, match_together, serve_match
     from vfl.config import load_config
 

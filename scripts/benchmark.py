@@ -18,10 +18,10 @@ from rich.console import Console
 from vfl.cli import DONE, OneLineParser, exit_code
 
 PIPE_WIDTH = 170
-"""Columns of the tables where there is no terminal to fit in."""
+"""Columns of the tables if there is no terminal."""
 ROOT = Path(__file__).parents[1]
 LABORATORY = (ROOT / "scripts" / "lab").is_dir()
-"""Not part of the installed package."""
+"""True in a checkout; the installed package does not contain the laboratory."""
 if LABORATORY and str(ROOT) not in sys.path:
     sys.path.insert(1, str(ROOT))  # a script's own folder is there, not the checkout's
 DOCTOR = "find out in a few seconds which precision and memory layout trains an experiment fastest on this machine"
@@ -42,7 +42,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def advise(arguments: argparse.Namespace, console: Console) -> int:
-    """Show what is fastest for an experiment, and with which settings."""
+    """Show the fastest settings for an experiment."""
     from parties import speed
     from vfl.config import ConfigError, load_config
 
@@ -64,7 +64,7 @@ def measure(arguments: argparse.Namespace, command: str, console: Console) -> in
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, and turn errors into one line and an exit code."""
+    """Run a command; errors become one line and an exit code."""
     arguments = parse_arguments(argv)
     command = " ".join(["scripts/benchmark.py", *(sys.argv[1:] if argv is None else argv)])
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)

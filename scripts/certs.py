@@ -81,7 +81,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Do one subcommand and show what there is now."""
+    """Run one subcommand and show its result."""
     match arguments.command:
         case "ca":
             folders.make_authority(arguments.keys, arguments.name, arguments.days, overwrite=arguments.overwrite)

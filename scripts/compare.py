@@ -1,4 +1,4 @@
-"""What do the other owners add? lvfl compare CONFIG [KEY=VALUE ...] [--run-dir DIR].
+"""Tell what the other owners add to the label owner alone: lvfl compare CONFIG [KEY=VALUE ...] [--run-dir DIR].
 
 Trains the label owner alone, all owners together, and, in the open, a perceptron and gradient boosting on the joined
 columns; all on the same samples, in this process. Shows the gain with its interval over the test samples (95 %,

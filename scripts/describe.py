@@ -16,7 +16,7 @@ from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 from vfl.errors import printable
 
 MOST_SHOWN = 1000
-"""Columns; drawing a table of far more takes longer than reading it."""
+"""Largest number of columns shown; drawing a table of far more takes longer than reading it."""
 
 
 def parse_arguments() -> argparse.Namespace:

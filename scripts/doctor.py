@@ -26,7 +26,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Show every check as it is made."""
+    """Show the result of every check as soon as it is known."""
     from parties.remote.doctor import examine
     from vfl.config import load_config
 

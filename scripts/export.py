@@ -23,7 +23,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Export and say where to."""
+    """Export, and tell the folder."""
     from parties.export import export_run
     from vfl.export import check_tools
 

@@ -1,4 +1,4 @@
-"""Before training, show what alpha and beta would cost and save each party: lvfl plan CONFIG [key=value ...].
+"""Show what alpha and beta would cost and save each party, before training: lvfl plan CONFIG [key=value ...].
 
 Multiply-accumulates per sample, parameters, bytes and seconds of an exchange, by ratio (alpha for the left half, beta
 of all parties for the right one), and the costs of the whole run with the configuration's own ratios. Seconds are those

@@ -112,7 +112,7 @@ def new_tables(arguments: argparse.Namespace) -> dict[str, Path]:
 
 
 def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
-    """Return the one table that the server reads, the label owner's. Raises ValueError for others."""
+    """Return the only table that the server reads, the label owner's. Raises ValueError for others."""
     from parties.predict import samples_table
 
     if len(set(tables.values())) > 1:

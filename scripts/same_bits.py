@@ -33,7 +33,7 @@ VERTICAL = """configs/quickstart.yaml threads=1 data.train_samples=96 data.test_
 HORIZONTAL = """threads=1 data.dataset.kind=digits data.train_samples=400 data.test_samples=40 training.rounds=3
  horizontal.clients=8 horizontal.clients_per_round=4"""
 COMPLETE = "horizontal.work.kind=fixed"
-"""Partial work draws other epochs since tau_max was read as the paper means it."""
+"""Setting that avoids partial work, which draws other epochs since tau_max was read as in the paper."""
 RUNS = {
     "labels shared": VERTICAL,
     "labels at the server": f"{VERTICAL} training.labels=server",
@@ -49,7 +49,7 @@ RUNS = {
     "feddyn, sequential": f"configs/horizontal/feddyn.yaml {HORIZONTAL} {COMPLETE} horizontal.engine=sequential",
     "flare": f"configs/horizontal/flare_mnist.yaml {HORIZONTAL} training.batch_size=20",
 }
-"""Arguments of train.py by what a run is there for."""
+"""Arguments of train.py, by the purpose of the run."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -63,7 +63,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def digest_of(command: str, checkout: Path) -> str:
-    """Train in a folder that is gone afterwards and return the digest of the final weights."""
+    """Train in a temporary folder and return the digest of the final weights."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         arguments = [sys.executable, "scripts/train.py", *shlex.split(command), "--run-dir", str(run_dir)]

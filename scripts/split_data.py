@@ -35,7 +35,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def read_secret(path: Path | None) -> bytes:
-    """Return the secret of a file, which is made where it is not there; a new one for None."""
+    """Return the secret in a file, which is created if necessary; a new secret for None."""
     from vfl.data.files import PRIVATE
     from vfl.runs.atomic import write_durably
 
@@ -52,7 +52,7 @@ def read_secret(path: Path | None) -> bytes:
 
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Load, split, write, and show who gets what."""
+    """Load, split, write, and show each file's owner."""
     from vfl.config import load_config
     from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, conceal, party_file, split_data, write_split
 

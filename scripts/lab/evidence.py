@@ -1,6 +1,6 @@
-"""Write what the committed rows say of every claim: docs/results/README.md, and the tables of the pages.
+"""Write the verdict of the committed rows on every claim: docs/results/README.md, and the tables of the pages.
 
-python -m scripts.lab.evidence [--check]
+    python -m scripts.lab.evidence [--check]
 
 claims/*.yaml name the claims, the rows that measure them, the endpoint and the margin. On the pages the tables stand
 between ``<!-- claims: NAME -->`` or ``<!-- accuracies: FILE -->`` and ``<!-- end -->``. With --check nothing is
@@ -30,9 +30,9 @@ HEADINGS = ("claim", "verdict", "effect", "seeds", "setting")
 SOURCES = ("lvfl", "lvfl_prunings", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "benchmark")
 """Files of claims, in the order of the page."""
 FEWEST = 3
-"""Seeds or pairs that a verdict takes."""
+"""Fewest seeds or pairs for a verdict."""
 OWN = "README"
-"""Source of the claims that are this project's."""
+"""Source of this project's own claims."""
 INTRODUCTION = """# What is known
 
 Every headline claim of the five papers, and every measured number of this project's README, with what the committed
@@ -62,7 +62,7 @@ effects were 0.
 
 
 class Setting(Section):
-    """How some rows were made."""
+    """Origin of some rows."""
 
     scale: str
     differs: str
@@ -71,10 +71,10 @@ class Setting(Section):
 
 
 class Claim(Section):
-    """One claim, and how it is judged."""
+    """A claim, and the rule of its verdict."""
 
     source: str = ""
-    """Set from its file."""
+    """Source, set from the name of its file."""
     figure: str = ""
     claim: str
     setting: str | None = None
@@ -85,16 +85,16 @@ class Claim(Section):
     control: str | None = None
     """The claim that compares with a control."""
     uncontrolled: str = ""
-    """In what else the two differ, where no control was run."""
+    """Other differences between the two, if no control was run."""
     lost: bool = False
-    """Whether it was trained, but its rows by seed were not kept."""
+    """The claim was trained, but its rows by seed were not kept."""
     pending: bool = False
-    """Whether it was declared, but not trained yet."""
+    """The claim was declared, but not trained yet."""
     unit: str = "points"
     digits: int = 1
     index: bool = True
     table: str = ""
-    """Which of the pages' tables it stands in."""
+    """Name of the page's table that it stands in."""
     readme: bool = False
 
 
@@ -137,7 +137,7 @@ def read_evidence() -> Evidence:
 
 
 def written() -> dict[Path, str]:
-    """Return the index, and every page with its tables, as the rows have them."""
+    """Return the index, and every page with its tables, as they follow from the rows."""
     evidence = read_evidence()
     effects = effects_of(evidence)
     verdicts = {name: verdict(evidence, effects, name) for name in evidence.claims}
@@ -223,7 +223,7 @@ def _block(found: re.Match[str], evidence: Evidence, effects: Mapping[str, Effec
 
 
 def effects_in_readme(evidence: Evidence, effects: Mapping[str, Effect]) -> dict[str, str]:
-    """Return, by claim, the number that README quotes."""
+    """Return the number that README quotes, by claim."""
     return {name: effects[name].quoted(claim.digits) for name, claim in evidence.claims.items() if claim.readme}
 
 

@@ -1,4 +1,4 @@
-"""How a claim is measured on committed rows: differences of curves and of final scores, costs saved, paired times.
+"""Measures of claims on committed rows: differences of curves and of final scores, costs saved, paired times.
 
 Rows are files below docs/results: ``results.csv`` has a line per study, method, seed and round, ``sweep.csv`` one per
 run, a benchmark's JSON the raw times of its pairs.
@@ -24,7 +24,7 @@ LAST_TENTH = "last tenth"
 
 
 class Measure(Section):
-    """What is computed from which rows."""
+    """A quantity, and the rows that it is computed from."""
 
     rows: str
     """File below docs/results."""
@@ -32,48 +32,48 @@ class Measure(Section):
     """curve: mean of a metric over rounds; seconds: simulated time until a target; saved: share of a sum of columns;
     score: column of a sweep; pairs: ratio of paired times; quotient: of two values of a JSON file, or one."""
     studies: tuple[str, ...] = ("",)
-    """Pooled: a seed's value is its mean over them."""
+    """Studies to pool: a seed's value is its mean over them."""
     first: str | dict[str, str] = ""
     second: str | dict[str, str] | None = None
     metric: str = ACCURACY
     less: str | None = None
-    """Metric of the same rounds that is subtracted."""
+    """Metric to subtract, of the same rounds."""
     rounds: tuple[int, int] | Literal["last tenth"] = LAST_TENTH
-    """First and last."""
+    """First and last round."""
     columns: tuple[str, ...] = ()
     added_bytes: float = 0.0
-    """Of kind saved: what travels in each round besides, whatever the method."""
+    """Bytes that every method sends in each round in addition; kind saved only."""
     target: float = 0.0
     seeds: tuple[int, int] | None = None
-    """Only those from the first to the last."""
+    """First and last of the seeds to use."""
     case: tuple[str, ...] = ()
-    """Parts of group and case of a benchmark, or the path of a value."""
+    """Parts of a benchmark's group and case, or the path of a value."""
     less_case: tuple[str, ...] = ()
-    """Path of the value by which it is divided."""
+    """Path of the divisor."""
     over: str = ""
     """Detail of a benchmark by which its ratios are divided."""
     inverse: bool = False
     scale: float = 100.0
     reference: float = 0.0
-    """Value of no effect: 1 of a ratio."""
+    """Value without an effect: 1 for a ratio."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A value with its interval, where there is one."""
+    """A value, with its interval if there is one."""
 
     value: float
     low: float | None
     high: float | None
     count: int
-    """Seeds or pairs."""
+    """Number of seeds or pairs."""
     counted: str
     """The same in words."""
     reference: float = 0.0
     symmetric: bool = True
 
     def quoted(self, digits: int) -> str:
-        """Return e.g. ``-1.4 ± 1.3``; without an interval, or with one that is not symmetric, the value alone."""
+        """Return the number as quoted, ``-1.4 ± 1.3``; only the value if it has no interval, or an asymmetric one."""
         sign = "+" if self.symmetric and self.low is not None else ""
         if self.low is None or self.high is None or not self.symmetric:
             return f"{self.value:{sign}.{digits}f}"
@@ -88,7 +88,7 @@ class Effect:
 
 
 def measured(measure: Measure, folder: Path) -> Effect:
-    """Return what the rows below ``folder`` say. Raises ConfigError for rows that are missing."""
+    """Return the measure's value on the rows below ``folder``. Raises ConfigError for missing rows."""
     path = folder / measure.rows
     if measure.kind == "quotient":
         by = _number(path, measure.less_case) if measure.less_case else 1.0
@@ -120,7 +120,7 @@ def measured(measure: Measure, folder: Path) -> Effect:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the order statistics that hold the median with at least 95 %; None for fewer than six values."""
+    """Return the order statistics that contain the median with at least 95 %; None for fewer than six values."""
     count, ordered = len(values), sorted(values)
     outside, skipped = 0.0, 0
     for below in range(count // 2):
@@ -145,7 +145,7 @@ def summary_of_methods(path: Path, studies: Sequence[str]) -> list[str]:
 
 @cache
 def read_rows(path: Path) -> tuple[Mapping[str, str], ...]:
-    """Read a CSV file. Raises ConfigError where there is none."""
+    """Read a CSV file. Raises ConfigError if it does not exist."""
     if not path.exists():
         raise ConfigError(f"{path} does not exist")
     with path.open(encoding="utf-8", newline="") as file:
@@ -191,7 +191,7 @@ def _value(rows: Sequence[Mapping[str, str]], measure: Measure) -> float:
 
 
 def _saved(path: Path, measure: Measure) -> float:
-    """Return the share of a sum that the first method spares, over seeds that both have; ``inverse``: the factor."""
+    """Return the share of a sum that the first method saves, over seeds that both have; ``inverse``: the factor."""
     study = measure.studies[0]
     chosen = [
         [row for row in read_rows(path) if row.get("study", "") == study and row["method"] == method]

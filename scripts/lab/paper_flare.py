@@ -38,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Train what is missing and write the results."""
+    """Train the missing runs and write the results."""
     seeds, numbers = whole_numbers("--seeds", arguments.seeds), whole_numbers("--figures", arguments.figures)
     if arguments.rounds < 1:
         raise ConfigError(f"--rounds: must be at least 1 (got {arguments.rounds})")

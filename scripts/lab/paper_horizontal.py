@@ -30,7 +30,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Train what is missing and write the results."""
+    """Train the missing runs and write the results."""
     seeds = whole_numbers("--seeds", arguments.seeds)
     methods = [name for name in arguments.methods.split(",") if name]
     runs = make_runs(arguments.studies.split(","), seeds, arguments.overrides, arguments.rounds, methods)

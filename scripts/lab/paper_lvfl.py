@@ -37,7 +37,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Train what is missing and write the results."""
+    """Train the missing runs and write the results."""
     base = load_base(arguments.settings)
     for line in base.warnings():
         to_stderr(f"warning: {line}")

@@ -36,7 +36,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Train what is missing and write the rows."""
+    """Train the missing runs and write the rows."""
     runs = make_runs(arguments.studies, whole_numbers("--seeds", arguments.seeds))
     forks = {run.folder: longest_fork(run, runs[:place]) for place, run in enumerate(runs)}
     known: dict[str, Fork] = {folder: fork for folder, fork in forks.items() if fork}
@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
 
 
 def make_runs(asked: Sequence[str], seeds: Sequence[int]) -> list[StudyRun]:
-    """Return the runs in the order in which they are asked for, each study seed by seed. Raises ConfigError."""
+    """Return the requested runs in order, each study seed by seed. Raises ConfigError."""
     studies = {
         name: Study.model_validate({key: values[key] for key in ("title", "config", "settings", "methods")})
         for name, values in read_yaml(Path(__file__).with_suffix(".yaml")).items()
@@ -62,7 +62,7 @@ def make_runs(asked: Sequence[str], seeds: Sequence[int]) -> list[StudyRun]:
 
 
 def write_rows(runs: Sequence[StudyRun], folder: Path) -> int:
-    """Write a row per round of the finished runs; return how many they are."""
+    """Write a row per round of the finished runs; return their number."""
     results = load_results(runs, folder / "runs")
     write_csv(folder / "results.csv", results_table(results, COLUMNS))
     return len(results)

@@ -1,4 +1,4 @@
-"""What Ray costs per run and what several processes of a party cost per exchange; see docs/scale.md.
+"""Cost of Ray per run and of several processes of a party per exchange; see docs/scale.md.
 
 python -m scripts.lab.scale ray | party
 """
@@ -39,7 +39,7 @@ TINY = {
 
 
 def computed_s() -> float:
-    """Return the CPU seconds of this process and all that it has started, Ray's included."""
+    """Return the CPU seconds of this process and all processes that it started, including Ray's."""
     stats: dict[int, list[str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
@@ -51,7 +51,7 @@ def computed_s() -> float:
 
 
 def seconds_per_run(executor: AnyExecutor) -> tuple[float, float]:
-    """Train two runs, so that everything is imported, then RUNS; return their seconds each, and those of CPU."""
+    """Train two runs, so that everything is imported, then RUNS; return their seconds and CPU seconds per run."""
     with tempfile.TemporaryDirectory() as folder:
         for name, runs in (("warm", 2), ("timed", RUNS)):
             sweep = Sweep(name, TINY, tuple({"seed": seed} for seed in range(runs)), None, Resources(cpus=1))
@@ -62,7 +62,7 @@ def seconds_per_run(executor: AnyExecutor) -> tuple[float, float]:
 
 
 def measure_ray() -> None:
-    """Two places each, one CPU per run."""
+    """Measure runs at two places of each executor, with one CPU per run."""
     local = seconds_per_run(LocalProcesses(2, Resources(cpus=1)))
     started_s = time.perf_counter()
     with on_ray(None, 2, Resources(cpus=1)) as executor:
@@ -91,7 +91,7 @@ def exchange(team: Single) -> str:
 
 
 def in_team(rank: int) -> None:
-    """Be one of two processes with a thread each."""
+    """Take the part of one of two processes with a thread each."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533"}
     torch.set_num_threads(1)
     workers = Workers("cpu", 60.0)
@@ -107,7 +107,7 @@ def in_team(rank: int) -> None:
 
 
 def measure_party() -> None:
-    """One process with one and two threads, two processes with one each."""
+    """Measure one process with one and two threads, and two processes with one each."""
     for threads in (1, 2):
         torch.set_num_threads(threads)
         CONSOLE.print(f"one process, {threads} threads: {exchange(Single())}")

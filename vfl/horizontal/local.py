@@ -1,4 +1,4 @@
-"""What one client does in one round: the task that an algorithm sets, and what comes out of it.
+"""One client's local training in one round: the task that an algorithm sets, and its result.
 
 All algorithms here share one form of local training, plain SGD on
 

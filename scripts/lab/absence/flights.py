@@ -25,7 +25,7 @@ SEEDS = (0, 1, 2)
 
 
 def write_test_flights(data: Path) -> dict[str, int]:
-    """Write the airline's test flights as a table of new rows; return their labels by key."""
+    """Write the airline's test flights as a table of new rows, and return their labels by key."""
     tests = {row["flight"] for row in csv.DictReader((data / "flights/test_flights.csv").open())}
     with (data / "flights/airline.csv").open() as file, (data / "flights/airline_test.csv").open("w") as out:
         rows = csv.DictReader(file)

@@ -1,9 +1,10 @@
-"""Write what party_dropout costs and buys, from a sweep with evaluation.subsets.
+"""Write the costs and gains of party_dropout, from a sweep with evaluation.subsets.
 
 python -m scripts.lab.absence.table SWEEP
 
 A line per party_dropout, of the finished runs: the metric by which they are compared (%) with all parties, over all
-sets of parties, and by how many are there; mean over the seeds and, of the first two, the sample standard deviation.
+sets of parties, and by the number of present parties; mean over the seeds and, of the first two, the sample standard
+deviation.
 """
 
 import sys
@@ -15,7 +16,7 @@ from vfl.runs.reports.runs import ReportedRun, load_subject
 
 
 def by_size(run: ReportedRun) -> dict[int, float]:
-    """Return the mean score (%) of a run's sets of each size; under 0 that of all sets."""
+    """Return the mean score (%) of a run's sets of each size; key 0 is the mean over all sets."""
     sizes: dict[int, list[float]] = {}
     for parties, values in run.summary["subsets"].items():
         for size in (0, parties.count("+") + 1):

@@ -1,4 +1,4 @@
-"""A round trip with gRPC and TLS alone, no envelope and no thread of ours: what ours can at best come to.
+"""A round trip with gRPC and TLS alone, without our envelope and threads: the lower bound of ours.
 
 ``python -m scripts.lab.benchmarks.bare_echo CONFIG NAME`` is its child process.
 """
@@ -21,8 +21,7 @@ from vfl.config import ExperimentConfig, NetworkConfig, load_config
 def bare_echoing(config: ExperimentConfig) -> Generator[Callable[[bytes, int], bytes]]:
     """Start one process that sends back every gRPC message.
 
-    Yield a function that sends a message so many times, each once the one before has come back, and returns the last
-    one that came back.
+    Yield a function that sends a message several times, each after the previous reply, and returns the last reply.
     """
     pipes, over = asyncio.Queue[Pipe](), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""What the wire format costs: time against a plain copy of the dense tensor, bytes against the entropy bound."""
+"""Cost of the wire format: time against a plain copy of the dense tensor, bytes against the entropy bound."""
 
 from functools import partial
 from statistics import median
@@ -65,5 +65,5 @@ def _measure(embedding_BD: Tensor, density: float, values: ValueType, pairs: int
 
 
 def _copy(tensor: Tensor) -> object:
-    """Copy to bytes and back: the least that any serialization of the dense float32 tensor costs."""
+    """Copy to bytes and back: the least cost of serializing a dense float32 tensor."""
     return np.frombuffer(tensor.numpy().tobytes(), np.float32).copy()

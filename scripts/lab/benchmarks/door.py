@@ -1,7 +1,7 @@
-"""The benchmarks by name, and what ``scripts/benchmark.py`` does with one: measure, show and save.
+"""The benchmarks by name, and the command of ``scripts/benchmark.py``, which measures, shows and saves.
 
-Both sides of a comparison run in one process in turn, every pair gives a ratio; shown are medians, the median ratio and
-its spread. Random data, the paper's setting by default.
+Both sides of a comparison run in one process in turn, and every pair gives a ratio; medians, the median ratio and its
+spread are shown. Random data, the paper's setting by default.
 """
 
 import argparse
@@ -21,7 +21,7 @@ class Benchmark(NamedTuple):
 
     pairs: int
     options: tuple[str, ...]
-    """Those of ``Options`` that matter to it, beside pairs and threads."""
+    """Names of the ``Options`` that it uses, beside pairs and threads."""
     help: str
 
 

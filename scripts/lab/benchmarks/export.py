@@ -1,4 +1,4 @@
-"""What pruning saves after training: size and onnxruntime time of an exported feature model, beside its MACs."""
+"""Savings by pruning after training: size and onnxruntime time of an exported feature model, beside its MACs."""
 
 import copy
 import os
@@ -25,14 +25,14 @@ SIDE = 16
 """Pixels of a quadrant's side."""
 ALPHAS = (0.2, 0.4, 0.6)
 ROUNDINGS: tuple[int | None, ...] = (None, 16)
-"""Multiples to which widths are rounded: onnxruntime's blocked convolutions need such, exact widths fall back."""
+"""Multiples to which widths are rounded; onnxruntime's blocked convolutions need them, exact widths use slower ones."""
 BATCHES = (1, 64)
 
 
 def benchmark_export(options: Options) -> list[Result]:
     """Measure every alpha, rounding and batch size against alpha = 0, each session's threads on cores of their own.
 
-    Raises ConfigError where onnxruntime is missing.
+    Raises ConfigError if onnxruntime is not installed.
     """
     check_tools()
     threads = options.threads or 1

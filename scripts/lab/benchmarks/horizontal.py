@@ -45,11 +45,11 @@ class Case:
     model: str
     clients: int
     samples: int
-    """Per client."""
+    """Samples per client."""
     engine: EngineName
     target: float
     rounds: int
-    """Per measured value: short rounds are measured several at a time."""
+    """Rounds per measured value; short rounds are measured several at a time."""
 
 
 CASES = (
@@ -101,7 +101,7 @@ def random_data(samples: int) -> tuple[Tensor, Tensor]:
 
 
 def build_trainer(case: Case, rows: tuple[Tensor, ...], samples: int, threads: int | None) -> SynchronousTrainer:
-    """Build this software's side on so many random samples."""
+    """Build this software's side on ``samples`` random samples."""
     config = parse_config(
         {
             "name": "benchmark",
@@ -158,7 +158,7 @@ def _memory(options: Options) -> Result:
 
 
 def measure_memory(clients: int, options: Options) -> Memory:
-    """Run rounds with so many clients."""
+    """Run rounds with ``clients`` clients and return the peak memory."""
     imported_bytes = peak_bytes()
     samples = MEMORY.clients * MEMORY.samples
     parts = torch.split(torch.arange(samples), MEMORY.samples)

@@ -1,6 +1,6 @@
-"""VGG16's convolutions with their normalization, forwards and backwards, one by one: bfloat16 against float32.
+"""VGG16's convolutions with their normalization, forward and backward, one by one: bfloat16 against float32.
 
-In seconds of the processor, which other work on the machine disturbs least; meant for one thread.
+Times are processor seconds, which other work on the machine disturbs least; meant for one thread.
 """
 
 import time

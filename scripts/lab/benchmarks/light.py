@@ -1,4 +1,4 @@
-"""What an exchange costs beside its computation: a light model under a wide cut, as SplitNN's examples have it.
+"""Costs of an exchange beside computation: a light model with a wide cut, as in SplitNN's examples.
 
 One party, labels at the server, 64 x 4096 values of 16 bits each way, one thread.
 """
@@ -11,7 +11,7 @@ from vfl.config import ExperimentConfig, parse_config
 
 BATCH_SIZE = 64
 MOST = {"one process": 2.0, "processes": 3.0}
-"""Times the bare loop."""
+"""Largest ratio to the bare loop."""
 
 
 def benchmark_light(options: Options) -> list[Result]:
@@ -37,7 +37,7 @@ def benchmark_light(options: Options) -> list[Result]:
 
 
 def make_config(options: Options) -> ExperimentConfig:
-    """Return the light case."""
+    """Return the configuration of the light case."""
     return parse_config(
         {
             "name": "light",

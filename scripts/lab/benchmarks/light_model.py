@@ -1,13 +1,13 @@
-"""A feature model that computes next to nothing, and whose embedding is half zeros: what is left is the exchange."""
+"""A feature model with little computation, whose embedding is half zeros: nearly all time is the exchange's."""
 
 from torch import Tensor, nn
 
 from models.features import ModelSpec
 
 LIGHT = "light"
-"""Its kind, in the processes of the workbench."""
+"""Name of the model in the processes of the workbench."""
 LIGHT_WIDTH = 4096
-"""Of its embedding."""
+"""Width of its embedding."""
 
 
 class LightModel(nn.Module):

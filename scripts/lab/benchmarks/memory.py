@@ -15,21 +15,21 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PAIRS = 3
-"""Processes of each side."""
+"""Number of processes of each side."""
 
 
 class Memory(NamedTuple):
     """Peak resident memory of a process."""
 
     imported_bytes: int
-    """After its imports, before anything was computed."""
+    """Memory after its imports, before any computation."""
     peak_bytes: int
 
 
 def compare_memory(
     group: str, case: str, sides: Mapping[str, Callable[[], Memory]], ratio_of: tuple[str, str], most: float
 ) -> Result:
-    """Return the peaks of both sides, in processes of their own; required is a median ratio of at most ``most``.
+    """Return the peaks of both sides, in separate processes; the median ratio must be at most ``most``.
 
     Peaks of equal processes differ by some percent.
     """
@@ -48,7 +48,7 @@ def compare_memory(
 
 
 def in_fresh_process(measure: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return what a function of a module returns in a process of its own, which has imported that module alone."""
+    """Return the result of a module's function in a fresh process that has imported that module alone."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, *args, **kwargs).result()
 

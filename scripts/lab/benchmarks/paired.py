@@ -1,4 +1,4 @@
-"""Paired measurements, and what is required of them."""
+"""Paired measurements, and requirements on them."""
 
 import gc
 import time
@@ -13,13 +13,13 @@ Raw = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for; the defaults are the paper's setting.
+    """Options of the command line; the defaults are the paper's setting.
 
     Raises ValueError, naming the option, for a value that cannot be measured.
     """
 
     pairs: int = 10
-    """Pairs that count; warm-up comes on top."""
+    """Number of pairs that count, without the warm-up."""
     threads: int | None = None
     """CPU threads; None leaves PyTorch's choice."""
     batch_size: int = 256
@@ -45,13 +45,13 @@ class Requirement:
     sense: Literal[">=", "<="]
     target: float
     unit: str = ""
-    """Of both numbers, with the space before it, if any."""
+    """Unit of both numbers, with the space before it, if any."""
     excuse: str = ""
-    """Why this machine cannot be judged; empty where it can."""
+    """Reason why this machine cannot be judged; "" if it can."""
 
     @property
     def met(self) -> bool | None:
-        """Whether the bound holds; None where it is not judged."""
+        """Return whether the bound holds; None if it is not judged."""
         if self.excuse:
             return None
         return self.measured >= self.target if self.sense == ">=" else self.measured <= self.target
@@ -73,16 +73,16 @@ class Result:
     ratio_of: tuple[str, str]
     unit: Literal["s", "bytes"] = "s"
     details: dict[str, float] = field(default_factory=dict[str, float])
-    """Further numbers, each named with its unit."""
+    """Further numbers, whose names contain their units."""
     requirement: Requirement | None = None
 
     @property
     def ratios(self) -> list[float]:
-        """One per pair."""
+        """Ratios of the two sides, one per pair."""
         return ratios(self.raw, self.ratio_of)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, raw values included."""
+        """Return all fields and raw values."""
         requirement = self.requirement
         return asdict(self) | {
             "medians": {side: median(values) for side, values in self.raw.items()},
@@ -110,7 +110,7 @@ def ratios(raw: Raw, ratio_of: tuple[str, str]) -> list[float]:
 
 
 def required_ratio(raw: Raw, ratio_of: tuple[str, str], sense: Literal[">=", "<="], target: float) -> Requirement:
-    """Return a bound on the median quotient of two sides."""
+    """Return a requirement on the median ratio of two sides."""
     return Requirement(median(ratios(raw, ratio_of)), sense, target)
 
 
@@ -122,7 +122,7 @@ def interleave(
 ) -> Raw:
     """Return each side's seconds by the clock, one value per pair, after ``warm_up`` pairs that do not count.
 
-    The order turns round from pair to pair (A B, B A, ...), so that neither side always comes first.
+    The order alternates from pair to pair (A B, B A, ...), so that neither side always comes first.
     """
     gc.collect()  # what earlier cases left is not collected within a timed one
     raw: Raw = {name: [] for name in sides}

@@ -18,20 +18,20 @@ from vfl.runs.experiments.pool import cores
 LAYOUT = "float32 NCHW"
 FRAME_BYTES = 1_000_000
 ROUND_TRIPS = 20
-"""In one value."""
+"""Round trips per value."""
 SLOW = Shape(rate_bits_per_s=20e6, delay_s=0.025)
-"""20 Mbit/s and a ping of 50 ms, each party and direction of its own."""
+"""Link with 20 Mbit/s and a ping of 50 ms, for each party and direction separately."""
 TRIPS = 2
-"""One way each, that an exchange waits for: EMBED, which brings the update before, and its reply."""
+"""One-way trips that an exchange waits for: EMBED, which brings the previous update, and its reply."""
 SLOW_WIDTH = 0.1
-"""Width of the models on the slow link: little compute, so that the link decides."""
+"""Width of the models on the slow link: with little computation, the link decides."""
 BETAS = (0.0, 0.4, 0.8, 0.95)
 EXCHANGES = 12
-"""Of the rounds in which staleness is timed: what a round's beginning and end cost is a part of it."""
+"""Exchanges of a timed round with staleness, whose beginning and end are included."""
 
 
 def benchmark_processes(options: Options) -> list[Result]:
-    """Measure all four."""
+    """Measure processes, round trips, beta and staleness."""
     against_one = [_against_one(options, labels) for labels in ("shared", "server")]
     return [*against_one, _round_trip(options), *_slow(options), _ahead(options)]
 
@@ -118,7 +118,7 @@ def _slow(options: Options) -> list[Result]:
 
 
 def _ahead(options: Options) -> Result:
-    """Time whole rounds, which begin and end with nothing under way: an exchange works for later ones as well."""
+    """Time whole rounds, which begin and end with nothing under way: an exchange also works for later ones."""
     made = make_config(_narrow(options, EXCHANGES - 2 * WARM_UP), LAYOUT)
     rounds = options.pairs + WARM_UP  # parties agree to no more
     config, stale = (
@@ -162,7 +162,7 @@ def _exchange_s(federation: Federation) -> float:
 
 
 def _narrow(options: Options, pairs: int) -> Options:
-    """Return options for the slow link."""
+    """Return options with narrow models, for the slow link."""
     return replace(options, pairs=pairs, threads=1, width=SLOW_WIDTH)
 
 

@@ -1,4 +1,4 @@
-"""What pruning saves in time, against what it saves in multiply-accumulates: one party's training step."""
+"""Savings of pruning in time, against those in multiply-accumulates: one party's training step."""
 
 import copy
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a benchmark shows and writes: tables for people, JSON with every raw value, and the machine it ran on."""
+"""Output of a benchmark: tables for people, JSON with every raw value, and the machine it ran on."""
 
 import json
 import platform
@@ -23,7 +23,7 @@ _SCALES = {"s": ((1e-3, "ms"), (1e-6, "µs")), "bytes": ((1e6, "MB"),)}
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return the processor, what it can do for bfloat16, the threads in use and the versions."""
+    """Return the processor, its support of bfloat16, the threads in use and the versions."""
     info = _cpu_info()
     flags = info.get("flags", "").split()
     return {
@@ -46,19 +46,19 @@ def show(results: Sequence[Result], console: Console) -> None:
 
 
 def provenance(command: str) -> dict[str, Any]:
-    """Return by which command, when and where something is measured."""
+    """Return the command, the time and the machine of a measurement."""
     when = datetime.now(UTC).isoformat(timespec="seconds")
     return {"command": command, "date": when, "machine": describe_machine()}
 
 
 def check_output(path: Path | None) -> None:
-    """Raise ValueError, before anything is measured, for a file of results that cannot be written."""
+    """Raise ValueError, before anything is measured, if the file of results cannot be written."""
     if path is not None and not path.absolute().parent.is_dir():
         raise ValueError(f"--json: there is no folder {path.parent}")
 
 
 def write_json(path: Path, benchmark: str, command: str, options: Options, results: Sequence[Result]) -> None:
-    """Write everything that was measured, and where and when."""
+    """Write all measurements with their command, time and machine."""
     content = {
         "benchmark": benchmark,
         **provenance(command),
@@ -97,7 +97,7 @@ def _table(title: str, results: Sequence[Result]) -> Table:
 
 
 def _scale(results: Sequence[Result]) -> tuple[float, str]:
-    """The largest unit in which every median is at least 1, else the smallest."""
+    """Return the largest unit in which every median is at least 1, else the smallest."""
     scales = _SCALES[results[0].unit]
     smallest = min(median(values) for result in results for values in result.raw.values())
     return next((scale for scale in scales if smallest >= scale[0]), scales[-1])
@@ -108,7 +108,7 @@ def _heading(name: str) -> str:
 
 
 def _cpu_info() -> dict[str, str]:
-    """The first processor's fields where the system lists them (Linux); empty elsewhere."""
+    """Return the first processor's fields as listed by the system (Linux); empty elsewhere."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

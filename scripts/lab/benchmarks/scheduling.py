@@ -1,4 +1,4 @@
-"""What scheduling a round of FLARE takes: optimal bands against an even split, greedy selection against one search."""
+"""Time of scheduling a round of FLARE: optimal bands against an even split, greedy selection against one search."""
 
 from statistics import median
 
@@ -59,5 +59,5 @@ def _selection(gamma: float, deadline_s: float, pairs: int) -> Result:
 
 
 def _cell(devices: int, deadline_s: float) -> Cell:
-    """Return a cell of the paper's kind with a fixed seed; the update shrinks as the devices grow over 40."""
+    """Return a random cell with the paper's settings and a fixed seed; above 40 devices the update shrinks."""
     return paper_cell(np.random.default_rng(0), devices, deadline_s, 1e7 * min(1.0, 40 / devices))

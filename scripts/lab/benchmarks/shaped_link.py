@@ -1,8 +1,8 @@
-"""A TCP proxy that behaves as a slow or broken network: for measurements and for tests of faults.
+"""A TCP proxy that behaves like a slow or broken network, for measurements and for tests of faults.
 
-Each direction has a rate and a delay of its own, shared by all connections: bytes leave one after another at the rate
-and arrive a delay later. There is no loss, and TCP's congestion control runs over loopback only: a real network of
-that rate and delay takes longer for the first bytes of a connection.
+Each direction has its own rate and delay, shared by all connections: bytes leave one after another at the rate and
+arrive a delay later. There is no loss, and TCP's congestion control runs over loopback only: a real network of that
+rate and delay takes longer for the first bytes of a connection.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ CHUNK_BYTES = 16 * 1024
 """Bytes that arrive together: 6.6 ms at 20 Mbit/s."""
 CHUNKS_UNDER_WAY = 4096
 BURST_S = 0.005
-"""After so long an idle time as many bytes pass at once: without it, timers that are late would lower the rate."""
+"""Idle seconds after which that much time's bytes pass at once; otherwise late timers would lower the rate."""
 REPLY_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What each direction of a link can do."""
+    """Rate and delay of each direction of a link."""
 
     rate_bits_per_s: float = math.inf
     delay_s: float = 0.0
-    """One way: half of what a ping shows."""
+    """One-way delay: half of a ping."""
 
 
 class Direction:
-    """When bytes leave that share one direction of a link, and how many have arrived."""
+    """Schedule of the bytes in one direction of a link, and the number that have arrived."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -43,7 +43,7 @@ class Direction:
         self.arrived_bytes = 0
 
     def send(self, size: int, now_s: float) -> float:
-        """Return when the last of ``size`` more bytes has left; all before have left by then."""
+        """Return the time at which the last of ``size`` more bytes leaves; all earlier ones have left by then."""
         # Idle time is credit, but at most BURST_S of it: the link may count as free since then.
         self.free_at_s = max(self.free_at_s, now_s - BURST_S) + 8 * size / self.shape.rate_bits_per_s
         return max(self.free_at_s, now_s)
@@ -57,7 +57,7 @@ class _Connection:
     client: asyncio.StreamWriter
     target: asyncio.StreamWriter | None = None
     client_stays: bool = False
-    """The target's end is gone, and the client has been told nothing."""
+    """The target's end is closed, and the client has not been told."""
 
 
 class ShapedLink:
@@ -83,20 +83,20 @@ class ShapedLink:
         self._thread.start()
         self._server = self._run(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.port = int(self._server.sockets[0].getsockname()[1])
-        """Where the link listens, on 127.0.0.1."""
+        """Port of the link, on 127.0.0.1."""
 
     @property
     def arrived_bytes(self) -> tuple[int, int]:
-        """Bytes that have arrived at the target, and at the clients."""
+        """Return the bytes that have arrived at the target, and at the clients."""
         return self._up.arrived_bytes, self._down.arrived_bytes
 
     @property
     def open_connections(self) -> int:
-        """Connections that a client has with the link."""
+        """Return the number of connections between clients and the link."""
         return len(self._connections)
 
     def reshape(self, shape: Shape) -> None:
-        """Give both directions another rate and delay; what is under way keeps its own."""
+        """Set another rate and delay in both directions; bytes under way keep theirs."""
 
         def change() -> None:
             self._up.shape = self._down.shape = shape
@@ -108,15 +108,15 @@ class ShapedLink:
         self._call(self._end_connections)
 
     def half_open(self) -> None:
-        """Reset every connection at the target's end; its client hears nothing more. New ones pass."""
+        """Reset every connection at the target's end, silently for its client; new ones pass."""
         self._call(lambda: self._end_connections(clients_stay=True))
 
     def stall(self) -> None:
-        """Let nothing more arrive in either direction, on new connections neither; nobody is told."""
+        """Hold back everything in either direction, also on new connections, silently."""
         self._call(self._flowing.clear)
 
     def restore(self) -> None:
-        """End a stall: what was held back arrives first."""
+        """End a stall; held-back bytes arrive first."""
         self._call(self._flowing.set)
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class ShapedLink:
     async def _deliver(
         self, under_way: asyncio.Queue[tuple[float, bytes]], sink: asyncio.StreamWriter, direction: Direction
     ) -> None:
-        """Write every chunk when it arrives, and the end of the stream."""
+        """Write every chunk at its arrival time, and the end of the stream."""
         while True:
             arrives_s, data = await under_way.get()
             await self._sleep_until(arrives_s)

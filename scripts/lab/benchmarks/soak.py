@@ -1,4 +1,4 @@
-"""Many exchanges of large messages: does any process keep memory, threads or file descriptors?"""
+"""Many exchanges of large messages, to see whether any process keeps memory, threads or file descriptors."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,21 +14,21 @@ from vfl.config import ExperimentConfig, parse_config
 
 BATCH = 256
 SAMPLES = 40
-"""Looks at the processes during the soak."""
+"""Number of measurements of the processes during the soak."""
 GROWTH = 0.02
-"""Memory may differ so much between the second and the last quarter: allocators keep what they got for a while."""
+"""Tolerated relative growth of memory from the second to the last quarter, as allocators keep memory for a while."""
 SPARE_THREADS = 1
-"""gRPC's pool adds a thread, once, when it finds itself waiting for a busy machine."""
+"""Tolerated new threads: gRPC's pool adds one, once, when it waits for a busy machine."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What one process holds after so many exchanges."""
+    """Resources of one process after a number of exchanges."""
 
     exchanges: int
     process: str
     memory_bytes: int
-    """Resident."""
+    """Resident memory."""
     threads: int
     descriptors: int
     """Open files and sockets."""
@@ -45,7 +45,7 @@ class Verdict:
 
     @property
     def flat(self) -> bool:
-        """Nothing grows."""
+        """Return whether nothing grows."""
         before, after = self.memory_bytes
         return (
             after <= before * (1 + GROWTH)
@@ -55,9 +55,9 @@ class Verdict:
 
 
 def soak(exchanges: int, megabytes: float, on_step: Callable[[int], None] = lambda done: None) -> list[Usage]:
-    """Run exchanges of two parties whose embeddings and gradients have so many megabytes each, and watch.
+    """Run exchanges of two parties with embeddings and gradients of ``megabytes`` each, and measure the processes.
 
-    Raises ValueError for fewer exchanges than looks, and for messages without bytes.
+    Raises ValueError for fewer exchanges than measurements, and for messages without bytes.
     """
     if not 0 < megabytes < inf:
         raise ValueError(f"--megabytes: must be above 0, got {megabytes:g}")
@@ -76,7 +76,7 @@ def soak(exchanges: int, megabytes: float, on_step: Callable[[int], None] = lamb
 
 
 def soak_config(megabytes: float, exchanges: int) -> ExperimentConfig:
-    """Return two parties with large embeddings and small models; every frame travels dense in float32."""
+    """Return the configuration of two parties with large embeddings and small models; frames are dense float32."""
     width = max(1, round(megabytes * 1e6 / 4 / BATCH))
     return parse_config(
         {
@@ -95,7 +95,7 @@ def soak_config(megabytes: float, exchanges: int) -> ExperimentConfig:
 
 
 def usage_of(exchanges: int, name: str, process: int) -> Usage:
-    """Read what a process holds (Linux)."""
+    """Return a process's resources (Linux)."""
     folder = Path("/proc") / str(process)
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
     memory_bytes = int(status["VmRSS"].split()[0]) * 1024
@@ -121,7 +121,7 @@ def judge(usages: Sequence[Usage]) -> list[Verdict]:
 
 
 def as_json(usages: Sequence[Usage]) -> dict[str, Any]:
-    """Return every look and the verdicts."""
+    """Return all measurements and the verdicts."""
     return {
         "usages": [asdict(usage) for usage in usages],
         "verdicts": [asdict(verdict) | {"flat": verdict.flat} for verdict in judge(usages)],

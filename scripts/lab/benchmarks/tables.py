@@ -28,21 +28,21 @@ from vfl.vertical.tasks import Classification
 ROWS = 100_000
 COLUMNS = {"guest": 30, "host": 300}
 BATCH_SIZES = (4096, 1024, 256)
-"""Of the first one the ratio is required; what an exchange costs beside the arithmetic does not shrink with it."""
+"""Batch sizes; a ratio is required only for the first, as an exchange's fixed cost does not shrink with the batch."""
 FATE_S = 2.4
 """FATE 2's published seconds per epoch."""
 FILE_ROWS, FILE_COLUMNS = 1_000_000, 100
 BLOCK = 10_000
-"""Rows of the file that are drawn at once."""
+"""Rows of the file drawn at once."""
 
 
 def benchmark_tables(options: Options) -> list[Result]:
-    """Measure seconds per epoch, and the memory in which a large file is read and prepared."""
+    """Measure seconds per epoch, and the memory for reading and preparing a large file."""
     return [*(_epoch(options, size) for size in BATCH_SIZES), _memory()]
 
 
 def draw() -> Drawn:
-    """Return both owners' rows, prepared: what both loops train on."""
+    """Return both owners' prepared rows, which both loops train on."""
     ids_N, stream = torch.arange(ROWS), generator(0, "benchmark")
     labels_N = torch.randint(2, (ROWS,), generator=stream)
     parts: list[Prepared] = []
@@ -93,7 +93,7 @@ def _epoch(options: Options, batch_size: int) -> Result:
 
 
 def _memory() -> Result:
-    """Read and prepare a file in a process of its own; the bytes of its numbers, as float32, are the yardstick."""
+    """Read and prepare a file in a separate process; its numbers' bytes as float32 are the yardstick."""
     measured = in_fresh_process(read_and_prepare, FILE_ROWS, FILE_COLUMNS)
     used = measured["peak_bytes"] - measured["imported_bytes"]
     prepared = 4 * FILE_ROWS * FILE_COLUMNS

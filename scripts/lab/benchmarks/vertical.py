@@ -48,7 +48,7 @@ THROUGHPUT = "throughput: one exchange (lvfl) against one step (bare), E = 1"
 
 
 class Drawn(NamedTuple):
-    """Random data of all parties: what both sides of a comparison train on."""
+    """Random data of all parties, on which both sides of a comparison train."""
 
     parts: list[Prepared]
     labels: TrainingLabels
@@ -75,7 +75,7 @@ class Bare:
 
 
 class Stepped:
-    """A head server in the middle of a training: rounds whose exchanges are run, and timed, one at a time."""
+    """A head server within a training, in rounds whose exchanges are run and timed one at a time."""
 
     config: ExperimentConfig
     server: HeadServer
@@ -84,7 +84,7 @@ class Stepped:
     """Exchanges of the present round."""
 
     def next_round(self) -> None:
-        """End the present round and begin the next one, which assigns its beta; warm up."""
+        """End the present round, begin the next one, which assigns its beta, and warm up."""
         if self.round_index >= 0:
             while self.done < self.server.exchanges.steps:
                 self.exchange()
@@ -117,7 +117,7 @@ class Lightweight(Stepped):
         self.server = build_head_server(roster, labels, test, config, runtime)
 
     def whole_exchange(self) -> None:
-        """Run the next exchange to its end at the parties, beside a subject with another number of threads."""
+        """Run the next exchange to its end at the parties, with this subject's own number of threads."""
         torch.set_num_threads(self.config.threads_of_each or 1)
         self.exchange()
         for party in self.server.roster:
@@ -191,7 +191,7 @@ def random_data(config: ExperimentConfig) -> tuple[list[Tensor], Tensor]:
 
 
 def draw(config: ExperimentConfig) -> Drawn:
-    """Return ``random_data`` as both sides take it."""
+    """Return ``random_data`` in the form that both sides take."""
     images, labels_N = random_data(config)
     ids_N, as_it_is = torch.arange(len(labels_N)), AsItIs(Features("images", (3, SIDE, SIDE)))
     parts = [Prepared(as_it_is, samples, samples) for samples in (Samples(ids_N, part) for part in images)]
@@ -221,7 +221,7 @@ def _bfloat16_gain(options: Options) -> Result:
 
 
 def _at_once(options: Options, layout: Layout, alpha: float) -> Iterator[Result]:
-    """Measure as many parties at once as there are threads, if there are several."""
+    """Measure as many parties at once as there are threads, if there is more than one."""
     threads = options.threads or torch.get_num_threads()
     config = make_config(replace(options, threads=threads), layout, alpha=alpha)
     places = min(threads, len(config.parties))

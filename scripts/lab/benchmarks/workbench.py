@@ -1,4 +1,4 @@
-"""Party processes under a head server in this process, on random data: what benchmarks and the soak measure.
+"""Party processes under a head server in this process, on random data, for benchmarks and the soak.
 
 ``python -m scripts.lab.benchmarks.workbench party CONFIG NAME FOLDER`` and ``... echo CONFIG NAME`` are its children.
 """
@@ -52,7 +52,7 @@ TEST_SAMPLES = 8
 
 @dataclass(frozen=True)
 class Workplace:
-    """Keys and configurations of a federation, in a folder that goes with it."""
+    """Keys and configurations of a federation, in a temporary folder."""
 
     folder: Path
     configs: dict[str, ExperimentConfig]
@@ -66,7 +66,7 @@ class Workplace:
         return cls(folder, configs)
 
     def hub(self, expected: dict[str, Expected]) -> Hub:
-        """Return a hub that listens as the server does and says nothing."""
+        """Return a hub that listens like the server and sends nothing."""
         network = self.configs[SERVER].network
         tls = load_identity(SERVER, network, insecure=False)
         return Hub(RUN, expected, network, tls, log=lambda line: None)
@@ -74,12 +74,12 @@ class Workplace:
 
 @dataclass(eq=False)
 class Federation(Stepped):
-    """Party processes and their head server, in the middle of a training; a context manager."""
+    """Party processes and their head server within a training; a context manager."""
 
     config: ExperimentConfig
-    """``threads`` are those of each party process."""
+    """Configuration; ``threads`` are those of each party process."""
     shape: Shape | None = None
-    """Of each party's link; None for none."""
+    """Shape of each party's link; None for none."""
 
     def __post_init__(self) -> None:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -109,7 +109,7 @@ class Federation(Stepped):
         self._at_end.close()
 
     def exchange(self) -> None:
-        """Run the next exchange, and wait for the parties: they would go on beside what is timed after it."""
+        """Run the next exchange, and wait for the parties, which would otherwise disturb the next timing."""
         super().exchange()
         for asked in self.server.exchanges.under_way[0]:
             if asked.reply is not None:
@@ -128,7 +128,7 @@ class Federation(Stepped):
 
 
 def random_split(config: ExperimentConfig) -> Split:
-    """Return ``random_data`` as parties and server hold it; the first training samples are the test samples as well."""
+    """Return ``random_data``, split between parties and server; the first training samples also serve as test."""
     images, labels_N = random_data(config)
     ids_N, test_ids_M = torch.arange(len(labels_N)), torch.arange(TEST_SAMPLES) + len(labels_N)
     parties = (
@@ -141,7 +141,7 @@ def random_split(config: ExperimentConfig) -> Split:
 
 @contextmanager
 def echoing(config: ExperimentConfig) -> Generator[Callable[[bytes], Buffer]]:
-    """Start one process that sends back what it gets; yield a function that sends and returns what came back."""
+    """Start one process that sends back what it receives; yield a function that sends and returns the reply."""
     with tempfile.TemporaryDirectory() as folder:
         workplace, name = Workplace.make(config, Path(folder)), config.parties[0]
         with (
@@ -177,7 +177,7 @@ def echo(config: ExperimentConfig, name: str) -> None:
 
 @contextmanager
 def child(module: str, *arguments: str) -> "Generator[subprocess.Popen[bytes]]":
-    """Run a module as a process of its own, and kill it in the end."""
+    """Run a module as a separate process, and kill it at the end."""
     command = [sys.executable, "-m", module, *arguments]
     root = Path(__file__).parents[3]  # where the laboratory can be imported
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, cwd=root)

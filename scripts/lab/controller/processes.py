@@ -29,15 +29,15 @@ HELD, BEHIND = "party_2", "party_3"
 RUNS_S, STOPPED_S = 0.005, 0.015
 LINK, FALLEN = Shape(rate_bits_per_s=2e6, delay_s=0.005), Shape(rate_bits_per_s=1e6, delay_s=0.005)
 FALLS = 11
-"""The round in which the link does."""
+"""Round in which the link's rate falls."""
 LEARNING = 3
-"""Rounds after which predictions count."""
+"""Rounds before which predictions do not count."""
 NOTES = {HELD: " (a quarter of a core)", BEHIND: " (2 Mbit/s)"}
 POLL_S = 0.05
 
 
 def hold(supervisor: Supervisor, ended: threading.Event) -> None:
-    """Let a party's process run for a quarter of the time, until all ends."""
+    """Let a party's process run for a quarter of the time, until ``ended`` is set."""
 
     def tell(number: signal.Signals) -> None:
         process = supervisor.running.get(HELD)
@@ -51,7 +51,7 @@ def hold(supervisor: Supervisor, ended: threading.Event) -> None:
 
 
 def let_fall(link: ShapedLink, run_dir: Path, ended: threading.Event) -> None:
-    """Make the link slower when the rounds before have ended."""
+    """Slow the link down after round FALLS - 1."""
     while not ended.wait(POLL_S):
         with suppress(OSError):
             if len(read_rows(run_dir)) >= FALLS:
@@ -61,7 +61,7 @@ def let_fall(link: ShapedLink, run_dir: Path, ended: threading.Event) -> None:
 
 @contextmanager
 def beside(*works: Callable[[threading.Event], None]) -> Generator[None]:
-    """Do something else in threads, each told by an event when it is to end."""
+    """Run functions in threads meanwhile; an event tells them to end."""
     ended = threading.Event()
     threads = [threading.Thread(target=work, args=(ended,)) for work in works]
     for thread in threads:
@@ -92,7 +92,7 @@ def train(config: ExperimentConfig, run_dir: Path, console: ShowConsole) -> int:
 
 
 def tell(config: ExperimentConfig, rows: Sequence[Row], console: ShowConsole) -> None:
-    """Say the slowest party's seconds of every round, and how far off predictions were."""
+    """Print the slowest party's seconds of every round, and the errors of the predictions."""
     for row in rows:
         seconds = {name: row[f"exchange_s/{name}"] for name in config.parties}
         slowest = max(seconds, key=lambda name: seconds[name])
@@ -108,7 +108,7 @@ def tell(config: ExperimentConfig, rows: Sequence[Row], console: ShowConsole) ->
 
 
 def draw(config: ExperimentConfig, rows: Sequence[Row], path: Path) -> None:
-    """Draw seconds of an exchange, predicted ones, alpha and beta of every party over the rounds."""
+    """Draw seconds of an exchange, predicted seconds, alpha and beta of every party over the rounds."""
     across = [row["round"] for row in rows]
     limit_s = config.lightweighting.seconds_per_exchange
     assert isinstance(limit_s, float)
@@ -141,7 +141,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Train, unless only the plot is wanted, and draw."""
+    """Train, unless only the plot is requested, and draw."""
     config = load_config(CONFIG, arguments.overrides)
     if not arguments.plot_only and (code := train(config, arguments.folder, console)) != DONE:
         return code

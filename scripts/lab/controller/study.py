@@ -2,9 +2,9 @@
 
     python -m scripts.lab.controller.study CONFIG DIR --seeds 0,1,2 [--plots-only] [key=value ...]
 
-CONFIG is digits.yaml or cifar10.yaml beside this file, DIR holds the runs and gets tables and plots. Fixed
-ratios train the same bits whatever the machines are: they are trained once, and their seconds on a scenario's machines
-follow from what they counted. The same command goes on where it was interrupted.
+CONFIG is digits.yaml or cifar10.yaml beside this file, DIR holds the runs and gets tables and plots. Fixed ratios train
+the same bits on any machines: they are trained once, and their seconds on a scenario's machines follow from their
+counts. The same command continues an interrupted study.
 """
 
 import argparse
@@ -42,45 +42,45 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "deadline, alpha weight 3": ("AC", {"alpha_weight": 3.0}),
     "deadline of 0.2 s, alpha weight 3": ("A", {"alpha_weight": 3.0, "seconds_per_exchange": 0.2}),
 }
-"""Controllers: the scenarios they are trained in, and their settings. Of the first its decisions are drawn."""
+"""Controllers: the scenarios they are trained in, and their settings. Decisions are drawn for the first one."""
 UNIFORM, BY_PARTY = "uniform", "by party"
 BEST = "best uniform"
 NONE = (UNIFORM, "0 0")
-"""Study and method without lightweighting."""
+"""Study and method of the run without lightweighting."""
 ORACLES = ("A", "D")
-"""Scenarios with unequal machines, of which all pairs by party are sought."""
+"""Scenarios with unequal machines, for which all pairs by party are searched."""
 FINALISTS = 3
-"""All fixed ratios are trained with the first seed; of every scenario so many, then the fastest, with the others."""
+"""Fixed ratios of each scenario, the fastest with the first seed, that are trained with the other seeds too."""
 MATTERS = 1.01
-"""A ratio is not needed where the next lower one of the grid takes less than this many times the seconds."""
+"""Least factor by which the next lower ratio must be slower for a ratio to be needed."""
 PARTIES = tuple(f"party_{number}" for number in range(1, 5))
 SLOW_LINK = 250e3
-"""2 Mbit/s."""
+"""Bytes per second: 2 Mbit/s."""
 TARGETS = (0.9, 0.95)
 """Shares of the final accuracy without lightweighting, mean over the seeds."""
 SMOOTHED = 3
-"""Rounds of which an accuracy is the mean."""
+"""Rounds over which an accuracy is averaged."""
 
 
 class Fixed(NamedTuple):
-    """Ratios of a whole run: alpha of every party, and beta, which all share as everybody takes what all send."""
+    """Ratios of a whole run: alpha of every party, and one beta for all, as each party's frames go to all others."""
 
     alphas: tuple[float, ...]
     beta: float
 
     @property
     def method(self) -> str:
-        """Its name: one alpha where all have the same."""
+        """Name of the method; one alpha if all are equal."""
         alphas = self.alphas[:1] if len(set(self.alphas)) == 1 else self.alphas
         return f"{','.join(f'{alpha:g}' for alpha in alphas)} {self.beta:g}"
 
     @property
     def study(self) -> str:
-        """Whether all have the same."""
+        """Name of the study, by whether all parties have the same alpha."""
         return UNIFORM if len(set(self.alphas)) == 1 else BY_PARTY
 
     def lower(self) -> Iterator["Fixed"]:
-        """Yield what has one ratio a step lower."""
+        """Yield the ratios with one of them a step lower."""
         for party, alpha in enumerate(self.alphas):
             if alpha:
                 step = ALPHAS[ALPHAS.index(alpha) - 1]
@@ -89,12 +89,12 @@ class Fixed(NamedTuple):
             yield Fixed(self.alphas, BETAS[BETAS.index(self.beta) - 1])
 
     def settings(self) -> dict[str, object]:
-        """Return them as the configuration has them."""
+        """Return the ratios as settings."""
         return {"alpha": dict(zip(PARTIES, self.alphas, strict=True)), "beta": self.beta}
 
 
 def scenarios(base: ExperimentConfig) -> dict[str, SimulationConfig]:
-    """Return the machines of each scenario."""
+    """Return the simulated machines of each scenario."""
     equal, half = base.simulation.device, base.training.rounds // 2
     assert isinstance(equal.macs_per_s, float)
 
@@ -112,14 +112,14 @@ def scenarios(base: ExperimentConfig) -> dict[str, SimulationConfig]:
 
 
 def needed_pairs(forecast: Forecast, machines: SimulationConfig) -> list[Fixed]:
-    """Return the ratios of the grid of which each is needed: with any one lower a round would take longer."""
+    """Return the ratios of the grid that are needed: with any one lower a round would take longer."""
     every = [Fixed(alphas, beta) for alphas in product(ALPHAS, repeat=len(PARTIES)) for beta in BETAS]
     seconds = {each: _round_s(forecast, machines, each) for each in every}
     return [each for each in every if all(seconds[low] > MATTERS * seconds[each] for low in each.lower())]
 
 
 def _round_s(forecast: Forecast, machines: SimulationConfig, fixed: Fixed) -> float:
-    """Return the seconds of a round on machines that do not change."""
+    """Return the seconds of a round on machines whose speeds are constant."""
     betas = dict.fromkeys(PARTIES, fixed.beta)
 
     def party_s(name: str, alpha: float) -> float:
@@ -131,7 +131,7 @@ def _round_s(forecast: Forecast, machines: SimulationConfig, fixed: Fixed) -> fl
 
 
 def promising(study: "Study", name: str, forecast: Forecast) -> list[Fixed]:
-    """Return the pairs by party that would beat the best uniform one if they took no more rounds than none does."""
+    """Return the pairs by party that would beat the best uniform one in as many rounds as no lightweighting takes."""
     machines, none = scenarios(study.base)[name], Fixed((0.0,) * len(PARTIES), 0.0)
     to_s = {method: each.to_s(study.target()) for method, each in study.methods(name, UNIFORM).items()}
     limit_s = min(to_s.values()) / to_s[NONE[1]] * _round_s(forecast, machines, none)
@@ -140,13 +140,13 @@ def promising(study: "Study", name: str, forecast: Forecast) -> list[Fixed]:
 
 
 def fixed_run(base: ExperimentConfig, fixed: Fixed, seed: int) -> StudyRun:
-    """Return the run of fixed ratios; the clock does not matter to it."""
+    """Return the run of fixed ratios, without a clock."""
     config = _with(base, seed, fixed.settings(), SimulationConfig())
     return StudyRun(fixed.study, fixed.method, seed, config)
 
 
 def uniform_pairs() -> list[Fixed]:
-    """Return the grid, none first."""
+    """Return the grid, beginning with no lightweighting."""
     return [Fixed((alpha,) * len(PARTIES), beta) for alpha, beta in product(ALPHAS, BETAS)]
 
 
@@ -167,7 +167,7 @@ def _with(
 
 
 def clock(result: StudyResult, machines: SimulationConfig, base: ExperimentConfig) -> list[float]:
-    """Return the seconds up to the end of every round on these machines, by what the run counted."""
+    """Return the seconds up to the end of every round on these machines, from the run's counts."""
     assert base.data.train_samples is not None
     passes = 3 * base.training.batch_size * steps_in_round(base.training, base.data.train_samples)
 
@@ -193,7 +193,7 @@ class Method:
         return [(mean(second for second, _ in each), mean(accuracy for _, accuracy in each)) for each in rounds]
 
     def to_s(self, target: float) -> float:
-        """Return the seconds until the mean accuracy first was the target, infinite if it never was."""
+        """Return the seconds until the mean accuracy first reached the target, infinite if it never did."""
         return next((second for second, accuracy in self.mean if accuracy >= target), inf)
 
     def at_s(self, limit_s: float) -> float:
@@ -202,14 +202,14 @@ class Method:
 
 
 def smoothed(run: StudyResult) -> list[float]:
-    """Return the accuracy of every round, the mean with the ones just before."""
+    """Return the accuracy of every round, averaged with the rounds just before."""
     accuracies = run.accuracies
     return [mean(accuracies[max(0, end - SMOOTHED) : end]) for end in range(1, len(accuracies) + 1)]
 
 
 @dataclass(frozen=True)
 class Study:
-    """What is finished, and how it is compared."""
+    """Finished runs, and their comparison."""
 
     base: ExperimentConfig
     seeds: Sequence[int]
@@ -231,7 +231,7 @@ class Study:
         return dict(sorted(found.items(), key=lambda item: item[1].to_s(self.target(share))))
 
     def compared(self, scenario: str, share: float) -> dict[str, tuple[str, Method]]:
-        """Return none, the fastest uniform pair, the fastest of all fixed ratios, and the controllers, named."""
+        """Return, named, no lightweighting, the fastest uniform pair, the fastest fixed ratios, and the controllers."""
         uniform = self.methods(scenario, UNIFORM, share=share)
         every = self.methods(scenario, UNIFORM, BY_PARTY, share=share)
         shown = {"none": ("", uniform[NONE[1]])}
@@ -243,14 +243,14 @@ class Study:
 
 
 def finalists(study: Study) -> list[str]:
-    """Return none and what is fastest with the first seed: in every scenario, of the uniform pairs and by party."""
+    """Return no lightweighting and the fastest ratios with the first seed: uniform and by party, in every scenario."""
     kinds = [(name, UNIFORM) for name in scenarios(study.base)] + [(name, BY_PARTY) for name in ORACLES]
     fastest = (list(study.methods(name, kind))[:FINALISTS] for name, kind in kinds)
     return list(dict.fromkeys([NONE[1], *chain.from_iterable(fastest)]))
 
 
 def write_page(folder: Path, study: Study) -> None:
-    """Write the tables and the plots of what is finished."""
+    """Write tables and plots of the finished runs."""
     lines = [f"{len(study.results)} runs, seeds {', '.join(map(str, study.seeds))}.\n"]
     panels: list[Panel] = []
     for name in scenarios(study.base):
@@ -266,7 +266,7 @@ def write_page(folder: Path, study: Study) -> None:
 
 
 def _comparison(study: Study, scenario: str) -> list[str]:
-    """Return a table: for every target each method's seconds, and how many times the best uniform pair's they are."""
+    """Return a table: each method's seconds for every target, and their ratio to the best uniform pair's."""
     by_target = {share: study.compared(scenario, share) for share in TARGETS}
     rows = {method: [method] for method in by_target[TARGETS[-1]]}
     for share, methods in by_target.items():
@@ -284,7 +284,7 @@ def _comparison(study: Study, scenario: str) -> list[str]:
 
 
 def _fixed(study: Study, scenario: str) -> list[str]:
-    """Return the fixed ratios by the seconds they take to the last target."""
+    """Return the fixed ratios in the order of their seconds to the last target."""
     methods = study.methods(scenario, UNIFORM, *([BY_PARTY] if scenario in ORACLES else []))
     return [f"- {name}: {_seconds(each.to_s(study.target()))}" for name, each in methods.items()]
 
@@ -294,7 +294,7 @@ def _seconds(seconds: float) -> str:
 
 
 def draw_decisions(folder: Path, results: Sequence[StudyResult]) -> None:
-    """Draw what every party was given and took over the rounds of A and C, and A's seconds before and after."""
+    """Draw every party's ratios and seconds over the rounds of A and C, and A's seconds before and after."""
     first = {study: next(each for each in results if each.study == study).rows for study in ("A", "C")}
     for quantity, label in (("alpha", "alpha"), ("beta", "beta"), ("exchange_s", "seconds of an exchange")):
         panels: list[Panel] = []
@@ -324,7 +324,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def finished(runs: Sequence[StudyRun], arguments: argparse.Namespace, console: ShowConsole) -> list[StudyResult]:
-    """Train what is missing of some runs, unless ``--plots-only``; return those that are finished."""
+    """Train the missing runs, unless ``--plots-only``, and return the finished ones."""
     folder: Path = arguments.folder / "runs"
     if not arguments.plots_only:
         with open_executor(arguments, Resources()) as executor:
@@ -338,7 +338,7 @@ def finished(runs: Sequence[StudyRun], arguments: argparse.Namespace, console: S
 
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
-    """Train what is missing and write the page."""
+    """Train the missing runs and write the page."""
     base, (first, *others) = load_config(arguments.config, arguments.overrides), arguments.seeds
     results_of = partial(finished, arguments=arguments, console=console)
     fixed = {each.method: each for each in uniform_pairs()}

@@ -34,7 +34,7 @@ def write_tables(folder: Path, keys: int, owners: int) -> Path:
 
 
 def memory_mb(root: int) -> tuple[float, float]:
-    """Return RSS and PSS in MB of a process and all that it has started."""
+    """Return RSS and PSS in MB, summed over a process and all its descendants."""
     children = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""Write what staleness costs and saves, from a sweep over it and seeds: python -m scripts.lab.staleness.table SWEEP.
+"""Write costs and savings of staleness, from a sweep over it and seeds: python -m scripts.lab.staleness.table SWEEP.
 
 A line per seed: accuracy (%) after equal exchanges, by staleness; simulated seconds of a round; and the seconds to the
 accuracy that the worse of its runs ends with, by staleness and as a share of those of staleness 0.

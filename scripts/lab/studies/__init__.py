@@ -1,1 +1,1 @@
-"""Studies: many trainings that answer a question, as a paper's figures, and the timings of the software itself."""
+"""Studies: many trainings that answer a question, such as a paper's figures."""

@@ -1,4 +1,4 @@
-"""What the commands of the paper studies share: their options, and training what is missing before the page."""
+"""Common parts of the paper studies' commands: options, and training the missing runs before writing the page."""
 
 import argparse
 import shlex
@@ -24,7 +24,7 @@ from vfl.runs.run_folder import LOG
 
 
 def study_parser(description: str | None) -> OneLineParser:
-    """Return a parser of the options that all studies have."""
+    """Return a parser of the options common to all studies."""
     parser = OneLineParser(description)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
     parser.add_argument("--seeds", default="0", help="as 0,1,2 (default: 0); a seed is finished before the next begins")
@@ -43,7 +43,7 @@ def run_study(
 ) -> int:
     """Train the missing runs, with a line for every run that ends, and write the page of the finished ones.
 
-    Raises ConfigError where nothing is finished, and for runs that have failed but not diverged.
+    Raises ConfigError if nothing is finished, and for runs that have failed but not diverged.
     """
     if not arguments.plots_only:
         console.print(f"{len(runs)} runs")
@@ -61,7 +61,7 @@ def run_study(
 
 
 def _note(arguments: argparse.Namespace, diverged: Sequence[str]) -> None:
-    """Keep for the page by which command, when and where the runs were trained."""
+    """Save, for the page, the command, time and machine of the training."""
     machine = describe_machine()
     when = f"{datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, {machine['cpu']}, {machine['cores']} cores"
     called, *options = sys.argv

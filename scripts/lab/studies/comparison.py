@@ -31,7 +31,7 @@ READING = (
 
 
 def write_results(runs: Sequence[StudyRun], folder: Path, title: str) -> int:
-    """Draw, tabulate and report the runs that are finished; return how many they are. Raises ConfigError for none."""
+    """Draw, tabulate and report the finished runs; return their number. Raises ConfigError for none."""
 
     def sections(results: list[StudyResult]) -> list[str]:
         by_study = {name: (study, of_study(results, name)) for name, study in horizontal_studies().items()}
@@ -58,7 +58,7 @@ def accuracy_panel(title: str, results: Sequence[StudyResult], across: str = "ro
 
 
 def told_of(study: Study, results: Sequence[StudyResult]) -> list[str]:
-    """Return a study's section: its target, its table, and which published orderings held."""
+    """Return a study's section: its target, its table, and the published orderings that held."""
     target = common_target(results)
     values = last_accuracies(results)
     by_method = {method: [each for each in results if each.method == method] for method in study.methods}
@@ -95,9 +95,9 @@ def _row(
 
 
 def _time_saved(by_method: Mapping[str, Sequence[StudyResult]], target: float) -> list[str]:
-    """Return how much less simulated time the interval takes than waiting for the slowest, at equal accuracy.
+    """Return the simulated time saved by the fixed interval, against waiting for the slowest, at equal accuracy.
 
-    Only of methods that reached the target with every seed: a mean over the lucky ones would flatter.
+    Only methods that reached the target with every seed are included: a mean over the lucky ones would flatter.
     """
     compared = ("fedavg_waiting", "fedavg", "dms", "fedasync")
     times: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Whether one method is better than another: the difference of runs with the same seeds, and how sure it is."""
+"""Paired differences between methods over runs with the same seeds, with confidence intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class Difference:
 
     mean: float
     half_width: float
-    """Infinite for one seed."""
+    """Half the width of the interval; infinite for one seed."""
     seeds: int
 
     def verdict(self, sign: int = 1) -> str:
-        """Return ``holds`` or ``REVERSED`` where the interval is on one side of 0, else why nothing is decided.
+        """Return ``holds`` or ``REVERSED`` if the interval lies on one side of 0, else why nothing is decided.
 
-        ``sign`` is that of the difference as it is claimed.
+        ``sign`` is that of the claimed difference.
         """
         if self.seeds == 1:
             return "one seed decides nothing"
@@ -31,7 +31,7 @@ class Difference:
         return "holds" if self.mean * sign > 0 else "REVERSED"
 
     def text(self, digits: int = 1) -> str:
-        """Return e.g. ``+1.8 ± 0.4``; of one seed the difference alone."""
+        """Return the difference as text, ``+1.8 ± 0.4``; for one seed without the interval."""
         spread = "" if self.seeds == 1 else f" ± {self.half_width:.{digits}f}"
         return f"{self.mean:+.{digits}f}{spread}"
 
@@ -46,5 +46,5 @@ def over_seeds(differences: Sequence[float]) -> Difference | None:
 
 
 def paired(first: Mapping[int, float], second: Mapping[int, float], scale: float = 100.0) -> Difference | None:
-    """Return first minus second, times ``scale``, over the seeds that both have; None where there is none."""
+    """Return first minus second, times ``scale``, over the seeds that both have; None if they share none."""
     return over_seeds([scale * (first[seed] - second[seed]) for seed in sorted(first.keys() & second.keys())])

@@ -16,7 +16,7 @@ from vfl.runs.run_folder import check_run, open_run, read_rows
 
 
 class Fork(NamedTuple):
-    """Where a run may start: the checkpoint that another one had before ``round_index``."""
+    """A possible start of a run: the checkpoint that another one had before ``round_index``."""
 
     parent: str
     """Folder of the other run."""
@@ -25,7 +25,7 @@ class Fork(NamedTuple):
 
 
 MANY = 1_000_000
-"""Forks are removed when no run needs them, never because of newer ones."""
+"""Number of checkpoints kept: forks are removed when no run needs them, never because of newer ones."""
 
 
 class SaveForks(Callback):
@@ -36,11 +36,11 @@ class SaveForks(Callback):
         self.forks = fork_store(run_dir)
 
     def on_start(self, loop: TrainingLoop) -> None:
-        """Make up for a run that was killed between the checkpoint and its copy."""
+        """Copy the checkpoint if the run was killed between saving and copying it."""
         self._keep(loop)
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
-        """Save a checkpoint before the round in which others go another way."""
+        """Copy the checkpoint before a round in which other runs diverge from this one."""
         if loop.next_round in self.rounds:
             loop.save()  # also where the loop itself would not: it saves every few rounds, after all callbacks
         self._keep(loop)
@@ -52,12 +52,12 @@ class SaveForks(Callback):
 
 
 def fork_store(run_dir: Path) -> CheckpointStore:
-    """Return the checkpoints that a run keeps for others."""
+    """Return the store of the checkpoints that a run keeps for others."""
     return CheckpointStore(run_dir / "forks", keep=MANY)
 
 
 def start_from_fork(run: Run, fork: Fork, runs_dir: Path) -> None:
-    """Give a run that has no checkpoint the rows and the checkpoint of the rounds that it shares with another.
+    """Give a run without checkpoints the rows and the checkpoint of the rounds that it shares with another.
 
     If the other kept none for it, it starts from scratch, with the same result.
     """

@@ -1,4 +1,4 @@
-"""What the pages of all studies share: means over the seeds, published orderings, the files."""
+"""Common parts of all studies' pages: means over the seeds, published orderings, the files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ Values = dict[str, dict[int, float]]
 
 
 def spread(values: Sequence[float | None], form: Callable[[float], str]) -> str:
-    """Return mean and sample deviation over the seeds, as ``12 ± 1``, and how many had a value where some had none."""
+    """Return mean and sample deviation over the seeds, as ``12 ± 1``, with the number of values if some lack one."""
     known = [value for value in values if value is not None]
     if not known:
         return "not reached"
@@ -26,7 +26,7 @@ def spread(values: Sequence[float | None], form: Callable[[float], str]) -> str:
 
 
 def cells(*tags: str) -> dict[str, Callable[[Row], str]]:
-    """Return columns of ``results.csv``: tags as they are, empty where a round has none."""
+    """Return columns of ``results.csv``: tags unchanged, "" if a round has none."""
     return {tag: lambda row, tag=tag: f"{row[tag]:.6g}" if tag in row else "" for tag in tags}
 
 
@@ -62,7 +62,7 @@ def beats(values: Values, better: str, worse: str, *, unit: str = "points", scal
 
 
 def matched(values: Values, method: str, controls: Mapping[str, str]) -> str:
-    """Return a cell of the column ``matched``: what a method has over its control, empty where it has none."""
+    """Return a cell of the column ``matched``: a method's gain over its control, "" without one."""
     control = controls.get(method)
     difference = paired(values.get(method, {}), values.get(control, {})) if control else None
     return "" if difference is None else f"{difference.text()} over {control}"
@@ -75,9 +75,9 @@ def write_page(
     sections: Callable[[list[StudyResult]], Sequence[str]],
     columns: Mapping[str, Callable[[Row], object]] = CLIENTS,
 ) -> int:
-    """Write page and numbers of the runs that are finished, ``sections`` drawing its plots; return how many they are.
+    """Write page and numbers of the finished runs, with plots drawn by ``sections``; return the runs' number.
 
-    Raises ConfigError where none is.
+    Raises ConfigError if none is finished.
     """
     results = load_results(runs, folder / "runs")
     if not results:

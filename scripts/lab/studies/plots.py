@@ -27,10 +27,10 @@ class Panel:
     up: str
     curves: Mapping[str, Sequence[Curve]]
     marks: Sequence[float] = ()
-    """Where thin vertical lines stand."""
+    """Positions of thin vertical lines."""
     mark_label: str = ""
     steps: bool = False
-    """Values stay until the next one."""
+    """Draw values as steps, constant until the next one."""
 
 
 def curves_of(
@@ -46,7 +46,7 @@ def curves_of(
 
 
 def draw_panels(panels: Sequence[Panel], path: Path, title: str = "") -> None:
-    """Draw panels beside each other, two to a row, with one legend."""
+    """Draw panels side by side, two to a row, with one legend."""
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = new_figure(5.5 * columns, 3.6 * rows + 0.4)

@@ -1,4 +1,4 @@
-"""The runner of all studies: each run in its own folder, only once; what is finished is kept, what was killed goes on.
+"""The runner of all studies: each run in its own folder, only once; finished runs are kept, killed ones continue.
 
 A run that has a fork starts from the rounds that it shares with another (``forks.py``).
 """
@@ -28,7 +28,7 @@ class SeriesRun(Run):
     """Rounds from which others start."""
 
     def prepare(self, runs_dir: Path) -> Sequence[Callback]:
-        """Take over the shared rounds; return what keeps those that others share."""
+        """Copy the shared rounds; return the callback that keeps rounds for others."""
         if self.fork is not None:
             start_from_fork(self, self.fork, runs_dir)
         return [SaveForks(runs_dir / self.folder, self.kept)]
@@ -36,12 +36,12 @@ class SeriesRun(Run):
 
 @dataclass(frozen=True)
 class SeriesEnd:
-    """How a series has ended."""
+    """End of a series."""
 
     signal_name: str | None
-    """The signal that ended it; None where all is done."""
+    """The signal that ended it; None if everything is done."""
     failures: Mapping[str, Ended]
-    """By folder; another call tries them again."""
+    """Failures by folder; another call tries them again."""
 
 
 def train_missing(
@@ -51,7 +51,7 @@ def train_missing(
     console: Console,
     forks: Mapping[str, Fork] | None = None,
 ) -> SeriesEnd:
-    """Train what is not finished, in order; one with a fork waits for the rounds that it shares with another.
+    """Train the unfinished runs in order; one with a fork waits for the rounds that it shares with another.
 
     Checkpoints of finished runs are deleted. Raises ConfigError for a folder that holds another configuration.
     """

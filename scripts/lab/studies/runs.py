@@ -1,4 +1,4 @@
-"""One training of a study, and what it left."""
+"""One training of a study, and its result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class StudyRun:
     """One training."""
 
     study: str
-    """One comparison of several; "" where there is only one."""
+    """Name of one comparison among several; "" if it is the only one."""
     method: str
     """A curve of its figure."""
     seed: int
@@ -36,7 +36,7 @@ class StudyResult(RunResult):
 
 
 def load_results(runs: Sequence[StudyRun], runs_dir: Path) -> list[StudyResult]:
-    """Read the runs that are finished, in their order."""
+    """Read the finished runs, in their order."""
     return [
         StudyResult(*read_result(runs_dir / run.folder), run.study, run.method, run.seed)
         for run in runs
@@ -45,7 +45,7 @@ def load_results(runs: Sequence[StudyRun], runs_dir: Path) -> list[StudyResult]:
 
 
 def results_table(results: Sequence[StudyResult], columns: Mapping[str, Callable[[Row], object]]) -> list[list[object]]:
-    """Return headings, then a row per run and evaluated round: which run, then the columns."""
+    """Return headings, then a row per run and evaluated round: the run's names, then the columns."""
     rows = ((result, row) for result in results for row in result.evaluated)
     return [
         ["study", "method", "seed", "round", *columns],

@@ -1,4 +1,4 @@
-"""A study: methods that are compared in one setting, and the trainings that this takes."""
+"""A study: methods that are compared in one setting, and their trainings."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -21,15 +21,15 @@ class Study(Section):
     config: str
     """Name of a shipped experiment."""
     settings: dict[str, Any] = Field(default={})
-    """In which all methods differ from it, by dotted key."""
+    """Settings in which all methods differ from it, by dotted key."""
     methods: dict[str, dict[str, Any]]
     """Each one's own settings, by the name of its curve."""
     orderings: tuple[tuple[str, str], ...] = ()
-    """Published: the first is better than the second."""
+    """Published orderings: the first is better than the second."""
     source: str = ""
-    """Where the setting and the orderings are published."""
+    """Publication of the setting and the orderings."""
     matched: dict[str, str] = Field(default={})
-    """Control of a method: FedAvg with a larger server rate, that makes its steps as long where that can be had."""
+    """Control of a method: FedAvg with a larger server rate that, if possible, makes its steps as long."""
 
     def run(self, name: str, method: str, seed: int, further: Settings) -> StudyRun:
         """Return a training of the study ``name``; ``further`` settings come last. Raises ConfigError."""
@@ -54,7 +54,7 @@ def make_runs(
 ) -> list[StudyRun]:
     """Return the runs of some horizontal studies, a seed at a time; ``overrides`` come after the studies' own.
 
-    ``methods`` leaves out all others. Raises ConfigError for an unknown study, method or setting.
+    ``methods``, if given, are the only ones. Raises ConfigError for an unknown study, method or setting.
     """
     studies = horizontal_studies()
     if unknown := [name for name in names if name not in studies]:

@@ -54,7 +54,7 @@ def read(path: Path, owner: str) -> tuple[np.ndarray, np.ndarray, dict[str, np.n
 
 
 def prepared(numbers: np.ndarray, codes: np.ndarray, train: np.ndarray) -> tuple[torch.Tensor, int, list[int]]:
-    """Return rows as a model takes them, the count of their numbers, and the sizes of the categories."""
+    """Return prepared rows, the count of their numbers, and the sizes of the categories."""
     mean, std = np.nanmean(numbers[train], 0), np.nanstd(numbers[train], 0)
     gaps = np.isnan(numbers)
     rows = np.concatenate([np.nan_to_num((numbers - mean) / std), gaps[:, gaps[train].any(0)], codes], 1)

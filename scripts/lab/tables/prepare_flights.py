@@ -24,17 +24,17 @@ NEW_YEAR = datetime.date(2013, 1, 1)
 
 
 def minutes(clock: str) -> int:
-    """Return minutes after midnight of 517 for 05:17."""
+    """Return the minutes after midnight of a clock such as 517, which is 05:17."""
     return int(clock) // 100 * 60 + int(clock) % 100
 
 
 def day_of(row: Mapping[str, str]) -> int:
-    """Return days since new year."""
+    """Return the number of days since New Year."""
     return (datetime.date(int(row["year"]), int(row["month"]), int(row["day"])) - NEW_YEAR).days
 
 
 def waves(name: str, value: float, period: float, count: int) -> Row:
-    """Return a time that comes round as ``count`` sines and cosines."""
+    """Return a periodic time as ``count`` sines and cosines."""
     angles = {n: 2 * math.pi * n * value / period for n in range(1, count + 1)}
     sines: Row = {f"{name}_sin{n}": f"{math.sin(angle):.5f}" for n, angle in angles.items()}
     cosines: Row = {f"{name}_cos{n}": f"{math.cos(angle):.5f}" for n, angle in angles.items()}
@@ -42,7 +42,7 @@ def waves(name: str, value: float, period: float, count: int) -> Row:
 
 
 def flight_row(number: int, row: Mapping[str, str], traffic: int) -> Row:
-    """Return what the airline knows before departure, and the label. ``traffic``: departures planned in that hour."""
+    """Return the airline's data before departure, and the label. ``traffic``: departures planned in that hour."""
     day, departs = day_of(row), minutes(row["sched_dep_time"])
     return {
         "flight": f"f{number:06}",
@@ -60,7 +60,7 @@ def flight_row(number: int, row: Mapping[str, str], traffic: int) -> Row:
 
 
 def weather_row(row: Mapping[str, str]) -> Row:
-    """Return an hour at an airport; of wind the components too, of rain the logarithm."""
+    """Return an hour at an airport, with wind also as components and rain also as a logarithm."""
     known: Row = {name: "" if row[name] == "NA" else row[name] for name in WEATHER}
     angle, speed = known["wind_dir"], known["wind_speed"]
     east_north = [""] * 2
@@ -88,7 +88,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:
-    """Write a table; all rows have the columns of the first."""
+    """Write a table with the columns of the first row, which all rows have."""
     rows = list(rows)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -97,7 +97,7 @@ def write(path: Path, rows: Iterable[Row]) -> None:
 
 
 def by_flight(flights: Sequence[Row], key: Sequence[str], known: Mapping[tuple[object, ...], Row]) -> Iterable[Row]:
-    """Return another owner's row of each flight, empty where it has none."""
+    """Yield another owner's row for each flight, empty if it has none."""
     nothing = dict.fromkeys(next(iter(known.values())), "")
     for flight in flights:
         yield {"flight": flight["flight"], **known.get(tuple(flight[name] for name in key), nothing)}

@@ -1,1 +1,1 @@
-"""FLARE's figures: which runs they take, their numbers, plots and page."""
+"""FLARE's figures: their runs, numbers, plots and page."""

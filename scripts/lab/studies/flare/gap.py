@@ -1,4 +1,4 @@
-"""How far the selections are from the best set of devices, over random cells that can be tried out in full."""
+"""Distance of the selections from the best set of devices, over random cells small enough for exhaustive search."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,13 +46,13 @@ def measure_gaps(cases: int, gammas: Sequence[float]) -> list[Gap]:
 
 
 def random_cell(rng: np.random.Generator) -> Cell:
-    """Return a cell of 1 to 10 devices of the paper's kind, with a deadline of 0.2 to 3 s."""
+    """Return a cell of 1 to 10 devices with the paper's settings, and a deadline of 0.2 to 3 s."""
     cell = paper_cell(rng, int(rng.integers(1, MOST_DEVICES + 1)))
     return replace(cell, deadline_s=float(rng.uniform(0.2, 3)))
 
 
 def paper_cell(rng: np.random.Generator, devices: int, deadline_s: float = 1.0, update_bits: float = 1e7) -> Cell:
-    """Return a cell of so many devices of the paper's kind."""
+    """Return a cell of ``devices`` devices with the paper's settings."""
     settings = WirelessConfig()
     steps_K = np.maximum(1, np.ceil(rng.exponential(3, devices))).astype(np.int64)
     cpu_hz_K = rng.uniform(settings.cpu_min_hz, settings.cpu_max_hz, devices)
@@ -62,7 +62,7 @@ def paper_cell(rng: np.random.Generator, devices: int, deadline_s: float = 1.0, 
 
 
 def gap_table(gaps: Sequence[Gap]) -> list[str]:
-    """Return the distribution of every gap in Markdown."""
+    """Return the distribution of every gap as Markdown."""
     rows: list[list[str]] = []
     for gap in gaps:
         values = [f"{np.quantile(gap.excess, quantile):.1%}" for quantile in QUANTILES]

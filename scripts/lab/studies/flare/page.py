@@ -33,10 +33,10 @@ def write_results(
     folder: Path,
     numbers: Sequence[int],
 ) -> int:
-    """Draw, tabulate and report the runs that are finished; return how many they are. Raises ConfigError for none.
+    """Draw, tabulate and report the finished runs; return their number. Raises ConfigError for none.
 
-    With ``numbers`` of figures of scheduling come participation, by ``seeds`` and ``further`` settings, and the
-    selections' gaps; neither needs training.
+    If ``numbers`` contain figures of scheduling, participation by ``seeds`` and ``further`` settings and the
+    selections' gaps are added; neither needs training.
     """
     studies = figures(data_set)
 
@@ -85,7 +85,7 @@ def _figure(
     folder: Path,
     across: str = "round",
 ) -> str:
-    """Draw a panel of every study that has results, and tell of each."""
+    """Draw a panel of every study that has results, and describe each."""
     by_study = [(study, of_study(results, name)) for name, study in studies.items()]
     finished = [(study, own) for study, own in by_study if own]
     if not finished:
@@ -140,6 +140,6 @@ def _against_deadline(by_deadline: dict[float, Values]) -> dict[str, list[Curve]
 
 
 def _last_loss(result: StudyResult) -> float:
-    """Return the mean training loss of the last tenth of the evaluated rounds, of those that have one."""
+    """Return the mean training loss of the evaluated rounds in the last tenth, as far as they have one."""
     losses = [row["loss/train"] for row in result.evaluated if "loss/train" in row]
     return mean(losses[-max(1, len(result.evaluated) // 10) :])

@@ -1,7 +1,7 @@
-"""The runs behind FLARE's Figures 3 to 8: which settings, which curves, how many rounds.
+"""The runs behind FLARE's Figures 3 to 8: their settings, curves and numbers of rounds.
 
-Runs over a network are compared at equal simulated time. Who is scheduled does not depend on what is learned, so the
-rounds that fit a time are counted beforehand, and every run ends there.
+Runs over a network are compared at equal simulated time. Scheduling does not depend on what is learned, so the rounds
+that fit a time are counted beforehand, and every run ends there.
 """
 
 import warnings
@@ -26,7 +26,7 @@ POLICIES: Mapping[str, dict[str, Any]] = {
     "DM": {"horizontal.wireless.policy": "device_maximization"},
     "CM": {"horizontal.wireless.policy": "computation_minimization"},
 }
-"""By the paper's name (section V-C)."""
+"""Settings of the policies by the paper's name (section V-C)."""
 MATCHED = "FedAvg_x2.6"
 """FedAvg at the server rate at which its steps are as long as MaS's: the mean of tau_bar over that of tau_i, for 10
 devices with exponential speeds of mean 3."""
@@ -38,26 +38,26 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 """The curves of Fig. 4."""
 SP_MATCHED = "SP_matched"
 SP_RATES = {0.4: 1.3, 1.0: 1.9, 1.5: 1.05, 5.0: 1.8}
-"""By deadline, the server rate at which SP's steps are as long as SPF's: the mean of tau_bar over that of tau_i, of the
-devices that are scheduled."""
+"""Server rate by deadline at which SP's steps are as long as SPF's: the mean of tau_bar over that of tau_i, over the
+scheduled devices."""
 LIPSCHITZ = 0.1
-"""Of the shipped experiments."""
+"""L of the shipped experiments."""
 FIG_4_GROUPS = [0.05, 0.15, 0.2, 0.6]
 FIG_8_DEADLINES_S = (0.4, 0.6, 0.8, 1.0, 1.2, 1.6, 2.0)
 FIG_7_DEADLINE_S = 2.0
 FIG_7_ROUNDS = 100
 DEADLINES_S = {"mnist": (0.4, 1.0), "cifar10": (1.5, 5.0)}
-"""Of the accuracy curves (Fig. 5 and 6), by data set."""
+"""Deadlines of the accuracy curves (Fig. 5 and 6), by data set."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of the paper's experiment is trained."""
+    """Trained part of the paper's experiment."""
 
     rounds: int
-    """Of Figures 3 and 4."""
+    """Rounds of Figures 3 and 4."""
     seconds: float
-    """Simulated, of Figures 5, 6 and 8."""
+    """Simulated seconds of Figures 5, 6 and 8."""
 
 
 def figures(data_set: str) -> dict[int, dict[str, Study]]:
@@ -70,7 +70,7 @@ def figures(data_set: str) -> dict[int, dict[str, Study]]:
 
 
 def _figure_3(data_set: str) -> Study:
-    """FLARE against fixed and flexible aggregation: 20 of 60 devices, enough band for all."""
+    """Return the study of FLARE against fixed and flexible aggregation: 20 of 60 devices, enough band for all."""
     groups = {"horizontal.devices.speed.kind": "groups", "horizontal.devices.speed.groups": [12, 6, 3]}
     fixed = {"horizontal.devices.speed": {"kind": "fixed", "mean": 7}}
     return Study(
@@ -83,7 +83,7 @@ def _figure_3(data_set: str) -> Study:
 
 
 def _figure_4(data_set: str) -> Iterator[tuple[str, Study]]:
-    """Yield the strategies for tau_bar: 10 of 40 devices, i.i.d. and not, uniformly sampled and not."""
+    """Yield the studies of the strategies for tau_bar: 10 of 40 devices, i.i.d. and not, uniformly sampled and not."""
     for split, split_name in SPLITS.items():
         for sampling, title, weights in (("uniform", "uniform", []), ("groups", "non-uniform", FIG_4_GROUPS)):
             yield (
@@ -101,7 +101,7 @@ def _figure_4(data_set: str) -> Iterator[tuple[str, Study]]:
 
 
 def policies(data_set: str, deadlines_s: Sequence[float], names: Sequence[str] = tuple(POLICIES)) -> dict[str, Study]:
-    """Return the comparisons of some policies (Fig. 5, 6, 8), by name: of each split and deadline."""
+    """Return the comparisons of some policies (Fig. 5, 6, 8), by name, for each split and deadline."""
     return {
         policy_study(data_set, split, deadline_s): _policies(data_set, split, deadline_s, names)
         for split in SPLITS
@@ -142,9 +142,9 @@ def make_runs(
     further: Settings,
     methods: Sequence[str] = (),
 ) -> list[StudyRun]:
-    """Return the runs of some figures for one seed, each once; of figures of another data set none.
+    """Return the runs of some figures for one seed, each once; empty for figures of another data set.
 
-    ``further`` settings come after the studies' own; ``methods`` leaves out all others.
+    ``further`` settings come after the studies' own; ``methods``, if given, are the only ones.
     """
     runs: dict[str, StudyRun] = {}
     for number, studies in figures(data_set).items():
@@ -158,7 +158,7 @@ def make_runs(
 
 
 def _lengths(rounds: int) -> Settings:
-    """Return the settings of so many rounds, with twenty tests at most: a round on a small cell is cheaper than one."""
+    """Return the settings of ``rounds`` rounds with at most twenty tests: a small cell's round costs less than one."""
     return {"training.rounds": rounds, "evaluation.every": max(1, rounds // 20), "checkpoint.every": 100_000}
 
 
@@ -170,7 +170,7 @@ def schedules(data_set: str, seed: int, further: Settings) -> dict[str, tuple[fl
 
 
 def rounds_within(config: ExperimentConfig, seconds: float) -> int:
-    """Return how many rounds begin before the simulated time is over, at least one."""
+    """Return the number of rounds that begin within the simulated time, at least one."""
     ends_s = accumulate(length_s for _, length_s in scheduled(config))
     return next(number for number, end_s in enumerate(ends_s, 1) if end_s >= seconds)
 
@@ -183,7 +183,7 @@ def participation(config: ExperimentConfig, rounds: int) -> tuple[float, float]:
 
 
 def scheduled(config: ExperimentConfig) -> Iterator[tuple[list[int], float]]:
-    """Yield of every round the local steps of the selected devices, and its length; trains nothing."""
+    """Yield, for every round, the local steps of the selected devices and its length; trains nothing."""
     horizontal, batch_size, seed = config.horizontal, config.training.batch_size, config.seed
     devices = Devices(horizontal, [1] * horizontal.clients, batch_size, seed, (0, 0))
     assert isinstance(horizontal.own, FlareConfig)

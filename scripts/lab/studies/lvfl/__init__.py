@@ -1,1 +1,1 @@
-"""The experiment of the LVFL paper (section VI): which runs it takes, their numbers, plots and report."""
+"""The experiment of the LVFL paper (section VI): its runs, numbers, plots and report."""

@@ -27,23 +27,23 @@ INTRODUCTION = (
     "is expected to exclude it."
 )
 SHOWN = (("accuracy/test", 100.0, 1), ("loss/train", 1.0, 3), ("loss/test", 1.0, 2))
-"""Tags that are compared with NL's, their scale and digits."""
+"""Tags compared with NL's, their scale and digits."""
 
 
 class Claim(NamedTuple):
-    """A claim of the paper, and how it is measured."""
+    """A claim of the paper, and its measure."""
 
     text: str
     measured: str
     value: Value
     methods: tuple[str, ...]
-    """The runs that it takes."""
+    """Methods of the runs that it uses."""
     sign: int
-    """Of the difference, as it is claimed."""
+    """Sign of the difference, as claimed."""
 
 
 def findings(plan: Plan, results: Sequence[StudyResult]) -> list[str]:
-    """Return Markdown lines: every method against NL, then every claim of the paper with what was measured of it."""
+    """Return Markdown lines: every method against NL, then every claim of the paper with its measured value."""
     seeds = [{result.method: result for result in results if result.seed == seed} for seed in plan.seeds]
     against = {
         method: _against_reference(seeds, method, rounds)
@@ -111,7 +111,7 @@ def _claims(plan: Plan, seeds: Sequence[BySeed]) -> Iterator[Claim]:
 
 
 def _of_prunings(seeds: Sequence[BySeed], method: str, rounds: int) -> Iterator[Claim]:
-    """Yield what is claimed of each pruning of a method."""
+    """Yield the claims about each pruning of a method."""
     lowers, runs = "a pruning lowers the accuracy", (method, REFERENCE)
     starts = _pruning_rounds(seeds, method)
     for start, until in zip(starts, [*starts, rounds][1:], strict=True):  # up to the next pruning, or the end
@@ -132,22 +132,22 @@ def _pruning_rounds(seeds: Sequence[BySeed], method: str) -> list[int]:
 
 
 def _difference(seeds: Sequence[BySeed], methods: Sequence[str], value: Value) -> Difference | None:
-    """Return the difference over the seeds that have all runs; None where none has."""
+    """Return the difference over the seeds that have all runs; None if no seed has."""
     return over_seeds([value(run) for run in seeds if set(methods) <= run.keys()])
 
 
 def _gap(one: str, other: str, start: int, stop: int, tag: str = "accuracy/test", scale: float = 100.0) -> Value:
-    """Measure how far the mean of one run is above that of another, in the rounds ``start`` to ``stop`` - 1."""
+    """Return the measure of one run's mean minus another's, in the rounds ``start`` to ``stop`` - 1."""
     return lambda run: scale * (_mean(run[one], start, stop, tag) - _mean(run[other], start, stop, tag))
 
 
 def _rise_beside(method: str, before: int, after: int) -> Value:
-    """Measure by how much more a run's accuracy rises from one round to another than NL's does."""
+    """Return the measure of a run's rise in accuracy from one round to another, minus NL's."""
     return lambda run: _gap(method, REFERENCE, after, after + 1)(run) - _gap(method, REFERENCE, before, before + 1)(run)
 
 
 def _change(method: str, start: int) -> Value:
-    """Measure what a pruning did to the accuracy, before any step."""
+    """Return the measure of a pruning's effect on the accuracy, before any step."""
     return lambda run: 100 * (run[method].rows[start][AFTER] - run[method].rows[start][BEFORE])
 
 

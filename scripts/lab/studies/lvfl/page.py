@@ -47,7 +47,7 @@ PRUNED = ("method", "round", "α", "accuracy before", "at that round's end", "dr
 
 
 def write_results(plan: Plan, folder: Path) -> int:
-    """Draw, tabulate and report the runs that are finished; return how many they are. Raises ConfigError for none."""
+    """Draw, tabulate and report the finished runs; return their number. Raises ConfigError for none."""
 
     def sections(results: list[StudyResult]) -> list[str]:
         images = [f"![{image}]({image})\n" for image in draw_figures(plan, results, folder)]
@@ -57,7 +57,7 @@ def write_results(plan: Plan, folder: Path) -> int:
 
 
 def setting(plan: Plan) -> list[str]:
-    """Return which settings are the paper's, and which are not."""
+    """Return lines about the settings that are the paper's, and those that are not."""
     config, differing = plan.base, differences(plan.base)
     return [
         f"**This is not the paper's setting: {'; '.join(differing)}.**"
@@ -72,7 +72,7 @@ def setting(plan: Plan) -> list[str]:
 
 
 def differences(config: ExperimentConfig) -> list[str]:
-    """Return where the experiment departs from the paper's setting, as far as the paper gives it."""
+    """Return the experiment's departures from the paper's setting, as far as the paper gives it."""
     data, training, feature = config.data, config.training, config.models.feature
     checks = [
         (data.dataset.kind not in ("cifar10", "image_folder"), f"{data.dataset.kind} instead of CIFAR-10"),
@@ -89,7 +89,7 @@ def differences(config: ExperimentConfig) -> list[str]:
 
 
 def results_sections(plan: Plan, results: Sequence[StudyResult]) -> list[str]:
-    """Return the tables of costs and prunings, and what is seen in them."""
+    """Return the tables of costs and prunings, and the findings."""
     by_method = {method: [each for each in results if each.method == method] for method in plan.methods}
     trained = {method: own for method, own in by_method.items() if own}
     costs = [_costs(method, own, plan) for method, own in trained.items()]

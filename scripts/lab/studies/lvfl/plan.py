@@ -1,7 +1,7 @@
-"""Which runs the figures of the LVFL paper (section VI) take, and which rounds of them are the same.
+"""The runs of the LVFL paper's figures (section VI), and the rounds that they share.
 
-The dynamic ratios are those of the configuration. Runs whose ratios are equal in every round are one run; runs
-that are equal up to a round may start from the other's checkpoint of that round (a *fork*).
+The dynamic ratios are those of the configuration. Runs whose ratios are equal in every round are one run; runs that are
+equal up to a round may start from the other's checkpoint of that round (a *fork*).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ REFERENCE = "NL"
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs, in the order in which they are trained, and what the figures show of them."""
+    """All runs in their order of training, and the figures' curves."""
 
     base: ExperimentConfig
     seeds: tuple[int, ...]
@@ -32,7 +32,7 @@ class Plan:
     """Figure -> label of a curve -> method."""
     runs: tuple[StudyRun, ...]
     forks: dict[str, Fork]
-    """By folder; runs that differ from all before them from round 0 on have none."""
+    """Forks by folder; runs that differ from all earlier ones from round 0 on have none."""
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -41,7 +41,7 @@ class Plan:
 
     @property
     def rounds(self) -> dict[str, int]:
-        """How many rounds each method trains; no other trains more than the reference."""
+        """Rounds that each method trains; no method trains more than the reference."""
         return {run.method: run.config.training.rounds for run in self.runs}
 
 
@@ -52,7 +52,7 @@ def make_plan(
 
     Args:
         ends: Figure -> rounds that its runs train, where they are fewer than the configuration's. A run of several
-            figures trains the most that one of them takes.
+            figures trains the most that one of them needs.
 
     Raises ConfigError for a configuration whose figures could not be drawn.
     """
@@ -85,7 +85,7 @@ def make_plan(
 def scale_rounds(base: ExperimentConfig, rounds: int) -> ExperimentConfig:
     """Return the experiment with ``rounds`` rounds and every round of its schedules moved in proportion (rounded).
 
-    Raises ConfigError where two changes would fall on one round, or a later one on round 0.
+    Raises ConfigError if two changes would fall on one round, or a later one on round 0.
     """
     schedules: dict[str, PartySchedule] = {
         "lightweighting.alpha": base.lightweighting.alpha,
@@ -97,7 +97,7 @@ def scale_rounds(base: ExperimentConfig, rounds: int) -> ExperimentConfig:
 
 
 def scale_round(round_index: int, before: int, after: int) -> int:
-    """Return the round that lies at the same share of the run, halves rounded up."""
+    """Return the round at the same share of the run, halves rounded up."""
     # floor(round_index * after / before + 1/2) in whole numbers: round() would take halves to the even neighbour.
     return (2 * round_index * after + before) // (2 * before)
 
@@ -117,7 +117,7 @@ def parse_figures(text: str) -> tuple[str, ...]:
 
 
 def parse_ends(text: str) -> dict[str, int]:
-    """Read ``3a=52,3b=41``; nothing is no figure. Raises ConfigError."""
+    """Parse ``3a=52,3b=41``; "" names no figure. Raises ConfigError."""
     ends: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         figure, _, rounds = part.partition("=")
@@ -188,7 +188,7 @@ def longest_fork(run: StudyRun, earlier: Sequence[StudyRun]) -> Fork | None:
 
 
 def _shared_rounds(one: ExperimentConfig, other: ExperimentConfig) -> int:
-    """Return the rounds before the first one whose ratios differ, or that one of both does not train."""
+    """Return the number of rounds before the ratios first differ, or before one of both ends."""
     per_round = 2 * len(one.parties)  # ratios, in the order of ``_values``
     mine = _values(one, one.lightweighting.alpha, one.lightweighting.beta)
     others = _values(other, other.lightweighting.alpha, other.lightweighting.beta)

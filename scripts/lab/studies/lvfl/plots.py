@@ -19,7 +19,7 @@ RATIO_FILE = "fig2_ratios.png"
 
 
 def draw_figures(plan: Plan, results: Sequence[StudyResult], folder: Path) -> list[str]:
-    """Draw every figure of which a run is finished; return the names of the files."""
+    """Draw every figure with a finished run; return the names of the files."""
     drawn: list[str] = []
     for figure, methods in plan.curves.items():
         by_label = {label: [each for each in results if each.method == method] for label, method in methods.items()}

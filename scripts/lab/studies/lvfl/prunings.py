@@ -1,4 +1,4 @@
-"""What each pruning of a run cost, read from its accuracy over the rounds."""
+"""The cost of each pruning of a run, read from its accuracy over the rounds."""
 
 from dataclasses import dataclass
 
@@ -15,15 +15,16 @@ class Pruning:
     before: float
     """Accuracy one round earlier."""
     during: float
-    """Accuracy at the end of the pruning's own round, whose other exchanges have already repaired some of it."""
+    """Accuracy at the end of the pruning's own round, whose other exchanges have already repaired some of the loss."""
     recovery_rounds: int | None
-    """Rounds until the accuracy was at least ``before`` again, 0 if it never fell below; None: not by ``until``."""
+    """Rounds until the accuracy was at least ``before`` again, 0 if it never fell below; None if not before
+    ``until``."""
     until: int
-    """First round in which no recovery was looked for: the next pruning's, or the end."""
+    """First round not considered for recovery: the next pruning's, or the end."""
 
     @property
     def drop(self) -> float:
-        """Accuracy lost from one round to the next; negative where it rose."""
+        """Return the accuracy lost from one round to the next; negative if it rose."""
         return self.before - self.during
 
 
