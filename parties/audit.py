@@ -1,7 +1,7 @@
 """The audit of a finished run: what its parties and the server could have learned from each other's messages.
 
-The run is rebuilt from a checkpoint, in memory, and trained for one more round whose messages are looked at: from any
-checkpoint but the last one that is the very round that followed. Nothing is sent and nothing of the run changes.
+The run is rebuilt from a checkpoint, in memory, and trained for one more round, whose messages are recorded. From any
+checkpoint but the last one this is exactly the round that followed. Nothing is sent and nothing in the run changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,21 +28,21 @@ from vfl.vertical.presence import Share
 from vfl.wire.messages import Message
 
 MOST_ROWS, FEWEST_ROWS = 2000, 100
-"""On which attacks are measured."""
+"""Bounds of the number of rows on which attacks are measured."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found."""
+    """Result of an audit."""
 
     findings: tuple[Finding, ...]
     by_round: Mapping[int, Sequence[Finding]]
-    """What the lengths of gradients told, by the rounds done when a checkpoint was saved."""
+    """Findings from the lengths of gradients, by the rounds done when a checkpoint was saved."""
     left_out: tuple[str, ...]
-    """Which attacks need what this run does not have, in a line each."""
+    """A line for each group of attacks that this run does not allow, with the reason."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold."""
+        """Return the audit as JSON values."""
         return {
             "findings": [finding.as_row() for finding in self.findings],
             "by_round": {done: [finding.as_row() for finding in leaks] for done, leaks in self.by_round.items()},
@@ -52,23 +52,23 @@ class Audit:
 
 @dataclass(eq=False)
 class Onlooker:
-    """A party's side of the label protocol that also keeps what the party sent and received, by training row."""
+    """A party's side of the label protocol that also records messages by training row, as sent and received."""
 
     protocol: PartyProtocol
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
     embeddings: list[Tensor] = field(default_factory=list[Tensor], init=False)
     gradients: list[Tensor] = field(default_factory=list[Tensor], init=False)
-    """Empty where labels are shared."""
+    """Received gradients; empty if labels are shared."""
     _rows_by_exchange: list[Tensor] = field(default_factory=list[Tensor], init=False)
 
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
-        """Begin a round, and note in which rows the party takes part."""
+        """Begin a round, and record the rows in which the party takes part."""
         shares = self.protocol.start_round(message, head_digest, batches)
         self._rows_by_exchange = [share.rows_of(rows_B) for share, rows_B in zip(shares, batches, strict=True)]
         return shares
 
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
-        """Receive an update, and note it beside the embedding that it answers."""
+        """Receive an update, and record it with the embedding that it answers."""
         self.protocol.receive(message, exchange, sent_nD)
         self.rows.append(self._rows_by_exchange[exchange])
         self.embeddings.append(sent_nD.cpu().clone())
@@ -97,9 +97,9 @@ class Onlooker:
 
 
 def audit(run_dir: Path, rows: int = MOST_ROWS) -> Audit:
-    """Attack a finished run with what its parties and its server have seen, on at most so many rows.
+    """Attack a finished run with the data that its parties and its server have seen, on at most ``rows`` rows.
 
-    Raises as ``load_trained``; ConfigError for a number of rows that leaves nothing to measure on.
+    Raises as ``load_trained``, and ConfigError for a number of rows that leaves nothing to measure on.
     """
     if rows < FEWEST_ROWS:
         raise ConfigError(f"--rows: {rows} are too few for the attacks; use {FEWEST_ROWS} or more")
@@ -122,7 +122,7 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> Audit:
 
 
 def label_attacks(config: ExperimentConfig) -> tuple[bool, tuple[str, ...]]:
-    """Return whether labels can be attacked in a run, and if not what would have to be set."""
+    """Return whether labels can be attacked in a run, and if not the settings that would be necessary."""
     if config.task == "regression":
         return False, ("inference of labels: task=classification; amounts have no classes to tell",)
     if config.training.labels == "shared":
@@ -131,7 +131,7 @@ def label_attacks(config: ExperimentConfig) -> tuple[bool, tuple[str, ...]]:
 
 
 def watch(trained: InProcess, round_index: int, rows: int) -> list[Seen]:
-    """Train one more round in memory; return what passed between the server and each party, on at most so many rows."""
+    """Train one more round in memory and return the messages between the server and each party, on at most ``rows``."""
     server = trained.server
     reached = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
     server.recorded = {round_index: reached}  # in the place of a schedule or controller, whose rounds may be over

@@ -1,4 +1,4 @@
-"""Building the two sides of an experiment: the same objects in one process and in many."""
+"""Building the two sides of an experiment, with the same objects in one process and in many."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -46,38 +46,38 @@ from vfl.vertical.team import Single
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a Python program gives as objects in the place of what the configuration names."""
+    """Python objects that replace the models and the optimizer of the configuration."""
 
     models: Mapping[str, nn.Module] = field(default_factory=dict[str, nn.Module])
     """Feature models by party."""
     head: nn.Module | None = None
     optimizer: MakeOptimizer | None = None
-    """Called with the parameters of each party's model and of the head."""
+    """Function that makes an optimizer for the parameters of each party's model and of the head."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingLabels:
-    """Labels of the training samples, as the server and, with ``labels: shared``, the parties hold them."""
+    """Labels of the training samples, held by the server and, with ``labels: shared``, by the parties."""
 
     labels_N: Tensor
     """int64 class indices, or float32 values."""
     task: Task
     present_NK: Tensor | None = None
-    """Whether each party has a row for the sample; None: all have all."""
+    """bool [N, K], True if the party has a row for the sample; None: all have all."""
 
     def presence(self, config: ExperimentConfig) -> Presence:
-        """Return who takes part in which batch."""
+        """Return the parties' participation in all batches."""
         return Presence(self.present_NK, len(config.parties), config.training.party_dropout, config.seed)
 
     def digest(self, test: Labels) -> str:
-        """Return what stands for these labels and those of the test samples, and for which rows parties lack."""
+        """Return the digest of these labels, those of the test samples, and the parties' missing rows."""
         gaps = {"train_present": self.present_NK, "test_present": test.present}
         there = {name: present for name, present in gaps.items() if present is not None}
         return weights_digest({"train": self.labels_N, "test": test.values, **there})
 
 
 def training_labels(held: SharedLabels, config: ExperimentConfig) -> TrainingLabels:
-    """Return the training labels with what is predicted. Raises ValueError where both do not go together."""
+    """Return the training labels with the task. Raises ValueError if the labels do not fit it."""
     return TrainingLabels(held.train.values, task_of(config, held.classes, held.train.values), held.train.present)
 
 
@@ -91,9 +91,9 @@ def build_head_server(
     secret: bytes | None = None,
     given: Given | None = None,
 ) -> HeadServer:
-    """Build the server of the parties of a roster. ``secret``: of its noise, if it has one of its own.
+    """Build the server for the parties of a roster. ``secret``, if given, is the key of its noise.
 
-    Raises ConfigError where the noise asked for cannot be accounted for.
+    Raises ConfigError if epsilon of the configured noise cannot be computed.
     """
     check_installed(config)
     joint = build_joint_model(roster, train, test, config, runtime, given)
@@ -110,7 +110,7 @@ def build_joint_model(
     runtime: Runtime,
     given: Given | None = None,
 ) -> JointModel:
-    """Build the parties of a roster and the head as one model, asked about some samples."""
+    """Build the joint model of a roster's parties and the head, to be evaluated on some samples."""
     trainer = build_head(config, train.task, runtime, train.presence(config), given)
     return JointModel(roster, trainer, config, samples)
 
@@ -121,7 +121,7 @@ def build_roster(
     config: ExperimentConfig,
     handle: Callable[[EmbeddingReceiver, PartyLink | None, Ledger], PartyHandle] = PartyHandle,
 ) -> Roster:
-    """Build the roster of all parties, to which ``links`` lead by name; those without one are away."""
+    """Build the roster of all parties, with ``links`` by name; parties without one are absent."""
     ledger, samples = Ledger(config.parties), len(train.labels_N)
     parties = [handle(build_receiver(name, samples, config), links.get(name), ledger) for name in config.parties]
     return Roster(parties, ledger)
@@ -137,10 +137,10 @@ def build_party(
     secret: bytes | None = None,
     given: Given | None = None,
 ) -> FeatureParty:
-    """Build a party on its prepared samples; its initial weights depend on the seed and its name alone.
+    """Build a party on its prepared samples; its initial weights depend only on the seed and its name.
 
-    ``labels`` are those of its training samples with ``labels: shared``, None otherwise; ``team`` are its processes.
-    ``secret``: of its noise, if it has one of its own.
+    ``labels`` are those of its training samples with ``labels: shared``, None otherwise; ``team`` are its processes;
+    ``secret``, if given, is the key of its noise.
     """
     settings, given = feature_config(config, name), given or Given()
     with seeded(config.seed, "init", owner=name):
@@ -161,7 +161,7 @@ def build_party(
 
 
 def shared_secret(config: ExperimentConfig, owner: str) -> bytes:
-    """Return the secret of an owner's noise where all are in one process, or the owner has set ``noise_seed``."""
+    """Return the key of an owner's noise if all are in one process, or the owner has set ``noise_seed``."""
     seed = config.privacy.noise_seed
     return secret_of(config.seed if seed is None else seed, owner)
 
@@ -169,7 +169,7 @@ def shared_secret(config: ExperimentConfig, owner: str) -> bytes:
 def build_head(
     config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence, given: Given | None = None
 ) -> HeadTrainer:
-    """Build the head, with placeholders where embeddings may be missing; the server and every replica start alike."""
+    """Build the head, with placeholders if embeddings may be missing; server and replicas start with equal weights."""
     given = given or Given()
     width = sum(feature_config(config, name).embedding_size for name in config.parties)
     perceptron = MLP if presence.whole else PlaceholderMLP
@@ -186,7 +186,7 @@ def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> Embed
 
 
 def build_server_protocol(config: ExperimentConfig, samples: int, secret: bytes) -> ServerProtocol:
-    """Build the server's side of the label protocol, of so many training samples."""
+    """Build the server's side of the label protocol, for ``samples`` training samples."""
     if config.training.labels == "server":
         gradients = config.wire.gradients
         widths = [feature_config(config, name).embedding_size for name in config.parties]
@@ -218,7 +218,7 @@ def build_party_protocol(
 
 
 def model_spec(settings: FeatureModelConfig, features: Features) -> ModelSpec:
-    """Return what a feature model of these settings is built from."""
+    """Return the specification of a feature model with these settings."""
     return ModelSpec(
         features, settings.embedding_size, settings.width, settings.batch_norm, settings.dropout, settings.options
     )

@@ -1,4 +1,4 @@
-"""What the other owners' columns are worth to the owner of the labels: ``lvfl compare``.
+"""The value of the other owners' columns to the label owner: ``lvfl compare``.
 
 Trained alike, and tested on the same samples: the label owner alone, all owners together (LVFL), and, as all tables are
 in this process, what learning in the open would reach: one perceptron and gradient boosting on the joined columns.
@@ -39,46 +39,46 @@ from vfl.runs.run_folder import read_summary, write_summary
 from vfl.vertical.tasks import Classification, Task
 
 JOINED = "joined"
-"""The one owner of all columns, of the perceptron on the joined rows."""
+"""Name of the one owner of all columns, for the perceptron on the joined rows."""
 RESAMPLED = 500
-"""Bootstrap samples of an interval."""
+"""Number of bootstrap samples of an interval."""
 MOST_CATEGORIES = 255
-"""Of a column, that scikit-learn's boosting takes; it sees columns of more as numbers."""
+"""Most categories of a column in scikit-learn's boosting; columns with more are passed as numbers."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one model is than another on the same test samples, with its 95 % interval."""
+    """Difference between two models' metrics on the same test samples, with its 95 % interval; positive is better."""
 
     value: float
     low: float
     high: float
 
     def text(self) -> str:
-        """Return e.g. ``0.024 (0.018 to 0.030)``."""
+        """Return the difference as text, ``0.024 (0.018 to 0.030)``."""
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What each model reached, and what the other owners add."""
+    """Scores of all models, and the gain from the other owners."""
 
     metric: str
     leader: str
     others: tuple[str, ...]
     reached: Mapping[str, float]
-    """By model: alone, lvfl, perceptron, boosting."""
+    """Score by model: alone, lvfl, perceptron, boosting."""
     gain: Difference
-    """Of all owners together over the label owner alone."""
+    """Gain of all owners together over the label owner alone."""
     against: Mapping[str, Difference]
-    """Of LVFL over each model in the open."""
+    """Gain of LVFL over each model in the open."""
     columns: Mapping[str, Mapping[str, float]]
-    """By owner and column, what the metric loses when the owner permutes the column's test values."""
+    """Loss in the metric when the owner permutes a column's test values, by owner and column."""
     bytes: int
     macs: int
 
     def headline(self) -> str:
-        """Return the answer in a line: what the others add, and what that costs."""
+        """Return one line with the gain from the other owners, and its cost."""
         who, many = " and ".join(self.others), len(self.others) > 1
         name = self.metric.upper() if len(self.metric) < 5 else title(self.metric)
         return (
@@ -88,7 +88,7 @@ class Comparison:
 
 
 class _Held(Source):
-    """A source whose split is known already."""
+    """A source with a known split."""
 
     tensors = 2
 
@@ -111,7 +111,7 @@ class _Held(Source):
 
 
 def compare(config: ExperimentConfig, folder: Path, console: Console) -> Comparison:
-    """Train and test all models below ``folder``; the joint run's summary gets the comparison.
+    """Train and test all models below ``folder``; the comparison is added to the joint run's summary.
 
     Raises ValueError for an experiment that is not on tables of several owners.
     """
@@ -150,9 +150,9 @@ def compare(config: ExperimentConfig, folder: Path, console: Console) -> Compari
 
 
 def column_importance(trained: InProcess, source: Tables) -> dict[str, dict[str, float]]:
-    """Return by owner and column what the metric loses when the column's test values are permuted (Breiman 2001).
+    """Return the loss in the metric when a column's test values are permuted, by owner and column (Breiman 2001).
 
-    Each owner permutes its own values, by a seeded draw, and its model embeds them: of others it sees nothing.
+    Each owner permutes its own values, by a seeded draw, and its model embeds them; it sees nothing of other owners.
     """
     task, parts = trained.server.joint.trainer.task, [part.test for part in trained.split.parties]
     test = trained.split.labels.test
@@ -194,7 +194,7 @@ def _train(config: ExperimentConfig, folder: Path, split: Split, source: Tables,
 
 
 def _only(config: ExperimentConfig, source: Tables, party: str) -> ExperimentConfig:
-    """Return the experiment with one party alone, which has the label owner's settings and no lightweighting."""
+    """Return the experiment with only one party, which has the label owner's settings and no lightweighting."""
     leader = source.leader
     feature = config.models.parties.get(leader, config.models.feature)
     dataset = config.data.dataset.model_copy(update={"kind": "tables"})  # others know their owners without being told
@@ -210,7 +210,7 @@ def _only(config: ExperimentConfig, source: Tables, party: str) -> ExperimentCon
 
 
 def _of_one(part: PartyData, split: Split) -> Split:
-    """Return the split with one party, which has all rows that are looked at."""
+    """Return the split with one party, restricted to samples for which it has a row."""
     labels = split.labels
     train, test = (Labels(each.ids, each.values) for each in (labels.train, labels.test))
     return Split((part,), LabelData(labels.classes, train, test))
@@ -233,7 +233,7 @@ def _there(samples: Samples) -> Tensor:
 
 
 def _boosted(split: Split, task: Task, seed: int) -> Tensor:
-    """Return what scikit-learn's gradient boosting predicts at its defaults, [M, C]."""
+    """Return the predictions [M, C] of scikit-learn's gradient boosting at its defaults."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     (part,) = split.parties
@@ -250,7 +250,7 @@ def _boosted(split: Split, task: Task, seed: int) -> Tensor:
 
 
 def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return categories as places among the training rows' own; missing where these do not have them."""
+    """Return categories as indices among the training rows' own; missing if those lack them."""
     coded: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     for column in range(train.shape[1]):
         known, own = np.unique(train[:, column], return_inverse=True)
@@ -262,7 +262,7 @@ def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[n
 
 
 def _value(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> float:
-    """Return the metric; of AUC by ranks, as the bootstrap asks for it a thousand times."""
+    """Return the metric; AUC is computed from ranks, as the bootstrap needs it a thousand times."""
     if task.metric == "auc":
         ranks_M, is_second_M = rankdata(predictions_MC[:, 1].numpy()), labels_M.numpy() == 1
         second = int(is_second_M.sum())
@@ -272,7 +272,7 @@ def _value(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> float:
 
 
 def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor) -> Difference:
-    """Return how much better one's predictions are; the interval's ends are quantiles of paired bootstrap samples."""
+    """Return by how much one's predictions are better; the interval's ends are paired bootstrap quantiles."""
     sign = -1.0 if task.metric in LOWER_IS_BETTER else 1.0
 
     def of(rows: Tensor) -> float:

@@ -47,12 +47,12 @@ from vfl.runs.experiments.run import run_experiment
 from vfl.runs.subsets import lost_without
 
 ALONE = "owner"
-"""The name of a single owner, whose table is not given by name."""
+"""Name of a single owner, whose table has no name."""
 MissingParties = Literal["mean", "placeholder", "zeros"]
 
 
 class _Vertical(BaseEstimator):
-    """What classifier and regressor share.
+    """Common base of classifier and regressor.
 
     Args:
         alpha: removed share of the feature models' width: a number, ``{round: value}``, or either by owner.
@@ -96,7 +96,7 @@ class _Vertical(BaseEstimator):
 
     @property
     def costs_(self) -> Columns:
-        """Each owner's multiply-accumulates of training, bytes both ways and seconds; a row per owner."""
+        """Each owner's multiply-accumulates, bytes in both directions and seconds of training; a row per owner."""
         check_is_fitted(self, "run_")
         return in_columns(
             [
@@ -113,7 +113,7 @@ class _Vertical(BaseEstimator):
 
     @property
     def contributions_(self) -> dict[str, float]:
-        """How much worse the run's test metric is without each owner, by placeholders; nothing for one owner alone."""
+        """Loss in the run's test metric without each owner, replaced by placeholders; empty for one owner alone."""
         check_is_fitted(self, "run_")
         summary = self.run_.summary
         sets: Mapping[str, Mapping[str, float]] = summary.get("subsets", {})
@@ -207,7 +207,7 @@ class _Vertical(BaseEstimator):
         return prediction.probabilities_NC.numpy()[places(first.keys, found)]
 
     def _owners(self, given: Any, *, fitted: bool) -> dict[str, Owner]:
-        """Return the owners of tables by name, or the one of a plain table or array."""
+        """Return the owners of tables by name, or the single owner of a plain table or array."""
         if isinstance(given, Mapping) and not issparse(given):  # a sparse array of keys is a mapping as well
             return owners_of(given, self.key)
         if hasattr(given, "__arrow_c_stream__") and self.key is not None:
@@ -237,8 +237,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
     def predict_proba(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[np.float64]:
         """Return probabilities [N, C], columns as ``classes_``, rows as the first owner's.
 
-        ``missing_parties``: what stands for an owner that is not in ``X`` or has no row for a key: its mean embedding,
-        the placeholder that the head learned with ``training.party_dropout``, or zeros; None refuses.
+        ``missing_parties`` replaces an owner that is not in ``X`` or has no row for a key: its mean embedding, the
+        placeholder that the head learned with ``training.party_dropout``, or zeros; None refuses.
         """
         found_NC = self._predicted(X, missing_parties).astype(np.float64)
         return found_NC / found_NC.sum(axis=1, keepdims=True)
@@ -275,20 +275,20 @@ def _kept_folder(owner: object) -> Path:
 
 
 def _told(error: Exception, folder: str) -> str:
-    """Return what an error says, without files that nobody named and options of a command."""
+    """Return an error's text without the names of temporary files and options of a command."""
     told = str(error).replace(f"{folder}/", "X: ").replace(".parquet", "")
     return re.sub(r"; --when-absent .*$", "; give it, or missing_parties='mean'", told)
 
 
 def _labels(y: Any) -> NDArray[Any]:
-    """Return labels [N]. Raises ValueError where there are none, or more than one for a row."""
+    """Return labels [N]. Raises ValueError if there are none, or several per row."""
     if y is None:
         raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
     return column_or_1d(y.to_numpy() if hasattr(y, "to_numpy") else y, warn=True)
 
 
 def _packed(folder: Path, run: Path) -> bytes:
-    """Return the owners' tables and the files of the run with which it predicts, as a ZIP file."""
+    """Return the owners' tables and the files that the run needs to predict, as a ZIP file."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as file:
         for path in sorted(folder.glob("*.parquet")):

@@ -11,13 +11,13 @@ from vfl.wire.control import EvaluatedModel
 
 @dataclass(eq=False)
 class Evaluation:
-    """Tests the joint model, and keeps what the parties' present models reached."""
+    """Tests the joint model, and keeps the results of the parties' present models."""
 
     joint: JointModel
     tested: Metrics | None = field(default=None, init=False)
-    """Of the parties' current models; None if they have changed since."""
+    """Metrics of the parties' current models; None if the models have changed since."""
     subsets: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)
-    """What each set of parties reached in the last test, by their names."""
+    """Metrics of each set of parties in the last test, by their names."""
 
     def __post_init__(self) -> None:
         self.settings = self.joint.config.evaluation
@@ -28,9 +28,9 @@ class Evaluation:
         return self.joint.trainer.task.metric
 
     def test(self) -> Metrics:
-        """Return metrics and mean loss on all test samples, parties' models finished.
+        """Return metrics and mean loss on all test samples, with the parties' finished models.
 
-        With ``evaluation.batch_statistics: both`` also, as ``accuracy/test_running``, with running statistics.
+        With ``evaluation.batch_statistics: both`` also those with running statistics, as ``accuracy/test_running``.
         """
         running = self._test("running", "test_running") if self.settings.batch_statistics == "both" else {}
         self.tested = self._test("finished", "test")
@@ -43,15 +43,15 @@ class Evaluation:
         return named | self._test("pruned", "test_after_pruning")
 
     def forget(self) -> None:
-        """Take note that the parties' models change."""
+        """Discard the test, as the parties' models change."""
         self.tested = None
 
     def reached(self) -> Metrics | None:
-        """Return the metric of the last test, as parties may be told it."""
+        """Return the metric of the last test, for the parties to be told."""
         return None if self.tested is None else {self.metric: self.tested[f"{self.metric}/test"]}
 
     def state_dict(self) -> State:
-        """Return what was reached."""
+        """Return the last results."""
         return {"tested": self.tested, "subsets": self.subsets}
 
     def load_state_dict(self, state: State) -> None:
@@ -59,7 +59,7 @@ class Evaluation:
         self.tested, self.subsets = state["tested"], state["subsets"] if self.settings.subsets else {}
 
     def _test(self, model: EvaluatedModel, name: str) -> Metrics:
-        """Return metrics and mean loss of all test samples under ``name``, each party using one of its models."""
+        """Return metrics and mean loss of all test samples under ``name``, with each party's model of a kind."""
         everyone = self.joint.roster.names
         sets = subsets_of(everyone) if self.settings.subsets and name == "test" else [everyone]
         measured = dict(zip(sets, self.joint.measure(model, sets), strict=True))

@@ -1,4 +1,4 @@
-"""The exchanges of a round, as the server runs them: orders go out, embeddings come back, the head takes its steps.
+"""The exchanges of a round at the server: orders go out, embeddings come back, the head takes its steps.
 
 Shapes: B batch, N training samples, D width of one embedding.
 """
@@ -35,34 +35,34 @@ class Exchanges:
     labels_N: Tensor
     """Labels of the training samples."""
     presence: Presence
-    """Who takes part in which batch."""
+    """The parties' participation in all batches."""
     config: ExperimentConfig
     round_index: int = field(default=-1, init=False)
     left: list[Left] = field(default_factory=list[Left], init=False)
-    """What sample pruning leaves of each batch of the present round."""
+    """Remaining samples, after sample pruning, of each batch of the present round."""
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
-    """Those that are left of each, [n]."""
+    """Rows [n] of each batch's remaining samples."""
     targets: list[Targets] = field(default_factory=list[Targets], init=False)
-    """Of these."""
+    """Targets of these samples, by exchange."""
     shares: list[list[Share]] = field(default_factory=list[list[Share]], init=False)
-    """The parties' parts in each exchange of the present round."""
+    """The parties' shares of each exchange of the present round."""
     losses: list[Tensor] = field(default_factory=list[Tensor], init=False)
-    """Of the present round, at the start of each exchange."""
+    """Losses of the present round, at the start of each exchange."""
     under_way: deque[list[Asked]] = field(default_factory=deque[list[Asked]], init=False)
-    """What all parties were ordered, the oldest order first."""
+    """Orders sent to all parties, the oldest first."""
 
     def __post_init__(self) -> None:
         self.labels_N = self.labels_N.to(self.trainer.runtime.device)
         self.steps = steps_in_round(self.config.training, len(self.labels_N))
-        """Exchanges of a round."""
+        """Number of exchanges in a round."""
         self.orders = orders_of(self.steps, self.config.training.staleness)
-        """Of every round."""
+        """Orders of every round."""
         training = self.config.training
         self.pruning = SamplePruning(training.sample_pruning.share, self.config.seed)
         self.last_losses = LastLosses(training, len(self.labels_N))
 
     def start_round(self, round_index: int) -> tuple[list[tuple[Part, ...]], str | None]:
-        """Derive the round's batches; return what each party needs first, and theta_0's digest where it is in it."""
+        """Derive the round's batches; return each party's first parts, and theta_0's digest if they contain it."""
         self.round_index = round_index
         batches = self.batches(round_index)
         easy = self.last_losses.easy(round_index, batches)
@@ -105,19 +105,19 @@ class Exchanges:
             self.last_losses.note(rows_n, self.trainer.losses_B)
 
     def end_round(self) -> list[Asked]:
-        """Return what asks the parties for their reports: nothing else is under way then."""
+        """Return the requests whose replies are the parties' reports; nothing else is under way then."""
         for _ in range(self.config.training.staleness):
             for asked in self.under_way.popleft():  # to what brought an update alone
                 asked.wait()
         return self.under_way.popleft()
 
     def left_out(self, rounds: int) -> dict[str, int]:
-        """Return the samples of so many rounds' exchanges, and how many were left out; nothing where none ever is."""
+        """Return the number of samples in ``rounds`` rounds, and of those left out; empty without sample pruning."""
         samples = rounds * self.steps * self.config.training.batch_size
         return {"samples": samples, "left_out": samples - self.last_losses.trained} if self.pruning.share else {}
 
     def work(self) -> dict[str, RoundWork]:
-        """Return what each party has to compute in the round."""
+        """Return each party's work in the round."""
         samples_K = zip(*([share.count for share in shares] for shares in self.shares), strict=True)
         training = self.config.training
         return {
@@ -126,7 +126,7 @@ class Exchanges:
         }
 
     def _order(self, order: Order, updates: Sequence[tuple[Part, ...]]) -> None:
-        """Send an order to all parties, to each with its parts of the update that it brings."""
+        """Send an order to all parties, to each with its parts of the update."""
         self.under_way.append(
             [
                 party.ask(Message(order.kind, self.round_index, order.exchange, parts))
@@ -135,7 +135,7 @@ class Exchanges:
         )
 
     def _receive(self, exchange: int) -> list[Received]:
-        """Return what the parties have sent of an exchange's batch, the oldest order."""
+        """Return the parties' embeddings of an exchange's batch, from the oldest order."""
         replies = zip(self.under_way.popleft(), self.shares[exchange], strict=True)
         # One at a time: decoded while the other parties still compute.
         received = [self._receive_one(asked, self.rows[exchange], share) for asked, share in replies]
@@ -153,7 +153,7 @@ class Exchanges:
         return asked.read(decode) or self._of_nobody(receiver.width, len(rows_B))
 
     def _of_nobody(self, width: int, samples: int) -> Received:
-        """Stand for a party that is away: it takes part in no sample, and no gradient goes back to it."""
+        """Return the embedding of an absent party: it takes part in no sample, and no gradient is returned."""
         missing_BD = torch.full((samples, width), self.trainer.missing, device=self.trainer.runtime.device)
         nobody = Share.of(torch.zeros(samples, dtype=torch.bool))
         return Received(Part(PartKind.EMBEDDING, b""), missing_BD, nobody)

@@ -1,7 +1,7 @@
-"""Writes pruned feature models and the head as files, with a card of what they are: all of a run, or a party's own.
+"""Export of pruned feature models and the head as files, with a card that describes them: all of a run, or one party's.
 
-What is written takes raw features where the source's preparation can be a layer, and normalises as the finished model.
-No training data is read: the files are checked on drawn samples.
+Exported models take raw features if the source's preparation can be a layer, and normalise as the finished model. No
+training data is read: the files are checked on random samples.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     """Export all models of a trained run, or the one of a party's own folder, into a new folder; return the card.
 
     The folder appears whole or not at all. Raises as ``load_finished`` and ``load_party``, ConfigError for a folder
-    that is there or cannot be written, ExportMismatch for a model whose exported form computes something else.
+    that exists or cannot be written, ExportMismatch for a model whose exported form has other outputs.
     """
     if folder.exists():
         raise ConfigError(f"--out: {folder} exists already; name another folder")
@@ -114,13 +114,13 @@ def _card(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def _blocks(config: ExperimentConfig, party: FeatureParty) -> list[int] | None:
-    """Return rows and columns of blocks that an image is cut into; None for other features."""
+    """Return the numbers of rows and columns into which images are cut; None for other features."""
     grid = config.data.partition
     return [grid.rows, grid.columns] if party.preparation.features.kind == "images" else None
 
 
 def _embeddings(party: FeatureParty) -> Tensor:
-    """Return the finished model's embeddings [B, D] of the samples that are checked."""
+    """Return the finished model's embeddings [B, D] of the samples for the check."""
     rows_B = torch.arange(min(CHECKED_SAMPLES, len(party.train)))
     return party.evaluated.embed("finished", party.batch(party.train, rows_B), 0.0).float().cpu()
 
@@ -149,7 +149,7 @@ def _export_party(source: Source, party: FeatureParty, raw: Samples, folder: Pat
 
 
 def _numbers(preparation: nn.Module) -> dict[str, list[float]]:
-    """Return what the first layer holds, as mean and standard deviation by channel."""
+    """Return the first layer's mean and standard deviation by channel."""
     return {name: tensor.flatten().tolist() for name, tensor in preparation.state_dict().items()}
 
 

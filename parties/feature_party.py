@@ -42,8 +42,8 @@ PROBE_SAMPLES = 256
 class FeatureParty:
     """One party k: embeds its features, prunes its model, takes E local iterations per exchange.
 
-    ``model`` is dense: a sample's tensors, [B, ...] each -> [B, D]. ``team`` are the party's processes,
-    ``defence`` is what it does against leakage.
+    ``model`` is dense: a sample's tensors, [B, ...] each -> [B, D]. ``team`` are the party's processes, ``defence`` is
+    its defence against leakage.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class FeatureParty:
         self.alpha = self.beta = 0.0
         self.round_index: int = -1
         self.batches: list[Tensor] = []
-        """Of the present round's exchanges, the rows in which the party takes part."""
+        """Rows in which the party takes part, for each exchange of the present round."""
         self.pending = deque[PendingExchange]()
-        """The exchanges whose updates are to come, at most one more than parties are ahead."""
+        """Exchanges whose updates have not arrived yet, at most one more than the party runs ahead."""
         self.meter = RoundMeter(runtime)
-        """Watches what is computed in the present round."""
+        """Counts the computation of the present round."""
 
     def handle(self, request: Message, samples: Samples | None = None) -> Message:
         """Answer a message, which must be due (``vfl/vertical/orders.py``).
 
-        ``samples``: prepared ones that are evaluated in place of the test samples. Raises ValueError for a message that
-        cannot be carried out.
+        ``samples``: prepared ones to evaluate instead of the test samples. Raises ValueError for a message that cannot
+        be carried out.
         """
         parts: tuple[Part, ...] = ()
         match request.kind:
@@ -117,7 +117,7 @@ class FeatureParty:
         return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 
     def start_round(self, message: Message) -> None:
-        """Take the round's ratios (and head), and derive the order of its batches."""
+        """Set the round's ratios (and head), and derive the order of its batches."""
         assigned = RoundStart.of(message)
         self.round_index = message.round_index
         self.alpha, self.beta = assigned.alpha, assigned.beta
@@ -135,7 +135,7 @@ class FeatureParty:
         self.passes.start_round(message.round_index)
 
     def exchange(self, message: Message) -> tuple[Part, ...]:
-        """Take the update that an order brings, if any; return the embeddings that it asks for, if any."""
+        """Apply an order's update, if any; return the requested embeddings, if any."""
         asks = message.kind is Kind.EMBED
         if not asks or message.exchange > self.config.training.staleness:  # the round's first orders bring none
             self.update(message)
@@ -188,7 +188,7 @@ class FeatureParty:
         self.protocol.finish(iterations)
 
     def prune(self) -> bool:
-        """Prune to the round's alpha if it is above all before; measure Psi on the probe batch."""
+        """Prune to the round's alpha if it exceeds all earlier ones; measure Psi on the probe batch."""
         if self.alpha <= self.pruner.alpha_max:
             return False
         before_BD = self._probe()
@@ -205,7 +205,7 @@ class FeatureParty:
         return pruned
 
     def end_round(self, message: Message) -> Report:
-        """Take the last update; return what the round cost and the errors that lightweighting made."""
+        """Apply the last update; return the round's costs and the errors due to lightweighting."""
         with self.meter.training():
             self.update(message)
         return Report(
@@ -245,7 +245,7 @@ class FeatureParty:
         )
 
     def batch(self, samples: Samples, rows_B: Tensor) -> tuple[Tensor, ...]:
-        """Return what the model is called with for some rows."""
+        """Return the model's inputs for some rows."""
         return tuple(self.runtime.batch(tensor, rows_B) for tensor in samples.inputs)
 
     def state_dict(self) -> State:
@@ -275,7 +275,7 @@ class FeatureParty:
         self.protocol.load_state_dict(state["protocol"])
 
     def load_finished(self, state: State) -> None:
-        """Take over the finished model of a state and how it prepares samples, of whichever data the party is made."""
+        """Load the finished model of a state and its preparation of samples, with any data."""
         self.preparation.load_state_dict(state["preparation"])
         self.beta = float(state["beta"])
         # Structure first: the weights and momenta of a pruned model fit no dense one.

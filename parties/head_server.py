@@ -33,12 +33,12 @@ OWNER = "server"
 
 
 class HeadServer:
-    """LVFL (Algorithm 1) as the server runs it: an ``Algorithm`` of the training loop. It is the life of a round.
+    """The server's side of LVFL (Algorithm 1): an ``Algorithm`` of the training loop, which runs a round.
 
     Args:
         exchanges: of the training samples, between the parties and the head model.
-        joint: the same parties and head, asked about the test samples.
-        labels_digest: stands for the labels of both.
+        joint: the same parties and head, evaluated on the test samples.
+        labels_digest: digest of the labels of both.
         on_exchange: called with (exchanges done, exchanges of the round).
     """
 
@@ -58,18 +58,18 @@ class HeadServer:
         self.price_list = prices = PriceList(exchanges)
         given = Given(config.lightweighting, self.roster.names, config.training.rounds, lambda: prices.forecast)
         self.assign = build_controller(given)
-        """Chooses the ratios of a round, unless another is put in its place."""
+        """Function that chooses the ratios of a round; another one can be set."""
         self.recorded: Mapping[int, Mapping[str, Ratios]] = {}
-        """Ratios by round that were chosen already, before a resume."""
+        """Ratios by round that were chosen before a resume."""
         self.unmet: list[str] = []
-        """Parties of which it is said that they cannot reach the controller's goal."""
+        """Parties that the user was warned about, as they cannot reach the controller's goal."""
         self.ratios: Mapping[str, Ratios] = {}
         self.assigned: dict[str, RoundStart] = {}
         self.reports = Reports()
         self.clock = Clock(config.simulation, exchanges.steps, config.training.staleness)
         self._began_s = 0.0
         self._under_way_s: dict[str, float] = {}
-        """When the round began, by party."""
+        """Seconds under way up to the round's beginning, by party."""
 
     def train_round(self, round_index: int) -> Metrics:
         """Assign the ratios, run the round's exchanges, collect the parties' reports."""
@@ -110,7 +110,7 @@ class HeadServer:
             each.wait()
 
     def end_round(self) -> None:
-        """Collect the parties' reports: nothing is under way then."""
+        """Collect the parties' reports; nothing else is under way then."""
         work = self.exchanges.work()
         for asked in self.exchanges.end_round():
             name = asked.party.name
@@ -118,7 +118,7 @@ class HeadServer:
             self.ledger.record_report(name, self.reports.add(name, asked.read(read)))
 
     def evaluate(self) -> Metrics:
-        """Return metrics and mean loss of the joint model on all test samples, parties' models finished."""
+        """Return metrics and mean loss of the joint model on all test samples, with the parties' finished models."""
         return self.evaluation.test()
 
     @property
@@ -132,7 +132,7 @@ class HeadServer:
         return {each.party.name: each.read(Description.of) or each.party.described() for each in asked}
 
     def summary(self) -> dict[str, Any]:
-        """Return the totals of all rounds, and per party what it is now and what it cost."""
+        """Return the totals of all rounds, and each party's present model and costs."""
         described = self.describe()
         head = {OWNER: weights_digest(self.trainer.head.state_dict())}
         weights = head | {name: each.weights_digest for name, each in described.items()}
@@ -153,7 +153,7 @@ class HeadServer:
         }
 
     def state_dict(self) -> dict[str, State]:
-        """Return the server's state, and what it must keep of the parties."""
+        """Return the server's state, and its references to the parties' states."""
         own: State = {
             "head": self.trainer.state_dict(),
             "protocol": self.exchanges.protocol.state_dict(),
@@ -187,7 +187,7 @@ class HeadServer:
         self.roster.load(state)
 
     def load_finished(self, own: State) -> None:
-        """Take over the trained head and what the run cost from the server's own state, whatever the data."""
+        """Load the trained head and the run's costs from the server's own state, with any data."""
         self.trainer.load_state_dict(own["head"])
         self.ledger.load_state_dict(own["costs"])
         self.reports.load_state_dict(own)
@@ -197,7 +197,7 @@ class HeadServer:
         self.roster.close()
 
     def _test_pruning(self) -> Metrics:
-        """Test around a pruning, where the round begins with one; but in the first one there is nothing to lose."""
+        """Test before and after a pruning, if the round begins with one and is not the first."""
         reports, present = self.reports.last, [party.name for party in self.roster.present]
         rises = any(self.assigned[name].alpha > reports[name].alpha for name in present if name in reports)
         metrics = self.evaluation.test_pruning() if rises else {}
@@ -205,7 +205,7 @@ class HeadServer:
         return metrics
 
     def _worked(self, party: PartyHandle) -> Worked:
-        """Return a party's part of the round."""
+        """Return a party's cost and seconds of the round."""
         name, now_s = party.name, party.under_way_s
         waited_s = None if now_s is None else now_s - self._under_way_s[name]
         return Worked(self.reports.last[name], self.ledger.round_cost(name), waited_s)

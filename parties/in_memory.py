@@ -1,6 +1,6 @@
-"""Tables that a Python program holds, as the files that a training reads: keys, labels, test samples and features.
+"""Tables of a Python program, written as the files that a training reads: keys, labels, test samples and features.
 
-Where the owners' rows have no key, row i of every table is the same sample, and its key is i. Samples that are tested
+If the owners' rows have no key, row i of every table is the same sample, and its key is i. Samples that are both tested
 and trained on are written twice, under a second key.
 
 Shapes: N rows, F columns.
@@ -23,11 +23,11 @@ from vfl.data.tables.frames import frame_table
 from vfl.errors import ConfigError
 
 ROW, LABEL = "lvfl_row", "lvfl_label"
-"""Columns beside those of a user."""
+"""Names of the columns added to a user's."""
 AGAIN = "again "
-"""Before the key of a sample that is there a second time, to be tested."""
+"""Prefix of the key of a sample's second copy, which is tested."""
 EVALUATED = 1000
-"""Training samples at most that are tested where none are held back."""
+"""Most training samples that are tested if none are held back."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,21 +37,21 @@ class Owner:
     table: Any
     key: str
     arrays: bool
-    """Whether it came as an array: all of its columns are numbers, whatever they look like."""
+    """The table came as an array: all of its columns are numbers, whatever they look like."""
 
     @property
     def keys(self) -> Column:
-        """Text [N]."""
+        """Keys as text [N]."""
         return self.table.column(self.key).combine_chunks()
 
     def features(self) -> dict[str, str] | None:
-        """Return what the columns are; None lets the training look."""
+        """Return the kinds of the columns; None lets the training guess."""
         names = [name for name in self.table.column_names if name not in (self.key, LABEL)]
         return dict.fromkeys(names, "number") if self.arrays else None
 
 
 def owner_of(name: str, given: object, key: str | None) -> Owner:
-    """Return an owner's table of a data frame, a mapping of columns or an array [N, F]. Raises ValueError, one line."""
+    """Return the owner of a data frame, a mapping of columns or an array [N, F]. Raises ValueError, one line."""
     array = isinstance(given, np.ndarray)
     if array and key is not None:
         raise ConfigError(f"{name}: an array has no column {key!r}; give a data frame, or leave out key")
@@ -80,7 +80,7 @@ def _columns(name: str, array: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
 
 
 def owners_of(given: object, key: str | None) -> dict[str, Owner]:
-    """Return owners' tables by name. Raises ValueError, one line, for what are none or do not fit together."""
+    """Return the owners of tables by name. Raises ValueError, one line, for other objects or tables that do not fit."""
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(f"X: expected tables by owner, as {{'bank': frame}}, got {type(given).__name__}")
     named = cast(Mapping[object, object], given)
@@ -98,9 +98,9 @@ def owners_of(given: object, key: str | None) -> dict[str, Owner]:
 
 
 def draw_tested(y_N: NDArray[Any], fraction: float, classes: bool, draw: np.random.RandomState) -> NDArray[np.int64]:
-    """Return the rows that are tested, ascending: of each class a share, and at least one of two of them.
+    """Return the rows to test, ascending: a share of each class, with at least one row of two classes.
 
-    ``fraction`` 0 draws some of all rows. Raises ValueError where nothing is left to train on.
+    ``fraction`` 0 draws some of all rows. Raises ValueError if too few are left to train on.
     """
     if not 0 <= fraction < 1:
         raise ConfigError(f"validation_fraction: {fraction} is not from 0 to below 1")
@@ -156,5 +156,5 @@ def write_new(folder: Path, owners: Mapping[str, Owner]) -> dict[str, Path]:
 
 
 def places(keys: Column, found: Sequence[str]) -> NDArray[np.int64]:
-    """Return the place among ``found`` keys of every key [N]."""
+    """Return the index among ``found`` keys of every key [N]."""
     return np.asarray(pc.index_in(keys, value_set=pa.array(found, pa.string()))).astype(np.int64)

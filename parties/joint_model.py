@@ -1,4 +1,4 @@
-"""All parties' models and the head as one model, which is evaluated and predicted with; `Exchanges` train it.
+"""All parties' models and the head as one model, for evaluation and prediction; `Exchanges` train it.
 
 Shapes: B batch, M samples, D width of one embedding, C outputs, K parties.
 """
@@ -23,18 +23,18 @@ from vfl.wire.control import EvaluatedModel, SampleRange
 from vfl.wire.messages import Kind, Message, PartKind
 
 MOST_TESTED = 1e6
-"""Largest entry of a test embedding: from far larger ones the loss would overflow, and nobody would know by whom."""
+"""Largest entry of a test embedding: with far larger ones the loss would overflow, without telling whose they are."""
 
 
 @dataclass(frozen=True, eq=False)
 class JointModel:
-    """A split model and the samples it is asked about: the test samples, or what parties hold in their place.
+    """A split model and the samples that it is evaluated on: the test samples, or others in their place.
 
     Args:
         roster: the parties.
         trainer: the head model.
         config: the experiment.
-        samples: their labels [M], and which parties have a row for them.
+        samples: their labels [M], and the parties that have a row for them.
     """
 
     roster: Roster
@@ -43,7 +43,7 @@ class JointModel:
     samples: Labels
 
     def measure(self, model: EvaluatedModel, sets: Sequence[tuple[str, ...]]) -> list[Metrics]:
-        """Return metrics and mean loss of all samples for each set of parties, as if the others were away."""
+        """Return metrics and mean loss of all samples for each set of parties, as if the others were absent."""
         outputs: list[list[Tensor]] = [[] for _ in sets]
         for start, stop in self.batches():
             there = self.embeddings(start, stop, model=model)
@@ -54,7 +54,7 @@ class JointModel:
         return [measure(self.trainer.task, batches, labels_M) for batches in outputs]
 
     def batches(self) -> Iterator[tuple[int, int]]:
-        """Yield first row and end of the batches in which samples are looked at."""
+        """Yield first row and end of the batches in which samples are evaluated."""
         samples, size = len(self.samples.values), self.config.evaluation.batch_size
         for start in range(0, samples, size):
             yield start, min(start + size, samples)
@@ -62,9 +62,10 @@ class JointModel:
     def embeddings(
         self, start: int, stop: int, away: Collection[str] = (), model: EvaluatedModel = "finished"
     ) -> dict[str, Tensor]:
-        """Ask parties for their embeddings [B, D] of the samples ``start`` to ``stop``; return all by name.
+        """Request the embeddings [B, D] of the samples ``start`` to ``stop``; return all parties' by name.
 
-        Those of parties in ``away`` and of others that are, and of samples that a party has no row for, are missing.
+        The embeddings of absent parties and of those in ``away``, and of samples without a party's row, are missing
+        values.
         """
         request = Message(Kind.EVALUATE, parts=(SampleRange(start=start, stop=stop, model=model).part(),))
         asked = [party.ask(request) for party in self.roster if party.name not in away]
@@ -80,7 +81,7 @@ class JointModel:
         return embeddings
 
     def shares(self, start: int, stop: int) -> dict[str, Share]:
-        """Return by party in which of the samples ``start`` to ``stop`` it takes part: those it has a row for."""
+        """Return each party's share of the samples ``start`` to ``stop``: those for which it has a row."""
         present_MK = self.samples.present
         if present_MK is None:
             return {name: Share.of_all(stop - start) for name in self.roster.names}
@@ -88,13 +89,13 @@ class JointModel:
         return {name: Share.of(present_B) for name, present_B in by_party}
 
     def missing(self, samples: int, width: int) -> Tensor:
-        """Return [B, D] in the place of embeddings that are missing."""
+        """Return [B, D] of values for missing embeddings."""
         return torch.full((samples, width), self.trainer.missing)
 
     def mean_embeddings(self, names: Collection[str]) -> dict[str, Tensor]:
-        """Ask parties for the mean [D] of their embeddings of all training samples; return them by name.
+        """Request the means [D] of the parties' embeddings of all training samples; return them by name.
 
-        Of parties that are away there is none.
+        Absent parties have none.
         """
         one = Share.of_all(1)
         asked = [party.ask(Message(Kind.MEAN)) for party in self.roster if party.name in names]
@@ -108,7 +109,7 @@ class JointModel:
             return self.trainer.runtime.forward(self.trainer.head, representation_BP.to(self.trainer.runtime.device))
 
     def _decode(self, party: PartyHandle, share: Share, reply: Message) -> Tensor:
-        """Return embeddings [B, D] that were not compressed, with what is missing."""
+        """Return embeddings [B, D] that were not compressed, with missing values filled in."""
         receiver, frame = party.receiver, reply.only(PartKind.EMBEDDING)
         if not share.count:
             return self.missing(len(share.present_B), receiver.width)

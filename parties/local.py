@@ -1,4 +1,4 @@
-"""All parties in one process: the link, and the building of an experiment."""
+"""All parties in one process: their links, and building an experiment."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,16 +21,16 @@ from vfl.wire.messages import Message
 
 
 class LocalLink(PartyLink):
-    """A party in the same process: handed the messages, in which tensors are frames as over a network, at once."""
+    """A party in the same process: gets the messages directly, with tensors encoded as for a network."""
 
     def __init__(self, party: FeatureParty, samples: Samples | None = None) -> None:
         self.party = party
         self.name = party.name
         self.samples = samples
-        """To be predicted, as the party's model reads them; None: its test samples."""
+        """Prepared samples to predict; None: the test samples."""
 
     def send(self, request: Message) -> "Future[Message]":
-        """Let the party answer; an error of the party is raised here."""
+        """Let the party answer; its error is raised here."""
         return done(self.party.handle(request, self.samples))
 
     def blame(self, error: Exception) -> NoReturn:
@@ -42,7 +42,7 @@ class LocalLink(PartyLink):
         return done(self.party.state_dict())
 
     def load(self, state: State) -> "Future[None]":
-        """Restore the party's whole state. Raises ValueError where the party kept its state for itself."""
+        """Restore the party's whole state. Raises ValueError if the state was kept by a party's own process."""
         if "model" not in state:
             raise ValueError(
                 f"--resume: {self.name} was a process of its own and kept its state; resume with processes again"
@@ -51,7 +51,7 @@ class LocalLink(PartyLink):
 
 
 class ConcurrentLink(LocalLink):
-    """A party in the same process that computes in a thread of its own, as soon as one of the places is free."""
+    """A party in the same process that computes in its own thread, as soon as a place is free."""
 
     def __init__(self, party: FeatureParty, places: Semaphore) -> None:
         super().__init__(party)
@@ -59,11 +59,11 @@ class ConcurrentLink(LocalLink):
         self.thread = ThreadPoolExecutor(1, thread_name_prefix=party.name)
 
     def send(self, request: Message) -> "Future[Message]":
-        """Have the party answer; an error of the party is raised when it is waited for."""
+        """Let the party answer in its thread; its error is raised by the future."""
         return self.thread.submit(self._answer, request)
 
     def close(self) -> None:
-        """End the thread, after the answer at which it is."""
+        """End the thread after its present answer."""
         self.thread.shutdown(cancel_futures=True)
 
     def _answer(self, request: Message) -> Message:
@@ -79,7 +79,7 @@ class InProcess:
     parties: list[FeatureParty]
     source: Source
     split: Split
-    """Everybody's raw samples; drawn ones of the same form where a run is loaded without its data."""
+    """All raw samples; random ones of the same form if a run is loaded without its data."""
 
 
 def build_in_process(
@@ -91,8 +91,8 @@ def build_in_process(
 ) -> InProcess:
     """Load the data, split it, and build the head server and all its parties.
 
-    ``source`` goes before the configuration's, and what is ``given`` before what it names. Raises ValueError for data
-    that is not there or does not fit.
+    ``source`` replaces the configuration's, and the objects in ``given`` replace what it names. Raises ValueError for
+    data that is missing or does not fit.
     """
     source = source or open_source(config)
     split = split_samples(source)
@@ -106,7 +106,7 @@ def build_in_process(
 
 
 def links_to(parties: list[FeatureParty], config: ExperimentConfig) -> dict[str, LocalLink]:
-    """Return the ways to this process's parties by name; its number of threads becomes that of each party at once."""
+    """Return the links to this process's parties by name, and set the number of threads of each party at once."""
     if config.parties_at_once == 1:
         return {party.name: LocalLink(party) for party in parties}
     # Threads that are started later take over this number.

@@ -1,4 +1,4 @@
-"""Vertical experiments, as the room that runs them sees them: all parties in this process."""
+"""The vertical mode: how its experiments are built and shown, with all parties in this process."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from vfl.vertical.decisions import recorded_decisions
 from vfl.vertical.table import summary_table
 
 MANY_PARTIES = 64
-"""From so many on, building them takes long enough to be said."""
+"""Number of parties from which building them takes long enough to be announced."""
 
 
 def _build(config: ExperimentConfig, stage: Stage) -> Built:

@@ -1,8 +1,8 @@
 """Training of a Python program's own tensors, datasets, models, head and optimizer: ``vfl.fit``.
 
-The engine is that of ``vfl.train``; what is given as an object goes before what a configuration would name. The run's
-folder is like any other, but ``vfl.fit`` alone can resume it, and only the returned ``ObjectsRun`` predicts: the code
-of its models is in no file.
+The engine is that of ``vfl.train``; objects replace what a configuration would name. The run's folder is like any
+other, but only ``vfl.fit`` can resume it, and only the returned ``ObjectsRun`` predicts: the code of its models is in
+no file.
 
 Shapes: N samples, B batch, D an embedding's width, P the width of all embeddings, C outputs.
 """
@@ -45,7 +45,7 @@ from vfl.vertical.feature_models import check_embedding
 from vfl.vertical.tasks import Task
 
 OUTPUT_PROBED = 2
-"""Samples on which an embedding's width is seen."""
+"""Samples by which an embedding's width is determined."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Party:
     Args:
         name: letters, digits and ``_.-``.
         features: a tensor, an array (also a memory-mapped one) or a map-style dataset, [N, ...].
-        model: features [B, ...] -> embeddings, float32 [B, D]; the contract is in docs/extending.md. Trained is a copy.
+        model: features [B, ...] -> embeddings, float32 [B, D]; the contract is in docs/extending.md. A copy is trained.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Party:
 
 
 class ObjectsRun(Run):
-    """A run of a program's own objects, with what was trained."""
+    """A run of a program's own objects, with the trained models."""
 
     def __init__(self, folder: Path, trained: InProcess, head: nn.Module, task: Task) -> None:
         super().__init__(folder)
@@ -80,9 +80,9 @@ class ObjectsRun(Run):
         return self._models[party]
 
     def predict(self, samples: Any = None) -> NDArray[np.float32]:
-        """Return class probabilities [N, C], or values [N, 1], of features by party.
+        """Return class probabilities [N, C], or values [N, 1], for features by party.
 
-        Raises ValueError where a party's are missing, or samples differ in number.
+        Raises ValueError if a party's are missing, or numbers of samples differ.
         """
         if not isinstance(samples, Mapping) or samples.keys() != self._models.keys():
             raise ConfigError(f"samples: expected features by party: {', '.join(self._models)}")
@@ -116,16 +116,16 @@ def fit(
     Args:
         parties: in the order in which the head reads their embeddings; sample i is row i of each.
         y: labels [N]: classes, or float for amounts.
-        head: all embeddings [B, P] -> [B, C]; by default the perceptron of ``models.head``. Trained is a copy.
+        head: all embeddings [B, P] -> [B, C]; by default the perceptron of ``models.head``. A copy is trained.
         optimizer: makes the optimizer of a model's parameters; by default ``training.optimizer``.
         test: share of the samples that is the test, or their rows.
         settings: of an experiment, by dotted key.
         run_dir: folder of the run; by default a temporary one, which goes with the run.
-        resume: go on from the last checkpoint in ``run_dir``; give the same objects, untrained.
+        resume: continue from the last checkpoint in ``run_dir``; give the same objects, untrained.
         callbacks: called after each round.
         verbose: show the training's progress.
 
-    Raises ValueError, one line, for what does not fit together.
+    Raises ValueError, one line, for arguments that do not fit together.
     """
     own = {party.name: _checked(party) for party in parties}
     if not own or len(own) < len(parties):
@@ -176,7 +176,7 @@ def _same_length(lengths: Mapping[str, int], what: str) -> None:
 
 
 def _labels(y: ArrayLike | Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels [N] and the names of the classes: int64 and some, or float32 and none."""
+    """Return labels [N] and the names of the classes: int64 with names, or float32 without."""
     values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if values.ndim != 1:
         raise ConfigError(f"y: expected labels [N], got {list(values.shape)}")
@@ -211,7 +211,7 @@ def _experiment(
 
 
 def _split(own: Mapping[str, Rows], labels_N: Tensor, classes: tuple[str, ...], test: Any, seed: int) -> Split:
-    """Return everybody's samples; their ids are the rows."""
+    """Return all parties' samples; their ids are the rows."""
     count, is_test = len(labels_N), np.zeros(len(labels_N), bool)
     if isinstance(test, float | int):
         if not 0 < test < 1:
@@ -234,7 +234,7 @@ def _split(own: Mapping[str, Rows], labels_N: Tensor, classes: tuple[str, ...], 
 
 
 def _check_head(head: nn.Module | None, config: ExperimentConfig, outputs: int) -> None:
-    """Raise ValueError for a head that does not make [B, C] of all embeddings [B, P]."""
+    """Raise ValueError for a head that does not return [B, C] for all embeddings [B, P]."""
     if head is None:
         return
     if not isinstance(cast(object, head), nn.Module):

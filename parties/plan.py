@@ -1,4 +1,4 @@
-"""What alpha and beta would cost and save each party, before anything is trained."""
+"""Tables of the costs and savings of alpha and beta for each party, before training."""
 
 import math
 import time
@@ -19,14 +19,15 @@ from vfl.lightweighting.forecast import ALPHAS, Cost, Forecast
 from vfl.lightweighting.schedule import Ratios, scheduled
 
 TIMED_PASSES = 3
-"""Passes by which this machine's speed is measured, the fastest of them."""
+"""Passes that measure this machine's speed; the fastest counts."""
 HEADINGS = ("ratio", "MACs", "saved", "params", "computing", "sent up", "come down", "saved", "under way")
 
 
 def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator[Table]:
-    """Yield a table for each group of parties that cost the same, then the run's total with its own schedule.
+    """Yield a table for each group of parties with equal costs, then the run's total with its own schedule.
 
-    Seconds are those of ``simulation``; of a party without a speed there, of this machine, measured with the first one.
+    Seconds are those of ``simulation``; for a party without a speed there, those of this machine, measured with the
+    first such party.
     """
     forecast = server.price_list.forecast
     rows: dict[tuple[tuple[str, ...], ...], list[str]] = {}
@@ -46,7 +47,7 @@ def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator
 
 
 def planned_rounds(server: HeadServer, forecast: Forecast) -> Iterator[dict[str, Cost]]:
-    """Yield what each round will cost every party with the configuration's own ratios."""
+    """Yield each round's cost to every party with the configuration's own ratios."""
     ratios = server.config.lightweighting
     assign = scheduled(ratios.alpha, ratios.beta, forecast.curves)
     before = dict.fromkeys(forecast.curves, Ratios())
@@ -60,7 +61,7 @@ def planned_rounds(server: HeadServer, forecast: Forecast) -> Iterator[dict[str,
 
 
 def measured_macs_per_s(party: FeatureParty) -> float:
-    """Return the multiply-accumulates per second of training a party's model on this machine; moves no weight."""
+    """Return the multiply-accumulates per second of training a party's model on this machine, without changing it."""
     rows_B = torch.arange(min(party.config.training.batch_size, len(party.train)))
     inputs = party.batch(party.train, rows_B)
     fastest_s = float("inf")
@@ -73,7 +74,7 @@ def measured_macs_per_s(party: FeatureParty) -> float:
 
 
 def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple[str, ...]]:
-    """Yield a row per ratio; the other parties have the same."""
+    """Yield a row per ratio, which the other parties have too."""
     one = replace(forecast, work=replace(forecast.work, exchanges=1), head_bytes=0)
     costs = {each: one.cost(name, Ratios(each, each), dict.fromkeys(forecast.curves, each)) for each in ALPHAS}
     dense = costs[0.0]

@@ -1,4 +1,4 @@
-"""Predictions of a trained split model, also where parties are absent.
+"""Predictions of a trained split model, also with absent parties.
 
 Shapes: B batch, N samples, D embedding width, C classes.
 """
@@ -35,25 +35,25 @@ Subset = Literal["test", "validation"]
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What was predicted of which samples."""
+    """Predictions of some samples."""
 
     ids_N: Tensor
     labels_N: Tensor | None
-    """None where they are not known."""
+    """Labels; None if unknown."""
     probabilities_NC: Tensor
     task: Task
     classes: tuple[str, ...]
     scores: Mapping[str, str]
-    """The metric by which models are compared, as people write it, by what it is of; none without labels."""
+    """Metric by which models are compared, formatted, by the set of parties; empty without labels."""
     keys: tuple[Sequence[str], ...] = ()
-    """Of tables: key columns and keys, as in `NewSamples`."""
+    """Tables only: key columns and keys, as in `NewSamples`."""
     present: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Of tables: by owner, which samples it has a row for, bool [N]."""
+    """Tables only: by owner, bool [N], True for samples for which it has a row."""
     order: Tensor | None = None
-    """Of tables, as in `NewSamples`."""
+    """Tables only: order of the samples, as in `NewSamples`."""
 
     def rows(self) -> list[list[Any]]:
-        """Return a table's heading and lines: a sample's class and how probable that and all others are.
+        """Return a table's heading and lines: each sample's predicted class and all classes' probabilities.
 
         Nine digits hold all bits of a float32.
         """
@@ -64,7 +64,7 @@ class Prediction:
 
     @cached_property
     def predicted(self) -> Tensor:
-        """The predicted classes [N], as in the task's metrics; of a regression the values."""
+        """The predicted classes [N], as in the task's metrics; for regression the values."""
         return self.task.predicted(self.probabilities_NC)
 
     def _row(self, row: int) -> list[Any]:
@@ -93,10 +93,10 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
 
 
 def predict(joint: JointModel, away: Collection[str] = (), instead: Mapping[str, Tensor] | None = None) -> Tensor:
-    """Return the predictions [N, C] of the samples: of the classes their probabilities.
+    """Return the predictions [N, C] of the samples; for classes their probabilities.
 
-    Parties in ``away`` are not asked. In the place of missing embeddings are the parties' placeholders, or what
-    ``instead`` has for a party, [D].
+    Parties in ``away`` are not asked. Missing embeddings are replaced by the parties' placeholders, or by a party's
+    vector [D] in ``instead``.
     """
     predictions: list[Tensor] = []
     for start, stop in joint.batches():
@@ -110,7 +110,7 @@ def predict(joint: JointModel, away: Collection[str] = (), instead: Mapping[str,
 
 
 def embeddings_instead(joint: JointModel, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
-    """Return what ``predict`` puts in the place of missing embeddings, [D] by party; nothing for placeholders."""
+    """Return the replacements [D] of missing embeddings by party, for ``predict``; empty for placeholders."""
     shares = joint.shares(0, len(joint.samples.values))
     lacking = [name for name, share in shares.items() if name in away or not share.whole]
     if when_absent == "mean":
@@ -126,7 +126,7 @@ def zero_embeddings(joint: JointModel, names: Collection[str]) -> dict[str, Tens
 def scores_of(
     joint: JointModel, predictions_NC: Tensor, labels_N: Tensor, absent: Collection[str], when_absent: WhenAbsent
 ) -> dict[str, str]:
-    """Return how good predictions are, by the metric of the task."""
+    """Return the scores of predictions in the metric of the task."""
     task = joint.trainer.task
     value = shown(task.metric, task.metrics(predictions_NC, labels_N)[task.metric])
     without = f" without {', '.join(absent)} ({when_absent})" if absent else ""
@@ -143,11 +143,10 @@ def predict_in_process(
 ) -> Prediction:
     """Predict a split of the samples, those of a file, or new rows of owners' tables, with all parties in this process.
 
-    Without ``split`` the samples that the run evaluated: the test's or, with ``data.validation_share``, validation's.
-
-    Parties in ``absent`` are not asked; their mean embedding is what the server would have kept from before. Test
-    samples that a party has no row for are as in evaluations. With labels known, the score with all parties is there
-    for comparison. Raises as ``load_trained``, ``check_absent`` and ``Source.read_samples``.
+    Without ``split`` the samples are those that the run evaluated: the test's or, with ``data.validation_share``,
+    validation's. Parties in ``absent`` are not asked; their mean embedding is computed as the server would have stored
+    it. Test samples without a party's row are treated as in evaluations. If labels are known, the score with all
+    parties is added for comparison. Raises as ``load_trained``, ``check_absent`` and ``Source.read_samples``.
     """
     # Mean embeddings are of the training rows, and those are not in the run.
     of_training = when_absent == "mean" or (data is None and not tables)
@@ -173,14 +172,14 @@ def predict_in_process(
 
 
 def check_split(config: ExperimentConfig, split: Subset | None) -> Subset:
-    """Return the samples to predict. Raises ConfigError for validation samples that a run has none of."""
+    """Return the samples to predict. Raises ConfigError for validation samples of a run without any."""
     if split == "validation" and config.data.evaluated == "test":
         raise ConfigError("--split: the run has no validation samples, data.validation_share is 0; choose test")
     return split or config.data.evaluated
 
 
 def _take_test(trained: InProcess) -> tuple[JointModel, LabelData]:
-    """Give every party its test samples in the place of the validation samples that the run evaluated."""
+    """Give every party its test samples in place of the validation samples that the run evaluated."""
     config = trained.server.config
     data = config.data.model_copy(update={"validation_share": 0.0})
     split = split_data(config.model_copy(update={"data": data}))
@@ -192,7 +191,7 @@ def _take_test(trained: InProcess) -> tuple[JointModel, LabelData]:
 def predict_new_rows(
     trained: InProcess, tables: Mapping[str, Path], absent: Collection[str], when_absent: WhenAbsent
 ) -> Prediction:
-    """Predict new rows; a stand-in takes the place of an owner's embedding where it is away or has no row."""
+    """Predict new rows; the embedding of an owner that is absent or has no row is replaced."""
     names = [party.name for party in trained.parties]
     away = [name for name in names if name not in tables or name in absent]
     check_absent(away, names, when_absent)
@@ -213,7 +212,7 @@ def prediction_of(
     scores: Mapping[str, str],
     away: Collection[str],
 ) -> Prediction:
-    """Return what was predicted of a joint model's samples, with the owners of rows where the samples have keys."""
+    """Return the predictions of a joint model's samples, with the owners of their rows if the samples have keys."""
     samples, task = joint.samples, joint.trainer.task
     shares = joint.shares(0, len(samples.ids)) if samples.keys else {}
     owners = {name: share.present_B for name, share in shares.items() if name not in away}
@@ -221,10 +220,10 @@ def prediction_of(
 
 
 def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) -> dict[str, Path]:
-    """Return ``--table``'s files by owner: OWNER=FILE, or one file that holds the rows of whoever is certain.
+    """Return ``--table``'s files by owner: OWNER=FILE, or one file whose owner is certain.
 
-    Where parties keep their tables (``serve``) a file without an owner is the label owner's. Raises ConfigError for an
-    unknown owner, TableError for a file of which it is not certain whose it is.
+    If parties keep their tables (``serve``), a file without an owner is the label owner's. Raises ConfigError for an
+    unknown owner, TableError for a file whose owner is uncertain.
     """
     names = load_run(run_dir).config.parties if given else ()
     tables: dict[str, Path] = {}
@@ -248,12 +247,12 @@ def _unnamed(run_dir: Path, path: Path, serve: bool) -> dict[str, Path]:
 
 
 def leader_of(config: ExperimentConfig) -> str:
-    """Return who names new samples: the label owner, or the first party."""
+    """Return the owner who names new samples: the label owner, or the first party."""
     return next((name for name, table in config.data.tables.items() if table.label is not None), config.parties[0])
 
 
 def samples_table(config: ExperimentConfig, tables: Mapping[str, Path]) -> Path:
-    """Return the table that names new samples, the label owner's. Raises ConfigError where it is missing."""
+    """Return the table that names new samples, the label owner's. Raises ConfigError if it is missing."""
     leader = leader_of(config)
     if leader not in tables:
         raise ConfigError(f"--table: {leader}'s is missing; it names the samples")
@@ -261,7 +260,7 @@ def samples_table(config: ExperimentConfig, tables: Mapping[str, Path]) -> Path:
 
 
 def check_complete(samples: NewSamples) -> None:
-    """Raise PeerLost where an owner has no row for some samples and no replacement."""
+    """Raise PeerLost if an owner has no row for some samples and no replacement."""
     for name, held_N in samples.present.items():
         if not bool(held_N.all()):
             first = " ".join(samples.keys[1 + int(held_N.int().argmin())])
@@ -274,7 +273,7 @@ def check_complete(samples: NewSamples) -> None:
 def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] = ()) -> JointModel:
     """Give every party but those in ``away`` its part of other samples in place of its test samples.
 
-    They are prepared as its training samples were. Returns the joint model, asked about these samples.
+    They are prepared as its training samples were. Returns the joint model for these samples.
     """
     roster = trained.server.roster
     parts = {party.name: part for party, part in zip(trained.parties, samples.parts, strict=True)}

@@ -1,4 +1,4 @@
-"""What exchanges will cost at any ratios; the parties are asked about their models once in a run."""
+"""Forecast of the exchanges' costs at any ratios; the parties are asked about their models once in a run."""
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -13,10 +13,10 @@ from vfl.wire.messages import Kind, Message
 
 @dataclass(eq=False)
 class PriceList:
-    """The parties' answers, and the forecast that they allow."""
+    """The parties' answers, and the forecast based on them."""
 
     exchanges: Exchanges
-    """Whose costs are forecast."""
+    """Exchanges whose costs are forecast."""
     prices: dict[str, Prices] = field(default_factory=dict[str, Prices], init=False)
 
     def __post_init__(self) -> None:
@@ -40,7 +40,7 @@ class PriceList:
         return build_forecast(config, self.work, rows, curves, receivers, self.exchanges.trainer)
 
     def state_dict(self) -> State:
-        """Return the answers; not what stands for one."""
+        """Return the answers, without replacements for missing ones."""
         return {name: each.model_dump(mode="json") for name, each in self.prices.items() if max(each.macs_per_sample)}
 
     def load_state_dict(self, state: State) -> None:

@@ -1,4 +1,4 @@
-"""The parties of a training as the head server keeps them: who is asked, in which order, and who is away."""
+"""The head server's list of the training's parties, in order, with the absent ones."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,61 +20,61 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class PartyHandle:
-    """One party: the way to it, the receiving end of its embeddings, and where its messages are booked."""
+    """One party: its link, the receiver of its embeddings, and the record of its messages."""
 
     receiver: EmbeddingReceiver
     link: PartyLink | None
-    """None while the party is away: nothing is asked of it then."""
+    """None while the party is absent; it is then not asked."""
     ledger: Ledger
     saved_digest: str = field(default="", init=False)
-    """Of the party's last checkpoint, where it keeps its own."""
+    """Digest of the party's last checkpoint, if it keeps its own."""
 
     @property
     def name(self) -> str:
-        """The party's."""
+        """The party's name."""
         return self.receiver.sender
 
     @property
     def present(self) -> bool:
-        """Whether the party is asked."""
+        """Return whether the party is asked."""
         return self.link is not None
 
     @property
     def under_way_s(self) -> float | None:
-        """Seconds in which its orders were under way so far; None where nothing travels."""
+        """Seconds during which its orders were under way so far; None if nothing travels."""
         return self.link.under_way_s if self.link else None
 
     def ask(self, request: Message) -> "Asked":
-        """Send the party a message, and book it."""
+        """Send the party a message, and record it."""
         reply = self.attempt(lambda link: link.send(request))
         if reply is not None:
             self.ledger.record(self.name, "downlink", request)
         return Asked(self, request, reply)
 
     def save(self, rounds: int) -> Callable[[], State]:
-        """Have the party keep its state after so many rounds; return what waits for what the server must keep."""
+        """Let the party save its state after ``rounds`` rounds; return a function that waits for the server's part."""
         saving = self.attempt(lambda link: link.save())
         assert saving is not None, "this party is never away"
         return saving.result
 
     def load(self, state: State) -> Callable[[], None]:
-        """Have the party go back to a state; return what waits for it. A party that is away stays as it is."""
+        """Let the party restore a state; return a function that waits for it. An absent party stays as it is."""
         loading = self.attempt(lambda link: link.load(state))
         return (lambda: None) if loading is None else partial(self.attempt, lambda _: loading.result())
 
     def described(self) -> Description:
-        """Stand for the description of a party that is away: its weights are not here, its last checkpoint is known."""
+        """Return the description of an absent party, whose weights are unknown and whose last checkpoint is known."""
         digest = hashlib.sha256(f"absent, saved as {self.saved_digest}".encode()).hexdigest()
         return Description(
             weights_digest=digest, finished_digest=digest, evaluation_macs=0, widths={}, original_widths={}
         )
 
     def lose(self, lost: PeerLost) -> None:
-        """Say what follows from the party's loss: here the end of whatever was asked."""
+        """Raise the party's loss, which ends the request; subclasses may tolerate it."""
         raise lost
 
     def attempt(self, act: Callable[[PartyLink], T]) -> T | None:
-        """Return what ``act`` does with the link; None where the party is away, or is lost by this."""
+        """Return ``act`` of the link; None if the party is absent, or is lost by it."""
         if self.link is None:
             return None
         try:
@@ -91,12 +91,12 @@ class Asked:
     party: PartyHandle
     request: Message
     reply: "Future[Message] | None"
-    """None where the party was away."""
+    """Future of the reply; None if the party was absent."""
 
     def read(self, parse: Callable[[Message], T]) -> T | None:
-        """Wait for the reply, book it, and return what ``parse`` makes of it.
+        """Wait for the reply, record it, and return ``parse`` of it.
 
-        None where the party is away by now, or is lost by its reply: nothing of that one is booked.
+        Returns None if the party has become absent, or is lost because of its reply, which is then not recorded.
         """
         reply = self.reply
         if reply is None:
@@ -110,7 +110,7 @@ class Asked:
         return self.party.attempt(lambda link: read(link, self.request, reply, parse_and_book))
 
     def wait(self) -> None:
-        """Wait for a reply that brings nothing."""
+        """Wait for a reply without content."""
         self.read(lambda _: None)
 
 
@@ -122,26 +122,26 @@ class Roster:
     ledger: Ledger
 
     def __iter__(self) -> Iterator[PartyHandle]:
-        """Go through all parties, also those that are away."""
+        """Iterate over all parties, including absent ones."""
         return iter(self.parties)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all parties."""
+        """Names of all parties."""
         return tuple(party.name for party in self.parties)
 
     @property
     def present(self) -> list[PartyHandle]:
-        """Those that are here."""
+        """The parties that are not absent."""
         return [party for party in self.parties if party.present]
 
     def save(self, rounds: int) -> dict[str, State]:
-        """Have all keep their states at the same time; return what the server must keep of each."""
+        """Let all parties save their states at the same time; return the server's parts of them."""
         saving = {party.name: party.save(rounds) for party in self.parties}
         return {name: saved() for name, saved in saving.items()}
 
     def load(self, states: Mapping[str, State]) -> None:
-        """Have all go back to their states at the same time, and their receivers' estimates with them."""
+        """Let all parties restore their states at the same time, and their receivers' estimates."""
         for loaded in [party.load(states[party.name]) for party in self.parties]:
             loaded()
 

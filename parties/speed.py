@@ -27,11 +27,11 @@ K = TypeVar("K")
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 ROUND_TO = 16
-"""Tried beside the widths as they are configured."""
+"""Multiple of widths tried beside the configured ones."""
 SECONDS = 5.0
-"""Of measuring, twice; everything is measured once at least."""
+"""Seconds of measuring, twice; everything is measured at least once."""
 NOISE = 1.03
-"""A form that is faster by less is not recommended."""
+"""Smallest ratio of times for which another form is recommended."""
 
 
 class Form(NamedTuple):
@@ -43,20 +43,20 @@ class Form(NamedTuple):
 
     @property
     def settings(self) -> str:
-        """As a user writes them."""
+        """Settings of the form, as a user writes them."""
         layout, rounding = str(self.channels_last).lower(), self.round_to or "null"
         return f"precision={self.precision} channels_last={layout} lightweighting.pruning.round_to={rounding}"
 
 
 class Seconds(NamedTuple):
-    """Of a step of a party's model."""
+    """Seconds of a step of a party's model."""
 
     unpruned: float
     pruned: float
-    """At the largest alpha of its schedule."""
+    """Seconds at the largest alpha of its schedule."""
 
     def mean(self, share: float) -> float:
-        """Return the mean over a run in which the model is pruned for this share of the rounds."""
+        """Return the mean over a run in which the model is pruned for ``share`` of the rounds."""
         return (1 - share) * self.unpruned + share * self.pruned
 
 
@@ -91,7 +91,7 @@ class PartyStep:
 
 
 def advise(config: ExperimentConfig) -> tuple[Table, list[str]]:
-    """Measure the party with most to compute, and all at once; return the seconds of all forms, and what to write."""
+    """Measure the party with most computation, and all at once; return the seconds of all forms, and advice."""
     one_by_one = config.model_copy(update={"parties_at_once": 1})
     parties = build_in_process(one_by_one, start_runtime(config)).parties
     party = max(parties, key=lambda party: party.unpruned_macs)
@@ -119,7 +119,7 @@ def measure(party: FeatureParty, alpha: float) -> dict[Form, Seconds]:
 
 
 def _at_once(parties: Sequence[FeatureParty], form: Form) -> Iterator[str]:
-    """Measure a step of as many parties as there are threads; yield what to write where they are faster at once."""
+    """Measure a step of as many parties as there are threads; yield advice if they are faster at once."""
     threads = torch.get_num_threads()
     places = min(threads, len(parties))
     if places == 1:
@@ -154,7 +154,7 @@ def _step(party: FeatureParty, form: Form) -> PartyStep:
 
 
 def _race(steps: Mapping[K, Callable[[], None]]) -> dict[K, float]:
-    """Return the least seconds of each, taken in turn after one that does not count, until time is over."""
+    """Return the least seconds of each, measured in turn after a warm-up, until time is over."""
     for step in steps.values():
         step()
     fastest_s = dict.fromkeys(steps, float("inf"))

@@ -20,26 +20,27 @@ from vfl.runtime import start_runtime
 from vfl.vertical.tasks import restored_task
 
 DRAWN = 32
-"""Rows at least that stand in the place of a run's data."""
+"""Least number of random rows that replace a run's data."""
 
 
 class Trained(NamedTuple):
-    """What a run left."""
+    """Configuration and last checkpoint of a run."""
 
     config: ExperimentConfig
     rounds: int
-    """Done when the last checkpoint was saved."""
+    """Rounds done when the checkpoint was saved."""
     digest: str
-    """Of that checkpoint."""
+    """Digest of that checkpoint."""
     sections: dict[str, State]
-    """Of the server and, by name, its parties: whole states, or references to what party processes keep."""
+    """States of the server and, by name, its parties: whole states, or references to those that party processes
+    keep."""
 
 
 def load_run(run_dir: Path, done: int | None = None) -> Trained:
-    """Read a run's configuration and last checkpoint, or the one after so many rounds.
+    """Read a run's configuration and last checkpoint, or the one after ``done`` rounds.
 
-    Raises ConfigError for a folder without a vertical run or without checkpoints, CorruptCheckpoint where the last
-    one is damaged (an older one would be another model).
+    Raises ConfigError for a folder without a vertical run or without checkpoints, CorruptCheckpoint if the last one is
+    damaged (an older one would be another model).
     """
     saved = run_dir / "config.yaml"
     if not saved.exists():
@@ -60,10 +61,10 @@ def load_run(run_dir: Path, done: int | None = None) -> Trained:
 
 
 def load_trained(run_dir: Path, done: int | None = None) -> InProcess:
-    """Return the experiment with its data as at the end of the run, or after so many rounds.
+    """Return the experiment with its data as at the end of the run, or after ``done`` rounds.
 
-    The models are in evaluation mode. Raises as ``load_run``; ConfigError where parties elsewhere keep their
-    models, ValueError where the data has changed or is gone.
+    The models are in evaluation mode. Raises as ``load_run``; ConfigError if other processes keep the parties' models,
+    ValueError if the data has changed or is missing.
     """
     config, sections = _whole_run(run_dir, done)
     built = build_in_process(config, start_runtime(config))
@@ -74,9 +75,9 @@ def load_trained(run_dir: Path, done: int | None = None) -> InProcess:
 
 
 def load_finished(run_dir: Path) -> InProcess:
-    """Return the finished models of a run without its data, for other samples: drawn rows are in their place.
+    """Return the finished models of a run without its data, with random rows instead, to be used on other samples.
 
-    A run of an earlier version needs its data: it did not keep what new samples look like. Raises as ``load_trained``.
+    A run of an earlier version needs its data: it did not store the form of new samples. Raises as ``load_trained``.
     """
     config, sections = _whole_run(run_dir)
     states = {name: sections[name] for name in config.parties}
@@ -116,7 +117,7 @@ def _whole_run(run_dir: Path, done: int | None = None) -> tuple[ExperimentConfig
 
 
 def load_party(run_dir: Path) -> tuple[FeatureParty, Source, Samples] | None:
-    """Return the party whose own folder this is, as of its last checkpoint, its source and drawn raw samples.
+    """Return the party whose own folder this is, as of its last checkpoint, its source and random raw samples.
 
     None for the folder of a whole run. Raises ConfigError for a folder of neither.
     """
@@ -138,7 +139,7 @@ def load_party(run_dir: Path) -> tuple[FeatureParty, Source, Samples] | None:
 
 
 def _whole_state(run_dir: Path, name: str, state: State) -> State:
-    """Return a party's state, also where it was a process of its own on this machine."""
+    """Return a party's state, even if the party was a separate process on this machine."""
     if "model" in state:
         return state
     store = CheckpointStore(run_dir / PROCESSES / name / "checkpoints")
@@ -148,5 +149,5 @@ def _whole_state(run_dir: Path, name: str, state: State) -> State:
 
 
 def _rows(config: ExperimentConfig) -> int:
-    """Return for how many drawn rows the configuration is one of a training, though nothing is trained."""
+    """Return a number of random rows with which the configuration is valid, though nothing is trained."""
     return max(config.training.batch_size * (1 + config.training.staleness), DRAWN)

@@ -1,4 +1,4 @@
-"""A picture in TensorBoard at every pruning: how many channels of each layer every party has left."""
+"""Pictures in TensorBoard of every party's remaining channels by layer, at every pruning."""
 # pyright: reportUnknownMemberType=false
 # matplotlib's and SummaryWriter's signatures are partly untyped.
 
@@ -19,7 +19,8 @@ FULL, KEPT = "#D9D9D9", "#0072B2"
 class ShowWidths(Callback):
     """Draws ``widths``, one picture of all parties, in the rounds in which a party's alpha rose.
 
-    Into the file of ``tensorboard``, which comes before it: a second file would keep TensorBoard from reading on.
+    It writes to the file of ``tensorboard``, which must run before it: with a second file, TensorBoard would stop
+    reading the first.
     """
 
     def __init__(self, server: HeadServer, tensorboard: TensorBoard) -> None:
@@ -28,11 +29,11 @@ class ShowWidths(Callback):
         self.alphas: dict[str, float] = {}
 
     def on_start(self, loop: TrainingLoop) -> None:
-        """Take the ratios of a resumed run as drawn."""
+        """Regard the ratios of a resumed run as drawn."""
         self.alphas = {name: report.alpha for name, report in self.server.reports.last.items()}
 
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
-        """Draw the parties where one was pruned in this round."""
+        """Draw the parties if one was pruned in this round."""
         tags = {name: f"alpha/{name}" for name in self.server.roster.names}
         alphas = {name: metrics[tag] for name, tag in tags.items() if tag in metrics}  # none of who never reported
         pruned = any(alpha > self.alphas.get(name, 0.0) for name, alpha in alphas.items())
@@ -51,7 +52,7 @@ class ShowWidths(Callback):
 
 
 def draw_widths(title: str, parties: Mapping[str, Description]) -> "np.ndarray[Any, Any]":
-    """Return a picture [H, W, 4] uint8 of the channels left of every layer of every party, by what names the party."""
+    """Return a picture [H, W, 4] uint8 of the remaining channels of every layer, by party."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second: only prunings draw
     from matplotlib.figure import Figure
 
@@ -79,5 +80,5 @@ def draw_widths(title: str, parties: Mapping[str, Description]) -> "np.ndarray[A
 
 
 def by_number(layer: str) -> list[str]:
-    """Order layers as their numbers do, features.3 before features.10: on the wire their names are sorted as text."""
+    """Return a sort key by number, features.3 before features.10; on the wire layers' names are sorted as text."""
     return [part.zfill(6) if part.isdigit() else part for part in layer.split(".")]

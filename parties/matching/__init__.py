@@ -1,1 +1,1 @@
-"""Both sides of a match, whatever link is between them."""
+"""Both sides of a match, over any link."""

@@ -1,4 +1,4 @@
-"""An owner's side of a match: its keys as points, others' points times its scalar, and in the end what stands where."""
+"""An owner's side of a match: its keys as points, others' points times its scalar, and its rows in the common order."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -21,9 +21,9 @@ from vfl.wire.messages import REPLIES, Buffer, Kind, Message, MessageError, Part
 
 S = TypeVar("S", Sequence[str], Buffer)
 PLACE = np.dtype("<i4")
-"""A place as it travels; -1 for none."""
+"""Type of an index in messages; -1 for none."""
 MOST_AT_ONCE = 1 << 20
-"""Keys or samples that a message may ask for."""
+"""Most keys or samples that a message may ask for."""
 
 
 @dataclass(eq=False)
@@ -32,33 +32,33 @@ class MatchingOwner:
 
     name: str
     keys: OwnKeys
-    """What it brings."""
+    """The owner's input to the match."""
     join: str
     """inner or left"""
     path: Path
-    """Of the result."""
+    """File of the result."""
     pool: Executor
-    """Where points are multiplied."""
+    """Processes that multiply points."""
     workers: int
-    """So many parts of a message at once."""
+    """Number of parts of a message computed at the same time."""
     most_keys: int
-    """Of a list of others, and most samples: network.consent.keys."""
+    """Most keys of another owner's list, and most samples: network.consent.keys."""
     others: int
-    """Other owners: so many lists pass."""
+    """Number of other owners, whose lists pass this one."""
     raised: int = field(default=0, init=False)
-    """Points of others, so far."""
+    """Number of others' points multiplied so far."""
 
     def __post_init__(self) -> None:
         self._scalars = [new_scalar() for _ in self.keys.lists]
         self._orders = [shuffled(len(each)) for each in self.keys.lists]
         self._samples = _sample_order(self.keys)
         self._places: list[Rows] = []
-        """Parts of the result that have come."""
+        """Parts of the result received so far."""
         self._masks: list[list[npt.NDArray[np.bool_]]] = []
-        """At the label owner, of the same parts: for each other owner whether it has a row."""
+        """Label owner only: the same parts' masks, one per other owner, True if it has a row."""
 
     def handle(self, request: Message) -> Message:
-        """Answer a message. Raises MessageError for one that does not belong here, OSError where nothing is saved."""
+        """Answer a message. Raises MessageError for one that is not due, OSError if the result cannot be saved."""
         return Message(REPLIES[request.kind], request.round_index, request.exchange, (*self._answer(request),))
 
     def _answer(self, request: Message) -> tuple[Part, ...]:
@@ -110,14 +110,14 @@ class MatchingOwner:
         return slice(wanted.start, wanted.stop)
 
     def _count(self, points: int) -> None:
-        """Count others' points. Whoever has more of them raised than all lists have tests guesses."""
+        """Count others' points; raise MessageError beyond the size of all lists: more would serve to test guesses."""
         self.raised += points
         if self.raised > self.others * self.most_keys:
             lists = f"{self.others} lists of {self.most_keys:,} keys"
             raise MessageError(f"{self.raised:,} points came to be multiplied, network.consent.keys allows {lists}")
 
     def _in_parts(self, multiply: Callable[[bytes, S], bytes], place: int, items: S, width: int) -> bytes:
-        """Multiply keys or points at once in several processes."""
+        """Multiply keys or points in several processes at once."""
         step = max(1, -(-len(items) // width // self.workers)) * width
         parts = [items[start : start + step] for start in range(0, len(items), step)]
         try:
@@ -132,7 +132,7 @@ class MatchingOwner:
         return place_of[self.keys.places[wanted.list][samples]].astype(PLACE).tobytes()
 
     def _take(self, part: Matched, places: Rows, masks: Sequence[Buffer]) -> None:
-        """Take a part of the result, and write the file with the last one."""
+        """Store a part of the result, and write the file with the last one."""
         came = sum(map(len, self._places))
         if part.samples > self.most_keys:
             raise MessageError(f"{part.samples:,} samples are matched, network.consent.keys allows {self.most_keys:,}")
@@ -162,20 +162,20 @@ class MatchingOwner:
 
 
 def read_places(payload: Buffer) -> Rows:
-    """Return places as they travel. Raises MessageError for bytes that are none."""
+    """Return the indices in a message's bytes. Raises MessageError for other bytes."""
     if len(payload) % PLACE.itemsize:
         raise MessageError(f"{len(payload)} bytes are no places of {PLACE.itemsize} bytes")
     return np.frombuffer(payload, PLACE).astype(np.int64)
 
 
 def _sample_order(keys: OwnKeys) -> Rows:
-    """Return the label owner's samples in an unpredictable order, those of the test at the end."""
+    """Return the label owner's samples in an unpredictable order, the test samples last."""
     order = shuffled(len(keys.rows))
     return order if keys.tested is None else order[np.argsort(keys.tested[order], kind="stable")]
 
 
 def _order_held(path: Path, name: str, keys: OwnKeys, join: str) -> str | None:
-    """Return the order of an earlier match that still fits, None for none."""
+    """Return the order of an earlier match that still fits, or None."""
     try:
         held = read_match(path, name)
     except ValueError:

@@ -1,10 +1,10 @@
-"""The server's side of a match: lists pass all their owners, the server joins what comes out, each owner gets its rows.
+"""The server's side of a match: lists pass all their owners, the server joins the results, each owner gets its rows.
 
-A list passes in chunks, so that no more than one of each is under way; what comes out is kept, 33 bytes a key.
+A list passes in chunks, so that no more than one of each is under way; results are kept, 33 bytes a key.
 
 No owner can compare two lists that it sees. The first that raises a list sees it under its holder's scalar, which no
-other list has; every later one sees it under a factor of the server that is new with each pass, and taken off in the
-end. That each owner has raised every point by the one scalar of its public key is proven (``vfl/matching/proof.py``).
+other list has; every later one sees it under a factor of the server that is new with each pass, and removed at the end.
+Each owner proves that it raised every point by the one scalar of its public key (``vfl/matching/proof.py``).
 """
 
 import threading
@@ -38,23 +38,23 @@ from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
 K = TypeVar("K")
 T = TypeVar("T")
 CHUNK = 1 << 13
-"""Points of a message: under half a second of work."""
+"""Points per message: less than half a second of work."""
 PLACES_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the server knows in the end."""
+    """Result of a match, as the server knows it."""
 
     samples: int
     missing: Mapping[str, int]
-    """By owner, the samples that it has no row for."""
+    """Number of samples for which an owner has no row, by owner."""
     again: bool
-    """All owners had the result of an earlier match: nothing was done."""
+    """All owners had the result of an earlier match, so nothing was done."""
 
 
 class At(NamedTuple):
-    """An owner, and one of its lists: whoever goes by the same key has a scalar for it there."""
+    """An owner, and one of its lists; owners who use the same key have a scalar for it there."""
 
     owner: str
     place: int = 0
@@ -62,33 +62,33 @@ class At(NamedTuple):
 
 @dataclass(frozen=True)
 class KeyList:
-    """A list of keys on its way."""
+    """A list of keys in transit."""
 
     holder: At
     size: int
     others: tuple[At, ...]
-    """Whom it passes."""
+    """Owners that it passes."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What an owner has brought."""
+    """An owner's input."""
 
     brought: Brought
     publics: tuple[bytes, ...]
-    """A public key for each list."""
+    """Public key of each list."""
 
 
 @dataclass(eq=False)
 class Peer:
-    """An owner as the server's threads see it: they ask it one after another."""
+    """An owner as seen by the server's threads, which ask it one after another."""
 
     link: PartyLink
     stopped: threading.Event
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, kind: Kind, take: Callable[[Message], T], *parts: Part) -> T:
-        """Return what ``take`` makes of the answer. Raises PeerLost where the party is lost, or by it."""
+        """Return ``take`` of the answer. Raises PeerLost if the party is lost, also because of its answer."""
         request = Message(kind, parts=parts)
         with self._lock:
             if self.stopped.is_set():
@@ -99,7 +99,7 @@ class Peer:
 
 
 Sums = list[tuple[bytes, bytes]]
-"""Of points before and after they passed an owner."""
+"""Sums of points before and after they passed an owner."""
 
 
 @dataclass
@@ -117,7 +117,7 @@ class Passing:
 
     def __post_init__(self) -> None:
         self._blinds = {at: new_scalar() for at in self.keys.others[1:]}
-        """By owner that sees the list under the server's factor: what this adds to the factor before it."""
+        """Change of the server's factor, by owner that sees the list under a factor."""
         self._sums: dict[At, Sums] = {at: [] for at in self.keys.others}
 
     def run(self) -> bytes:
@@ -157,7 +157,7 @@ class Passing:
         return raised
 
     def _have_proven(self, at: At, sums: Sums) -> None:
-        """Have an owner prove that it has raised sums of points. What does not fit is the party's doing."""
+        """Require an owner's proof that it raised sums of points; raise PeerLost, blaming it, for a wrong one."""
         pairs = [each for each in sums if any(each)]  # the identity raised is the identity
         if not pairs:
             return
@@ -180,8 +180,8 @@ def match_keys(
 ) -> Outcome:
     """Match the owners' keys and give each its result.
 
-    Where all of them have the result of the same earlier match, nothing is done. Raises PeerLost for an owner that is
-    lost or misbehaves.
+    If all of them have the result of the same earlier match, nothing is done. Raises PeerLost for an owner that is lost
+    or misbehaves.
 
     Args:
         links: to all owners.
@@ -217,7 +217,7 @@ def match_keys(
 
 
 def key_lists(brought: Mapping[str, Brought], leader: str) -> list[KeyList]:
-    """Return the lists that pass, the label owner's first: each goes to all who know samples by the same key."""
+    """Return the lists to pass, the label owner's first; each goes to all who know samples by the same key."""
     known_as = brought[leader].known_as or {}
     groups: dict[int, list[str]] = {}
     for owner, place in known_as.items():
@@ -255,7 +255,7 @@ def _offer(peer: Peer, names: Collection[str], leader: str, most_keys: int) -> O
 def _join(
     peers: Mapping[str, Peer], name: str, brought: Brought, raised: Mapping[KeyList, bytes], how: How
 ) -> dict[str, Rows]:
-    """Return each owner's places by sample; ``name`` has the label. Raises PeerLost for a list with a key twice."""
+    """Return each owner's indices by sample; ``name`` has the label. Raises PeerLost for duplicate keys."""
     points = {each: as_column(of_list) for each, of_list in raised.items()}
     for each, column in points.items():
         if has_doubled(column):
@@ -282,7 +282,7 @@ def _described(brought: Brought, rows: Mapping[str, Rows], kept: Rows) -> Matche
 
 
 def _places(leader: Peer, place: int, samples: int, size: int) -> Rows:
-    """Return the samples' places in one of the label owner's lists."""
+    """Return the samples' indices in one of the label owner's lists."""
     parts = [np.empty(0, np.int64)]
     for start in range(0, samples, PLACES_CHUNK):
         wanted = ListRange(list=place, start=start, stop=min(start + PLACES_CHUNK, samples))
@@ -298,7 +298,7 @@ def _places(leader: Peer, place: int, samples: int, size: int) -> Rows:
 
 
 def _deliver(peer: Peer, part: Matched, places: Rows, masks: Sequence[npt.NDArray[np.bool_]]) -> None:
-    """Send an owner its places, and the label owner who has a row."""
+    """Send an owner its rows, and the label owner the masks of the others' rows."""
     for start in range(0, max(len(places), 1), PLACES_CHUNK):
         here = slice(start, start + PLACES_CHUNK)
         parts = [Part(PartKind.PLACES, places[here].astype(PLACE).tobytes())]
@@ -307,7 +307,7 @@ def _deliver(peer: Peer, part: Matched, places: Rows, masks: Sequence[npt.NDArra
 
 
 def _counted(progress: Callable[[float, int], None], lists: Sequence[KeyList]) -> Callable[[int], None]:
-    """Return what the lists' threads call with the points that they have computed."""
+    """Return the function that the lists' threads call with the number of points computed."""
     total, keys = sum(each.size * (1 + len(each.others)) for each in lists), sum(each.size for each in lists)
     lock, done = threading.Lock(), 0
 
@@ -321,6 +321,6 @@ def _counted(progress: Callable[[float, int], None], lists: Sequence[KeyList]) -
 
 
 def _at_once(threads: ThreadPoolExecutor, work: Mapping[K, Callable[[], T]]) -> dict[K, T]:
-    """Do all of some work in threads. Raises the first error that comes."""
+    """Do the work in threads and return its results. Raises the first error."""
     futures = {threads.submit(each): key for key, each in work.items()}
     return {futures[future]: future.result() for future in as_completed(futures)}
