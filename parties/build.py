@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import mul
 
 import torch
 from torch import Tensor, nn
@@ -176,6 +177,12 @@ def build_head(
     with seeded(config.seed, "init", owner="head"):
         head = given.head or perceptron(width, config.models.head.hidden, task.outputs)
     return HeadTrainer(head, task, config.training.optimizer, runtime, given.optimizer)
+
+
+def macs_of_head(config: ExperimentConfig) -> int:
+    """Return the multiply-accumulates of a sample in the hidden layers of the head's perceptron."""
+    widths = [sum(feature_config(config, name).embedding_size for name in config.parties), *config.models.head.hidden]
+    return sum(map(mul, widths, widths[1:]))
 
 
 def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> EmbeddingReceiver:

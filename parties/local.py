@@ -8,14 +8,14 @@ from typing import NoReturn
 
 import torch
 
-from parties.build import Given, build_head_server, build_party, build_roster, training_labels
+from parties.build import Given, build_head_server, build_party, build_roster, macs_of_head, training_labels
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.config import ExperimentConfig
 from vfl.data.samples import Samples
 from vfl.data.source import Source, Split, open_source, prepare_party, split_samples
 from vfl.runs.checkpoint import State
-from vfl.runtime import Runtime
+from vfl.runtime import Runtime, use_threads_for
 from vfl.vertical.link import PartyLink, done
 from vfl.wire.messages import Message
 
@@ -100,6 +100,7 @@ def build_in_process(
     labels = training_labels(split.labels, config)
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime, given=given) for name, data in prepared.items()]
+    use_threads_for(config, max(macs_of_head(config), *(party.macs for party in parties)))
     roster = build_roster(links_to(parties, config), labels, config)
     server = build_head_server(roster, labels, split.labels.test, config, runtime, on_exchange, given=given)
     return InProcess(server, parties, source, split)

@@ -93,7 +93,9 @@ class PartyStep:
 def advise(config: ExperimentConfig) -> tuple[Table, list[str]]:
     """Measure the party with most computation, and all at once; return the seconds of all forms, and advice."""
     one_by_one = config.model_copy(update={"parties_at_once": 1})
-    parties = build_in_process(one_by_one, start_runtime(config)).parties
+    runtime, threads = start_runtime(config), torch.get_num_threads()
+    parties = build_in_process(one_by_one, runtime).parties
+    torch.set_num_threads(threads)  # a light step takes one; whether several are faster is asked here
     party = max(parties, key=lambda party: party.unpruned_macs)
     schedule, rounds = schedule_of(config.lightweighting.alpha, party.name), config.training.rounds
     share = sum(value_at(schedule, each) > 0 for each in range(rounds)) / rounds

@@ -8,6 +8,10 @@ from torch import Tensor, nn
 
 from vfl.config import ConfigError, ExperimentConfig
 
+LIGHT_STEP_MACS = 100_000_000
+"""Below so many multiply-accumulates, a step takes some milliseconds on one core: threads would mostly wait for one
+another, on a busy machine many times as long as the step takes. A convention, not a measured optimum."""
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -64,3 +68,18 @@ def start_runtime(config: ExperimentConfig) -> Runtime:
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.allow_tf32 = False  # float32 means float32
     return Runtime(device, torch.bfloat16 if config.precision == "bfloat16" else None, config.channels_last)
+
+
+def use_threads_for(config: ExperimentConfig, macs_per_sample: int) -> None:
+    """Compute with one thread where ``threads`` is not set and a step is light, otherwise with as many as before.
+
+    ``macs_per_sample``: of the forward pass of the largest model of which this process computes a step at a time.
+    """
+    step_macs = 3 * config.training.batch_size * macs_per_sample  # a backward pass counts as two
+    if config.threads is None and step_macs < LIGHT_STEP_MACS:
+        torch.set_num_threads(1)
+
+
+def with_threads(config: ExperimentConfig) -> ExperimentConfig:
+    """Return the experiment with the number of threads that this process computes with."""
+    return config.model_copy(update={"threads": torch.get_num_threads()})

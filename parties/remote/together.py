@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from parties.local import build_in_process
 from parties.predict import WhenAbsent, check_absent, samples_table
 from parties.remote.joining import check_mode
 from parties.remote.supervisor import Supervisor, make_keys, networked, party_command, write_configs
@@ -25,7 +26,8 @@ from vfl.data.files import load_label_data
 from vfl.data.prediction_files import write_prediction_files
 from vfl.data.source import open_source
 from vfl.data.split import LABELS_FILE, SHARED_LABELS_FILE, party_file, split_data, write_split
-from vfl.runs.run_folder import PROCESSES, check_run, private_files
+from vfl.runs.run_folder import PROCESSES, as_begun, check_run, private_files
+from vfl.runtime import start_runtime, with_threads
 
 
 def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, console: Console) -> int:
@@ -34,6 +36,7 @@ def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, conso
     A party that is killed is started again. Raises ValueError for data or a folder that cannot be used.
     """
     check_mode(config)
+    config = with_shared_threads(config, run_dir)
     folder = run_dir / PROCESSES
     configs = process_configs(config, folder)
     check_run(run_dir, configs[SERVER], resume=resume)
@@ -42,6 +45,15 @@ def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, conso
     serve += ["--resume"] if resume else []
     parties = {name: party_command("party", folder, name) for name in config.parties}
     return Supervisor(serve, parties, folder, console).run()
+
+
+def with_shared_threads(config: ExperimentConfig, run_dir: Path) -> ExperimentConfig:
+    """Return the experiment with the threads that it would have in one process: each of its processes takes as many."""
+    config = as_begun(run_dir, config)
+    if config.threads is None and not (run_dir / "config.yaml").exists():
+        build_in_process(config, start_runtime(config))
+        return with_threads(config)
+    return config
 
 
 def predict_together(

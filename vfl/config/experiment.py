@@ -186,7 +186,9 @@ class ExperimentConfig(Section):
     mode: Annotated[Literal["vertical", "horizontal"], OWN] = "vertical"
     """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
     threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
-    """CPU threads; null leaves PyTorch's choice. The same bits need the same number."""
+    """CPU threads. null: 1 where a step of the largest model has fewer than 100 million multiply-accumulates, else
+    PyTorch's choice; the run's config.yaml has the number. Parties and servers on machines of their own choose by their
+    own models, with labels shared PyTorch's number. The same bits need the same number."""
     parties_at_once: Annotated[Positive, OWN] = 1
     """Parties that compute at the same time where all are in one process, each with its share of ``threads``. The same
     bits as one after another with so many threads; their measured times include that they wait for one another."""

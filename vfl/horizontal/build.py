@@ -27,7 +27,7 @@ from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
 from vfl.random import seeded
 from vfl.runs.workers import Alone, Workers
-from vfl.runtime import Runtime
+from vfl.runtime import Runtime, use_threads_for
 
 
 def assemble(
@@ -56,6 +56,8 @@ def assemble(
     samples_N = partition.sizes
     algorithm = build_algorithm(config, samples_N, model)
     engine = build_engine(config, model, features, labels, runtime, workers, on_client)
+    at_once = config.horizontal.clients_per_round if isinstance(engine, BatchedEngine) else 1
+    use_threads_for(config, at_once * macs_per_sample)
     rows = [rows.to(runtime.device) for rows in partition.rows]
     on_disk = config.horizontal.client_state == "disk"
     states = OnDisk(run_dir / "client_states", config.checkpoint.keep) if on_disk else InMemory()

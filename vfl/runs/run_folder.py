@@ -65,6 +65,13 @@ def check_run(run_dir: Path, config: ExperimentConfig, *, resume: bool) -> None:
         raise ConfigError(f"--resume: the configuration has changed: {', '.join(changes)}; use the saved {saved}")
 
 
+def as_begun(run_dir: Path, config: ExperimentConfig) -> ExperimentConfig:
+    """Return the experiment with the threads of the run that has begun in the folder, unless it names a number."""
+    if config.threads is not None or not (run_dir / "config.yaml").exists():
+        return config
+    return config.model_copy(update={"threads": _saved(run_dir / "config.yaml").threads})
+
+
 def open_run(run_dir: Path, config: ExperimentConfig) -> None:
     """Create the folder and write the resolved configuration, unless a resumed run has one.
 

@@ -31,6 +31,7 @@ from vfl.data.samples import Samples
 from vfl.data.source import Prepared, Source, open_source, prepare_party
 from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import (
+    as_begun,
     check_run,
     forget_attempt,
     only_process_in,
@@ -40,7 +41,7 @@ from vfl.runs.run_folder import (
     write_run_id,
 )
 from vfl.runs.workers import Alone, Workers
-from vfl.runtime import start_runtime
+from vfl.runtime import start_runtime, use_threads_for
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, kind_of
 from vfl.wire.messages import Buffer
 from vfl.wire.parcel import Parcel
@@ -93,6 +94,7 @@ def run_party(
     tls, ahead = load_identity(name, config.network, insecure=insecure), config.training.staleness
     dialer = Dialer(hello, config.network, tls, log=console.print, ahead=ahead, machine=machine)
     forget_attempt(run_dir, AUDIT)
+    config = as_begun(run_dir, config)
     check_run(run_dir, config, resume=True)
     holding = load_holding(config, name, samples)
     restore = restorer(config, name, holding, workers, run_dir)
@@ -134,6 +136,8 @@ def restorer(
     def restore(state: State | None) -> FeatureParty:
         secret = noise_key(config, run_dir)
         party = build_party(name, holding.prepared, holding.labels, config, runtime, team, secret)
+        if config.training.labels == "server":
+            use_threads_for(config, party.macs)
         if state is not None:
             party.load_state_dict(state)
         return party

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.build import TrainingLabels, build_head_server, build_roster, training_labels
+from parties.build import TrainingLabels, build_head_server, build_roster, macs_of_head, training_labels
 from parties.mode import VERTICAL
 from parties.remote.audit import NAME as AUDIT
 from parties.remote.audit import Audit
@@ -35,6 +35,7 @@ from vfl.runs.experiments.run import Outcome, train
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.run_folder import (
     RUN_ID,
+    as_begun,
     check_run,
     forget_attempt,
     only_process_in,
@@ -45,7 +46,7 @@ from vfl.runs.run_folder import (
     write_run_id,
 )
 from vfl.runs.tensorboard import how_to_watch
-from vfl.runtime import Runtime, start_runtime
+from vfl.runtime import Runtime, start_runtime, use_threads_for
 from vfl.vertical.decisions import recorded_decisions
 
 
@@ -255,8 +256,11 @@ def run_server(
         console.print("warning: parties_at_once: ignored, processes compute at the same time anyway")
     tls = load_identity(SERVER, config.network, insecure=insecure)
     forget_attempt(run_dir, RUN_ID, AUDIT)
+    config = as_begun(run_dir, config)
     check_run(run_dir, config, resume=resume)
     runtime = start_runtime(config)
+    if config.training.labels == "server":  # else parties repeat the head's steps, with PyTorch's number as well
+        use_threads_for(config, macs_of_head(config))
     labels = server_labels(config, open_source(config).held_labels())
     open_run(run_dir, config)
     with only_process_in(run_dir), Audit(run_dir).noting_end() as say_end:

@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from vfl.cli import DONE, INTERRUPTED, print_table
-from vfl.config import ExperimentConfig
+from vfl.config import ExperimentConfig, dotted_settings, dump_config
 from vfl.runs.callbacks import EarlyStop, JsonLines
 from vfl.runs.checkpoint import CheckpointStore, CheckpointWriteError, ReadOnlyStore
 from vfl.runs.experiments.mode import Built, Stage, mode_of
 from vfl.runs.loop import Callback, TrainingLoop
-from vfl.runs.run_folder import check_run, only_process_in, open_run, update_config, write_summary
+from vfl.runs.run_folder import as_begun, check_run, only_process_in, open_run, update_config, write_summary
 from vfl.runs.signals import stop_on_signal
 from vfl.runs.tensorboard import how_to_watch
 from vfl.runs.workers import Alone
-from vfl.runtime import start_runtime
+from vfl.runtime import start_runtime, with_threads
 
 
 @dataclass(frozen=True)
@@ -54,21 +55,32 @@ def run_experiment(
     """
     mode, workers = mode_of(config), workers or Alone()
     first = workers.rank == 0
+    config, threads = as_begun(run_dir, config), torch.get_num_threads()
     if first:
         check_run(run_dir, config, resume=resume)
+    chooses = config.threads is None and not (run_dir / "config.yaml").exists()
     # The run before in this process: its data hang in cycles, and Python's collector counts objects, not their bytes.
     gc.collect()
     stage = mode.stage(config, start_runtime(config), run_dir, console, workers, varied)
     built = (build or mode.build)(config, stage)  # before there is a folder: data that cannot be used leave none behind
+    told = ""
+    if chooses:
+        config = with_threads(config)
+        stage.tensorboard.config, stage.tensorboard.settings = dump_config(config), dotted_settings(config)
+        told = f"threads={config.threads}, by the work of a step; "
     checkpoints = run_dir / "checkpoints"
-    if not first:
-        return train(built, config, stage, ReadOnlyStore(checkpoints, keep=config.checkpoint.keep))
-    open_run(run_dir, config)
-    console.print(f"{config.name}: run folder {run_dir}; {how_to_watch(run_dir)}")
-    with only_process_in(run_dir):
-        update_config(run_dir, config)  # not in `open_run`: another process may still be training there
-        store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)
-        return train(built, config, stage, store, extra_callbacks)
+    try:
+        if not first:
+            return train(built, config, stage, ReadOnlyStore(checkpoints, keep=config.checkpoint.keep))
+        open_run(run_dir, config)
+        console.print(f"{config.name}: run folder {run_dir}; {told}{how_to_watch(run_dir)}")
+        with only_process_in(run_dir):
+            update_config(run_dir, config)  # not in `open_run`: another process may still be training there
+            store = CheckpointStore(checkpoints, keep=config.checkpoint.keep)
+            return train(built, config, stage, store, extra_callbacks)
+    finally:
+        if chooses:  # the next run of this process chooses anew
+            torch.set_num_threads(threads)
 
 
 def train(
