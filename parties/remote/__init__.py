@@ -1,1 +1,1 @@
-"""Parties as processes of their own: the stream between each of them and the head server."""
+"""Parties as separate processes: the stream between each of them and the head server."""

@@ -1,4 +1,4 @@
-"""What peers did, for later: an append-only file of one JSON object a line, and limits on what a peer can have said.
+"""Audit log of peers' actions: an append-only file with a JSON object per line, and limits on each peer's lines.
 
 ``audit.jsonl`` in a process's folder: ``time`` (UTC), ``event``, ``peer``, ``serial`` of its certificate, ``detail``.
 """
@@ -19,14 +19,14 @@ from vfl.errors import one_line
 from vfl.runs.atomic import naming
 
 LINES_A_MINUTE = 120
-"""Of one peer; a run of honest ones stays far below."""
+"""Most lines of one peer per minute; runs of honest peers stay far below."""
 NAME = "audit.jsonl"
 ENDED = "ended"
-"""The event of this process's own end, with ``code``, its exit code."""
+"""Event of this process's own end, with ``code``, its exit code."""
 
 
 class Quota:
-    """Lets at most ``LINES_A_MINUTE`` pass."""
+    """Limit of ``LINES_A_MINUTE`` lines per minute."""
 
     def __init__(self) -> None:
         self._passed = deque[float](maxlen=LINES_A_MINUTE)
@@ -34,7 +34,7 @@ class Quota:
         self._lock = threading.Lock()
 
     def take(self) -> str | None:
-        """Return what to add to the next line, None where it must be left out."""
+        """Return the addition to the next line, None if that must be left out."""
         now_s = time.monotonic()
         with self._lock:
             if len(self._passed) == self._passed.maxlen and now_s - self._passed[0] < 60:
@@ -46,18 +46,18 @@ class Quota:
 
 
 class Quotas:
-    """A quota for every peer, so that none hides what another one does."""
+    """A quota for every peer, so that none can hide another one's lines."""
 
     def __init__(self) -> None:
         self._quotas: dict[Peer, Quota] = {}
 
     def take(self, peer: Peer) -> str | None:
-        """Return what to add to the next line that this peer causes, None where it must be left out."""
+        """Return the addition to this peer's next line, None if that must be left out."""
         return self._quotas.setdefault(peer, Quota()).take()
 
 
 def limited(log: Callable[[str], None]) -> Callable[[Peer, str], None]:
-    """Return ``log`` for lines that a peer causes: at most ``LINES_A_MINUTE`` of each."""
+    """Return ``log`` for lines that a peer causes, at most ``LINES_A_MINUTE`` of each peer."""
     quotas = Quotas()
 
     def show(peer: Peer, line: str) -> None:
@@ -68,14 +68,14 @@ def limited(log: Callable[[str], None]) -> Callable[[Peer, str], None]:
 
 
 class Audit:
-    """Writes to the end of a file, from any thread; ``None`` writes nowhere."""
+    """Appends to a file, from any thread; ``None`` writes nowhere."""
 
     def __init__(self, folder: Path | None) -> None:
         self.path = None if folder is None else folder / NAME
         self._quotas = Quotas()
 
     def note(self, event: str, peer: Peer, detail: str = "") -> None:
-        """Add a line, unless this peer has caused too many of late. Raises OSError as the system does."""
+        """Add a line, unless this peer has caused too many of late. Raises OSError."""
         addition = self._quotas.take(peer)
         if self.path is None or addition is None:
             return
@@ -83,7 +83,7 @@ class Audit:
 
     @contextmanager
     def noting_end(self) -> Generator[Callable[[int, str], None]]:
-        """Note how this process ends: by an error, or as it says by calling what it is given with code and reason."""
+        """Record how this process ends: by an error, or with the code and reason passed to the yielded function."""
         said = (DONE, "")
 
         def say(code: int, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Everything that keeps a party from joining, looked for in the order in which it would meet it."""
+"""Checks of everything that can keep a party from joining, in the order in which it would meet it."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -29,20 +29,20 @@ T = TypeVar("T")
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
     text: str
-    """What was found, and where something is wrong, the fix."""
+    """Finding, and if something is wrong, the fix."""
     good: bool = True
     may_pass: bool = False
-    """Not good, but only because the server is not there (yet)."""
+    """The check failed only because the server is not there (yet)."""
 
 
 def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: bool) -> Iterator[Check]:
-    """Look at a party's configuration, data, keys and folder, then at its way to the server. Changes nothing.
+    """Check a party's configuration, data, keys and folder, then its connection to the server. Changes nothing.
 
-    What depends on something that is not good is left out. The server lets nobody in for it.
+    Checks that depend on a failed one are left out. The server lets nobody in for it.
     """
     _, known = _look("config", lambda: _known(config, name))
     yield known
@@ -68,7 +68,7 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
 
 
 def _look(name: str, look: Callable[[], tuple[T, str]]) -> tuple[T | None, Check]:
-    """Return what ``look`` finds and how it is shown; None and the error for what it raises as ValueError."""
+    """Return the result of ``look`` and its check; None and the error if it raises ValueError."""
     try:
         found, text = look()
     except ValueError as error:
@@ -107,7 +107,7 @@ def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
 
 
 def _proxy(config: ExperimentConfig) -> Iterator[Check]:
-    """Name the proxy that the environment sets, where there is one."""
+    """Yield the proxy that the environment sets, if there is one."""
     proxy = getproxies().get("https")
     if proxy is not None:
         use = "is used, as network.use_proxy says" if config.network.use_proxy else "is not used (network.use_proxy)"
@@ -119,7 +119,7 @@ def _join(
 ) -> tuple[None, str]:
     """Ask the server whether it would let the party in, on terms that its owner agrees to.
 
-    Raises ValueError with the reason where not.
+    Raises ValueError with the reason if not.
     """
     hello.hello.only_asks = True
     try:

@@ -1,4 +1,4 @@
-"""What a party and the server must agree on before a party is let in; every difference names both sides' values."""
+"""Agreement between a party and the server before the party is let in; every difference names both sides' values."""
 
 import hashlib
 import json
@@ -25,12 +25,12 @@ class JoinRefused(ValueError):  # noqa: N818 - says what happened
 
 @dataclass(frozen=True)
 class DataDigests:
-    """sha256 of what must be the same on both sides: the order of the samples and, where shared, the labels."""
+    """sha256 of data that must be the same on both sides: the order of the samples and, if shared, the labels."""
 
     train_ids: str = ""
     test_ids: str = ""
     labels: str = ""
-    """Of the training labels; empty where the party holds none."""
+    """Digest of the training labels; "" if the party holds none."""
 
 
 def _by_round(schedule: Schedule) -> Schedule:
@@ -44,19 +44,19 @@ Count = Annotated[Positive, Field(lt=1 << 32)]
 
 
 class Terms(Section):
-    """What the server will train with one party, as it offers it in its welcome."""
+    """The server's plan for training with one party, as offered in its welcome."""
 
     rounds: Count
     alpha: Ratios
     beta: Ratios
     evaluation_rows: Count
-    """Test samples; in a round each is evaluated a few times at most (``PASSES_IN_ROUND``)."""
+    """Number of test samples, each of which is evaluated a few times in a round at most (``PASSES_IN_ROUND``)."""
     sample_pruning: Fraction
-    """Share of the samples with a low loss that is left out of a round, which tells all parties of their losses."""
+    """Share of the samples with a low loss that is left out of a round, which tells parties something of the losses."""
 
     @classmethod
     def of(cls, config: ExperimentConfig, party: str, evaluation_rows: int) -> Self:
-        """Return the terms that an owner's own configuration has."""
+        """Return the terms in an owner's own configuration."""
         ratios = config.lightweighting
         return cls(
             rounds=config.training.rounds,
@@ -68,7 +68,7 @@ class Terms(Section):
 
     @classmethod
     def read(cls, received: str) -> Self:
-        """Read what the server sent. Raises EnvelopeError for malformed terms."""
+        """Read terms from the server. Raises EnvelopeError for malformed ones."""
         try:
             return cls.model_validate(json.loads(received))
         except (ValueError, RecursionError, OverflowError) as error:
@@ -79,7 +79,7 @@ class Terms(Section):
         return json.dumps(self.model_dump(), sort_keys=True)
 
     def values_of(self, schedule: Schedule) -> list[float]:
-        """Return all values that a schedule has in the rounds that are trained."""
+        """Return all values that a schedule has in the rounds to train."""
         assert isinstance(schedule, dict), "as read"
         # Before a schedule's first round a ratio is 0.
         return [value for start, value in ({0: 0.0} | schedule).items() if start < self.rounds]
@@ -87,17 +87,17 @@ class Terms(Section):
 
 @dataclass(frozen=True)
 class Expected:
-    """What the server expects of one party, and what it offers it."""
+    """The server's requirements of one party, and its offer."""
 
     embedding_width: int
     agreement: str
     data: DataDigests
     terms: str = ""
-    """As JSON; empty where nothing is offered."""
+    """Terms as JSON; "" if nothing is offered."""
 
 
 def fingerprint(agreed: str, terms: Terms) -> str:
-    """Return what stands for all that is agreed on with a server: half a sha256, hexadecimal."""
+    """Return a short identifier of everything agreed with a server: half a sha256, hexadecimal."""
     return hashlib.sha256(f"{agreed}\n{terms.text()}".encode()).hexdigest()[:32]
 
 
@@ -108,7 +108,7 @@ def check_mode(config: ExperimentConfig) -> None:
 
 
 def check_party(config: ExperimentConfig, name: str) -> None:
-    """Raise ConfigError for a party that the experiment does not know."""
+    """Raise ConfigError for a party that is not in the experiment."""
     check_mode(config)
     if name not in config.parties:
         where = "data.tables" if config.data.dataset.kind == "tables" else "data.partition"
@@ -118,7 +118,7 @@ def check_party(config: ExperimentConfig, name: str) -> None:
 def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]) -> Hello:
     """Return the hello with which a stream begins.
 
-    Raises JoinRefused where it is something else, or comes from another than whom the certificate names.
+    Raises JoinRefused if it is something else, or does not come from the owner of the certificate.
     """
     if kind_of(first) != "hello":
         raise JoinRefused(f"a stream begins with hello, not with {kind_of(first)}")
@@ -131,7 +131,7 @@ def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]
 
 
 def check_hello(hello: Hello, expected: Expected) -> None:
-    """Raise JoinRefused, naming both sides' values, where the party would train something else."""
+    """Raise JoinRefused, naming both sides' values, if the party would train something else."""
     differences = _different_settings(expected.agreement, hello.agreement)
     if hello.embedding_width != expected.embedding_width:
         differences.append(f"embedding_size (server {expected.embedding_width}, party {hello.embedding_width})")

@@ -1,4 +1,4 @@
-"""A module in a process that ends when the one that started it has, however that ended.
+"""A wrapper that runs a module in a process that ends with its starting process, however that ends.
 
 ``python -m parties.remote.lifeline MODULE ARGUMENT...``, with the reading end of a pipe as standard input, whose other
 end only the starting process holds: the system closes it when that process is killed. Nothing is written to it.
@@ -14,11 +14,11 @@ import time
 from vfl.cli import LOST
 
 FAREWELL_S = 20.0
-"""Time to end the round and save it; then the last checkpoint must do."""
+"""Seconds to end the round and save it; after that the last checkpoint must do."""
 
 
 def end_with_parent() -> None:
-    """Wait until standard input is closed, then end this process as SIGTERM does, and at once if that takes long."""
+    """Wait until standard input is closed, then end this process by SIGTERM, and at once if that takes too long."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""What the threads of a process wait by: time, locks, event loops, streams to other processes.
+"""Clock, locks, event loops and streams, by which the threads of a process wait.
 
-Whatever waits for another thread, for a time or for the network goes through here, and nowhere else. So a simulation
-can stand in the machine's place, in which threads take turns and time is a number (``tests/faults``).
+All waiting for another thread, a time or the network goes through here, and nowhere else. So a simulation can take its
+place, in which threads take turns and time is a number (``tests/faults``).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close an event loop, in its thread; what gRPC has under way in it ends first, or asyncio complains of it."""
+    """Close an event loop, in its thread, after ending gRPC's pending work in it, of which asyncio would complain."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -26,18 +26,18 @@ def close(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Machine:
-    """The one that this process runs on."""
+    """Clock and threads of the machine that this process runs on."""
 
     def now_s(self) -> float:
-        """Return seconds since some moment."""
+        """Return seconds since a fixed moment."""
         return time.monotonic()
 
     def condition(self) -> threading.Condition:
-        """Return a lock, by which threads can also wait for each other."""
+        """Return a lock with which threads can also wait for each other."""
         return threading.Condition()
 
     def thread(self, run: Callable[[], object], name: str) -> threading.Thread:
-        """Return a thread, to be started, that does not keep the process alive."""
+        """Return a thread, not yet started, that does not keep the process alive."""
         return threading.Thread(target=run, name=name, daemon=True)
 
     def event_loop(self) -> asyncio.AbstractEventLoop:
@@ -45,11 +45,11 @@ class Machine:
         return asyncio.new_event_loop()
 
     def future(self) -> "Future[Any]":
-        """Return what a thread waits for and another one sets."""
+        """Return a future that one thread waits for and another one sets."""
         return Future()
 
     def result(self, future: "Future[T]") -> T:
-        """Wait for what another thread computes, and return it or raise its error."""
+        """Wait for another thread's result, and return it or raise its error."""
         return future.result()
 
     make_server = staticmethod(rpc.make_server)

@@ -37,12 +37,12 @@ from vfl.runs.run_folder import PROCESSES, only_process_in, private_files
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Restore
 
 TELL_S = 5.0
-"""Between two lines of progress."""
+"""Seconds between two lines of progress."""
 
 
 @dataclass(eq=False)
 class MatchingWorker(Worker[MatchingOwner]):
-    """Carries out the orders of a match: each session is one, with secrets of its own, and nothing is ever saved."""
+    """Carries out the orders of a match: each session is one, with its own secrets, and nothing is ever saved."""
 
     begin: Callable[[], MatchingOwner]
 
@@ -56,9 +56,9 @@ class MatchingWorker(Worker[MatchingOwner]):
 
 
 def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, console: Console) -> Outcome:
-    """Listen, and match the keys of the owners that dial in; one that is lost is waited for, and it begins again.
+    """Listen, and match the keys of the owners that dial in; after a loss, wait for the owner and start anew.
 
-    Raises ValueError for unusable settings, PeerLost where an owner stays away.
+    Raises ValueError for unusable settings, PeerLost if an owner stays away.
     """
     _check(config)
     leader = next((name for name, table in config.data.tables.items() if table.label is not None), None)
@@ -83,9 +83,9 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
 
 
 def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: bool, console: Console) -> Goodbye:
-    """Take part in a match until it is over; return the server's last word. The result is in the table's ``match``.
+    """Take part in a match until it is over; return the server's goodbye. The result is in the table's ``match``.
 
-    Raises ValueError for unusable data or settings or a refusal, PeerLost where the server stays away.
+    Raises ValueError for unusable data or settings or a refusal, PeerLost if the server stays away.
     """
     _check(config)
     check_party(config, name)
@@ -121,8 +121,8 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
 def match_together(config: ExperimentConfig, run_dir: Path, console: Console) -> int:
     """Start a match's server and all owners, wait for their end, and return the server's exit code.
 
-    Each owner's process is told of its own table alone. Raises ValueError for unusable settings or a folder that cannot
-    be used, and for an owner whose result has no file.
+    Each owner's process knows only its own table. Raises ValueError for unusable settings or a folder that cannot be
+    used, and for an owner whose result has no file.
     """
     _check(config)
     paths = [_result_of(config, name).resolve() for name in config.parties]
@@ -141,7 +141,7 @@ def match_together(config: ExperimentConfig, run_dir: Path, console: Console) ->
 def _result_of(config: ExperimentConfig, name: str) -> Path:
     """Return the file of an owner's result.
 
-    Raises ConfigError where none is named, where it cannot be written, and where it would replace anything but a match.
+    Raises ConfigError if none is named, if it cannot be written, and if it would replace anything but a match.
     """
     path, field = config.data.tables[name].match, f"data.tables.{name}.match"
     if path is None:
@@ -166,14 +166,14 @@ def _of_owner(config: ExperimentConfig, name: str) -> ExperimentConfig:
 
 
 def multiplying(workers: int) -> ProcessPoolExecutor:
-    """Return processes that multiply points: they know the group and nothing else, and end with this one."""
+    """Return processes that multiply points; they import only the group, and end with this process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["vfl.matching.group", "vfl.runs.orphans"])
     return ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
 
 
 def match_agreement(config: ExperimentConfig) -> str:
-    """Return what all sides of a match must share, as JSON: {dotted key: value}."""
+    """Return the settings that all sides of a match must share, as JSON: {dotted key: value}."""
     return json.dumps({"a match of keys": True, "data.join": config.data.join, "data.tables": list(config.parties)})
 
 
@@ -187,14 +187,14 @@ def described(outcome: Outcome) -> str:
 
 
 class ShowPace:
-    """Shows how far a match is, how fast, and when it will end."""
+    """Shows progress, speed and expected end of a match."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.started_s = self.told_s = time.monotonic()
 
     def __call__(self, share: float, keys: int) -> None:
-        """Take the share of the work that is done; a line every ``TELL_S``, and in the end."""
+        """Show the share of the work that is done: a line every ``TELL_S``, and one at the end."""
         now_s = time.monotonic()
         if now_s - self.told_s < TELL_S and share < 1:
             return

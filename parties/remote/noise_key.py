@@ -1,4 +1,4 @@
-"""The secret of a process's noise: it stays in the folder of its run, and nobody else learns it."""
+"""The secret of a process's noise: it stays in the folder of its run, and no other process learns it."""
 
 import secrets
 from pathlib import Path
@@ -12,9 +12,9 @@ _BYTES = 32
 
 
 def noise_key(config: ExperimentConfig, run_dir: Path) -> bytes | None:
-    """Return the secret, made when it is first asked for; None where ``privacy.noise_seed`` gives it.
+    """Return the secret, which is created at its first use; None if ``privacy.noise_seed`` gives it.
 
-    Raises ValueError for a file that holds none: with another secret a resumed run would draw other noise.
+    Raises ValueError for a file without a secret: with another one a resumed run would draw other noise.
     """
     privacy = config.privacy
     noisy = privacy.gradients is not None or privacy.embeddings == "gaussian"

@@ -1,4 +1,4 @@
-"""How a run stands, from the files of its folder: any side's, while it trains or afterwards. Needs no PyTorch.
+"""Status of a run from the files of its folder, on any side, during the training or afterwards. Needs no PyTorch.
 
 A run's folder tells of the whole run, a party's own folder of that party, and ``processes`` below a run's of both.
 """
@@ -18,16 +18,17 @@ from vfl.config.files import read_yaml
 from vfl.runs.run_folder import PROCESSES, Row, read_run_id, read_summary, whole_rows
 
 Status = dict[str, Any]
-"""What ``lvfl status --json`` prints; its keys are in ``status_of``."""
+"""Output of ``lvfl status --json``; `status_of` sets its keys."""
 HERE = ("joined", "saved")
 """Events after which a party is connected."""
 
 
 def status_of(run_dir: Path) -> Status:
-    """Return how the run, or the party's part of it, in a folder stands.
+    """Return the status of the run, or of the party's part of it, in a folder.
 
-    ``state`` is running, ended (``exit_code`` and ``reason`` say how) or stopped (killed, or before codes were noted);
-    times are UTC, ISO 8601; bytes are those of training, since round 0. Raises ConfigError for a folder of no run.
+    ``state`` is running, ended (``exit_code`` and ``reason`` tell how) or stopped (killed, or before codes were
+    recorded); times are UTC, ISO 8601; bytes are those of training, since round 0. Raises ConfigError for a folder
+    without a run.
     """
     if not (run_dir / "config.yaml").exists():
         raise ConfigError(f"RUN: {run_dir} holds no run (no config.yaml); name the folder of a run or a party")
@@ -59,7 +60,7 @@ def status_of(run_dir: Path) -> Status:
 
 
 def _party(name: str, rows: list[Row], events: list[dict[str, Any]], *, running: bool) -> Status:
-    """Return what this side knows of a peer, or in its own folder of a party itself."""
+    """Return this side's information about a peer, or in its own folder about a party itself."""
     own = [each for each in events if each["peer"] == name and each["event"] != "refused"]
     state = "connected" if own and own[-1]["event"] in HERE else "lost"
     return {
@@ -98,18 +99,18 @@ def _names(rows: list[Row], events: list[dict[str, Any]]) -> list[str]:
 
 
 def _total(rows: list[Row], tag: str) -> int:
-    """Return the sum of a tag over all rounds; of all that begin so where it ends with a slash."""
+    """Return the sum of a tag over all rounds; if it ends with a slash, of all tags that begin with it."""
     fits = str.startswith if tag.endswith("/") else str.__eq__
     return int(sum(value for row in rows for each, value in row.items() if fits(each, tag)))
 
 
 def _last(rows: list[Row], ending: str) -> Row:
-    """Return the newest value of each tag that ends so."""
+    """Return the newest value of each tag with this ending."""
     return {tag: value for row in rows for tag, value in row.items() if tag.endswith(ending)}
 
 
 def _events(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the audit log's entries, without a damaged line, as a killed process leaves."""
+    """Return the audit log's entries, without the damaged last line of a killed process."""
     path = run_dir / AUDIT
     events: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():

@@ -1,4 +1,4 @@
-"""Processes on this machine: their keys and configurations, how they are started, watched and ended."""
+"""Processes on this machine: their keys and configurations, start, supervision and end."""
 
 import os
 import signal
@@ -25,12 +25,12 @@ from vfl.runs.signals import stop_on_signal
 CRASHED = 1
 """Python's exit code after a traceback."""
 SHARING = {"OMP_WAIT_POLICY": "passive"}
-"""Each process has as many threads as all parties in one would, for the same bits. Threads of PyTorch that wait keep
-their core busy otherwise, which the other processes need."""
+"""Environment of processes on shared cores. Each has as many threads as all parties in one process would, for the same
+bits. Waiting threads of PyTorch would otherwise keep their cores busy, which the other processes need."""
 KEY_DAYS = 365
 POLL_S = 0.1
 FAREWELL_S = 20.0
-"""How long parties may take to end after the server has; then they are stopped."""
+"""Seconds that parties have to end after the server; then they are stopped."""
 
 
 def party_command(command: str, folder: Path, name: str) -> list[str]:
@@ -39,7 +39,7 @@ def party_command(command: str, folder: Path, name: str) -> list[str]:
 
 
 def networked(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:
-    """Return the configuration with each process's identity and a free address, by name."""
+    """Return the configuration with each process's identity and a free address, by process name."""
     address = f"127.0.0.1:{free_port()}"
     configs: dict[str, ExperimentConfig] = {}
     for name in (SERVER, *config.parties):
@@ -55,7 +55,7 @@ def networked(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentCon
 
 
 def make_keys(config: ExperimentConfig, folder: Path, names: Collection[str]) -> None:
-    """Make an authority and everybody's certificate, unless an earlier start has."""
+    """Create an authority and all processes' certificates, unless an earlier start has."""
     if not (folder / f"{SERVER}.yaml").exists():  # written last
         make_authority(folder / "keys", config.name, KEY_DAYS + 1, overwrite=True)
         issue(folder / "keys", [Owner(name) for name in names], KEY_DAYS, overwrite=True)
@@ -69,7 +69,7 @@ def write_configs(folder: Path, configs: dict[str, ExperimentConfig]) -> None:
 
 @dataclass(eq=False)
 class Supervisor:
-    """Starts the processes, in sessions of their own so that Ctrl-C reaches them through here only.
+    """Starts the processes, in sessions of their own so that Ctrl-C reaches them only from here.
 
     They hold one end of a pipe and this process the other: when it is killed, they end as well (``lifeline``).
     """
@@ -77,9 +77,9 @@ class Supervisor:
     serve: Sequence[str]
     """The server's command line."""
     parties: dict[str, list[str]]
-    """Each party's."""
+    """Each party's command line."""
     folder: Path
-    """Of the parties' logs."""
+    """Folder of the parties' logs."""
     console: Console
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Supervisor:
         self.running[name] = _start(self.parties[name], self.lifeline, log=self.folder / f"{name}.log")
 
     def _failed_party(self) -> int:
-        """Start parties again that were killed; return the exit code of one that gave up, 0 for none."""
+        """Restart parties that were killed; return the exit code of one that gave up, 0 for none."""
         for name in self.parties:
             code = self.running[name].poll()
             if code is None:
@@ -131,7 +131,7 @@ class Supervisor:
             self.running[name].terminate()
 
     def _end_all(self) -> None:
-        """Give every process time to end by itself, then end it."""
+        """Let every process end by itself for a while, then end it."""
         until_s = time.monotonic() + FAREWELL_S
         for ask in (None, subprocess.Popen[bytes].terminate, subprocess.Popen[bytes].kill):
             for process in self.running.values():

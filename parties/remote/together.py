@@ -33,7 +33,7 @@ from vfl.runtime import start_runtime, with_threads
 def run_together(config: ExperimentConfig, run_dir: Path, *, resume: bool, console: Console) -> int:
     """Start the server and all parties, wait for their end, and return the server's exit code.
 
-    A party that is killed is started again. Raises ValueError for data or a folder that cannot be used.
+    A party that is killed is restarted. Raises ValueError for data or a folder that cannot be used.
     """
     check_mode(config)
     config = with_shared_threads(config, run_dir)
@@ -65,11 +65,11 @@ def predict_together(
     console: Console,
     tables: Mapping[str, Path] | None = None,
 ) -> int:
-    """Start a run's processes again, but for those of ``absent`` parties, have them predict, and return the exit code.
+    """Restart a run's processes, except those of ``absent`` parties, let them predict, and return the exit code.
 
     ``data`` are new samples (``Source.read_samples``), None for the test set; ``tables`` new rows by owner, whose keys
-    are the same; an owner without one is absent. Raises ValueError for a run or data that
-    cannot be used, PeerLost as ``check_absent``.
+    are the same; an owner without one is absent. Raises ValueError for a run or data that cannot be used, PeerLost as
+    ``check_absent``.
     """
     config = load_run(run_dir).config
     folder = run_dir / PROCESSES

@@ -1,4 +1,4 @@
-"""What a party and the server of a training must have in common."""
+"""Settings and data that a party and the server of a training must share."""
 
 import json
 
@@ -21,7 +21,7 @@ def agreement(config: ExperimentConfig) -> str:
 
 
 def expected_of(config: ExperimentConfig, data: DataDigests, evaluated: int) -> dict[str, Expected]:
-    """Return what the server expects of every party and offers it, with so many samples to evaluate or predict."""
+    """Return the server's requirements of every party and its offers, for ``evaluated`` samples to evaluate."""
     shared = agreement(config)
     return {
         name: Expected(
@@ -32,7 +32,7 @@ def expected_of(config: ExperimentConfig, data: DataDigests, evaluated: int) -> 
 
 
 def labels_digest(labels: TrainingLabels | None) -> str:
-    """Return the sha256 of training labels, number of classes and, where rows are missing, whose; empty for none."""
+    """Return the sha256 of training labels, number of classes and the parties' missing rows; "" without labels."""
     if labels is None:
         return ""
     gaps = {} if labels.present_NK is None else {"present": labels.present_NK}

@@ -1,4 +1,4 @@
-"""What travels: tensors as bytes (``codec``), and the messages that carry them, each checked when it is read.
+"""The wire: tensors as bytes (``codec``), and the messages that carry them, each checked when it is read.
 
-Nothing here knows who sends or why; both sides import it.
+Nothing here knows senders or purposes; both sides import it.
 """

@@ -52,7 +52,7 @@ _VALUE_TYPES: tuple[ValueType, ...] = get_args(ValueType)
 _FIXED_HEADER = struct.Struct("<BBBBBI")
 
 BLOCK = 1 << 16
-"""Entries looked at at once: what is made of them stays in the cache, and small beside the frame."""
+"""Entries processed at once: their intermediate values stay in the cache, and are small relative to the frame."""
 
 _Bytes = NDArray[np.uint8]
 _Patterns = NDArray[np.unsignedinteger]
@@ -60,7 +60,7 @@ _Integers = NDArray[np.int64]
 
 
 class FrameInfo(NamedTuple):
-    """What a frame's header says."""
+    """Content of a frame's header."""
 
     format: Format
     values: ValueType
@@ -70,7 +70,8 @@ class FrameInfo(NamedTuple):
 
 
 class _Storage(NamedTuple):
-    """How the values of one type lie in memory and in a frame. numpy knows their bits only: it has no bfloat16."""
+    """Types of the values of one kind in memory and in a frame. numpy handles only their bits, as it has no
+    bfloat16."""
 
     numbers: torch.dtype
     bits: torch.dtype
@@ -90,12 +91,11 @@ _STORAGE: dict[ValueType, _Storage] = {
 
 
 def encode(tensor: Tensor, values: ValueType = "float32", *, coded: bool = False) -> bytes:
-    """Encode in the smallest format, with ``coded`` also of the coded ones; never more bytes than `dense_frame_size`.
+    """Encode in the smallest format, with ``coded`` also the coded one; never more bytes than `dense_frame_size`.
 
-    `decode` gives back the tensor, converted to the type in which its values travel, bit for bit.
-
-    Raises ValueError for a tensor that is not floating point, too many dimensions or entries, an unknown value type,
-    and a value that is finite but becomes infinite in it, or is no whole number of so many bits.
+    `decode` returns the tensor, converted to the type in which its values travel, bit for bit. Raises ValueError for a
+    tensor that is not floating point, too many dimensions or entries, an unknown value type, and a value that is finite
+    but becomes infinite in it, or is no whole number of so many bits.
     """
     shape = tuple(tensor.shape)
     dense_frame_size(shape, values)  # refuses shapes that fit in no frame
@@ -138,14 +138,14 @@ def decode(
     coded: bool = False,
     max_entries: int = 2**26,
 ) -> Tensor:
-    """Decode a frame, trusting none of it: memory is spent in proportion to the frame and the bounds given here.
+    """Decode a frame, trusting none of it: memory is proportional to the frame and the bounds given here.
 
-    Returns float32 on the CPU. Dense float32 values stay where they are if that memory can be written, which saves as
-    much as the frame takes: the tensor is then part of the frame, and begins at any byte.
+    Returns float32 on the CPU. Dense float32 values stay in the frame's memory if it is writable, which saves as much
+    as the frame takes: the tensor is then part of the frame, and may begin at any byte.
 
-    Raises CodecError for a frame that departs from the layout above in any way, is not of the ``shape`` and ``values``
-    agreed upon, where these are given, or is coded where that was not agreed. That another format or Rice parameter
-    would have been smaller is no error.
+    Raises CodecError for a frame that departs from the layout above in any way, differs from the agreed ``shape`` and
+    ``values``, if given, or is coded although that was not agreed. A format or Rice parameter that is not the smallest
+    is accepted.
 
     Even an empty frame may declare ``max_entries`` zeros (an empty dimension counts as 1).
     """
@@ -172,7 +172,7 @@ def decode(
 
 
 def dense_frame_size(shape: Sequence[int], values: ValueType = "float32") -> int:
-    """Bytes of the dense frame, header included: no frame of this shape and value type is larger.
+    """Return the bytes of the dense frame, header included, which no frame of this shape and value type exceeds.
 
     Raises ValueError for a shape that does not fit in a frame and an unknown value type.
     """
@@ -186,7 +186,7 @@ def dense_frame_size(shape: Sequence[int], values: ValueType = "float32") -> int
 
 
 def entropy_bound_bytes(entries: int, nonzeros: int, value_bits: int) -> float:
-    """Mean bytes that non-zeros at random positions need at least: n * (H(p) + p * v) / 8, p = nonzeros / n.
+    """Return the mean bytes of non-zeros at random positions: at least n * (H(p) + p * v) / 8, p = nonzeros / n.
 
     H is the binary entropy in bits; the values, of v bits each, count as incompressible.
     """
@@ -207,12 +207,12 @@ def _header(frame_format: Format, values: ValueType, shape: tuple[int, ...], non
 
 
 def _frame(header: bytes, *body: NDArray[Any]) -> bytes:
-    """Header and body, each copied once."""
+    """Return header and body in one, each copied once."""
     return b"".join((header, *(part.data for part in body)))
 
 
 def frame_info(frame: Buffer) -> FrameInfo:
-    """Read the header alone; the body is not looked at. Raises CodecError for a malformed one."""
+    """Read only the header, not the body. Raises CodecError for a malformed header."""
     if len(frame) < _FIXED_HEADER.size:
         raise CodecError(f"frame of {len(frame)} bytes is shorter than a header")
     version, format_code, values_code, dimensions, k, nonzeros = _FIXED_HEADER.unpack_from(frame)
@@ -237,7 +237,8 @@ def _header_size(shape: Sequence[int]) -> int:
 
 
 def _extent(shape: Sequence[int]) -> int:
-    """Entries, empty dimensions counted as one: this also bounds the strides, which libraries overflow on."""
+    """Return the number of entries, with empty dimensions counted as one: it also bounds strides, which may
+    overflow."""
     return math.prod(max(1, dimension) for dimension in shape)
 
 
@@ -245,7 +246,7 @@ def _extent(shape: Sequence[int]) -> int:
 
 
 def _to_patterns(tensor: Tensor, values: ValueType) -> _Patterns:
-    """The tensor's entries in row-major order, as bit patterns of the value type."""
+    """Return the tensor's entries in row-major order, as bit patterns of the value type."""
     if not tensor.is_floating_point():
         raise ValueError(f"only floating point tensors travel, not {tensor.dtype}: convert it first")
     # Converted on the CPU only: the rounding of NaN payloads differs between devices.
@@ -271,7 +272,7 @@ def _count_infinite(tensor: Tensor) -> int:
 
 
 def _read_dense(body: _Bytes, info: FrameInfo) -> _Patterns:
-    """All entries' bit patterns, in native byte order."""
+    """Return all entries' bit patterns, in native byte order."""
     entries = math.prod(info.shape)
     if len(body) != _values_size(entries, info.values):
         raise CodecError(f"dense frame of shape {info.shape} has a body of {len(body)} bytes")
@@ -284,7 +285,7 @@ def _read_dense(body: _Bytes, info: FrameInfo) -> _Patterns:
 
 
 def _read_bitmap(body: _Bytes, info: FrameInfo) -> _Patterns:
-    """All entries' bit patterns, in native byte order."""
+    """Return all entries' bit patterns, in native byte order."""
     entries = math.prod(info.shape)
     bitmap_size = _bits_size(entries)
     if len(body) != bitmap_size + _values_size(info.nonzeros, info.values):
@@ -305,7 +306,7 @@ def _read_bitmap(body: _Bytes, info: FrameInfo) -> _Patterns:
 
 
 def _read_gaps(body: _Bytes, info: FrameInfo) -> _Patterns:
-    """All entries' bit patterns, in native byte order."""
+    """Return all entries' bit patterns, in native byte order."""
     entries, k = math.prod(info.shape), info.rice_k
     values_size = _values_size(info.nonzeros, info.values)
     remainders_size = _bits_size(info.nonzeros * k)
@@ -328,7 +329,7 @@ def _read_gaps(body: _Bytes, info: FrameInfo) -> _Patterns:
 
 
 def _read_coded(body: _Bytes, info: FrameInfo) -> _Patterns:
-    """All entries' bit patterns, widened to 8 bits."""
+    """Return all entries' bit patterns, widened to 8 bits."""
     width = _STORAGE[info.values].width
     if width > 8 or not math.prod(info.shape):
         raise CodecError(f"coded frame of {info.values} in shape {info.shape}")
@@ -341,7 +342,7 @@ def _read_coded(body: _Bytes, info: FrameInfo) -> _Patterns:
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns, as the entropy code looks at a tensor."""
+    """Return the rows and columns of a tensor for the entropy code."""
     return (shape[0], shape[1]) if len(shape) == 2 else (1, math.prod(shape))
 
 
@@ -353,12 +354,12 @@ def _nonzero_values(sent: _Bytes, info: FrameInfo) -> _Patterns:
 
 
 def _values_size(count: int, values: ValueType) -> int:
-    """Bytes of so many values."""
+    """Return the bytes of ``count`` values."""
     return _bits_size(count * _STORAGE[values].width)
 
 
 def _pack_values(patterns: _Patterns, values: ValueType) -> _Patterns:
-    """The values' bit stream, where several lie in a byte; else the patterns as they are."""
+    """Return the values' bit stream if several share a byte; otherwise the patterns unchanged."""
     width = _STORAGE[values].width
     if width >= 8:
         return patterns
@@ -369,7 +370,7 @@ def _pack_values(patterns: _Patterns, values: ValueType) -> _Patterns:
 
 
 def _unpack_values(sent: _Bytes, count: int, values: ValueType) -> _Patterns:
-    """Inverse of `_pack_values`, but that whole numbers of less than 8 bits are widened to 8."""
+    """Return the values of `_pack_values`'s stream; whole numbers of less than 8 bits are widened to 8."""
     storage = _STORAGE[values]
     if storage.width >= 8:
         return sent.view(storage.frame_bits)
@@ -380,7 +381,7 @@ def _unpack_values(sent: _Bytes, count: int, values: ValueType) -> _Patterns:
 
 
 def _widened(codes: _Patterns, values: ValueType) -> _Patterns:
-    """Two's complement widened to 8 bits: turning the sign bit over and taking it off again carries it upwards."""
+    """Return two's complement widened to 8 bits: flipping the sign bit and subtracting it again extends the sign."""
     sign = np.uint8(2 ** (_STORAGE[values].width - 1))
     return (codes ^ sign) - sign
 
@@ -393,7 +394,7 @@ def _count_nonzero(values: _Patterns) -> int:
 
 
 def _count_bits(stream: _Bytes) -> int:
-    """How many bits are one."""
+    """Return the number of bits that are one."""
     return int(np.bitwise_count(stream).sum())
 
 
@@ -401,7 +402,7 @@ def _count_bits(stream: _Bytes) -> int:
 
 
 def _best_rice_parameter(gaps: _Integers) -> int:
-    """The smallest k of fewest bits: a walk downhill from the optimum of geometrically distributed gaps.
+    """Return the smallest k of fewest bits, by walking downhill from the optimum of geometrically distributed gaps.
 
     The bits are convex in k, since k + 1 adds one bit per gap and saves sum(ceil((gap >> k) / 2)) of them, which
     shrinks with k: the walk ends at the true minimum.
@@ -421,17 +422,17 @@ def _best_rice_parameter(gaps: _Integers) -> int:
 
 
 def _bits_size(bits: int) -> int:
-    """Bytes of a bit stream, its last byte padded."""
+    """Return the bytes of a bit stream, its last byte padded."""
     return -(-bits // 8)
 
 
 def _gaps_size(gaps: _Integers, k: int) -> int:
-    """Bytes of the two streams that `_pack_gaps` makes."""
+    """Return the bytes of the two streams of `_pack_gaps`."""
     return _bits_size(int((gaps >> k).sum()) + len(gaps)) + _bits_size(len(gaps) * k)
 
 
 def _pack_gaps(gaps: _Integers, k: int) -> tuple[_Bytes, _Bytes]:
-    """The unary stream of the quotients, and the stream of the k-bit remainders."""
+    """Return the unary stream of the quotients, and the stream of the k-bit remainders."""
     ends = np.cumsum((gaps >> k) + 1)  # bits up to the end of each gap's zeros and one
     unary = np.zeros(ends[-1] if len(ends) else 0, np.uint8)
     unary[ends - 1] = 1
@@ -442,7 +443,7 @@ def _pack_gaps(gaps: _Integers, k: int) -> tuple[_Bytes, _Bytes]:
 
 
 def _unpack_gaps(unary: _Bytes, remainders: _Bytes, nonzeros: int, k: int) -> Iterator[_Integers]:
-    """Inverse of `_pack_gaps` for `nonzeros` gaps, in blocks; they may still lead beyond the last entry.
+    """Yield `_pack_gaps`'s gaps in blocks, the inverse for `nonzeros` gaps; they may still lead beyond the last entry.
 
     A gap stays below n + 2**(k + 4) with n < 2**32 entries, because the caller bounds the unary stream's length.
     """

@@ -1,7 +1,7 @@
-"""What the control parts of messages say: one frozen type for each, checked completely when it is read.
+"""Content of the control parts of messages: one frozen type for each, checked completely when it is read.
 
-Known keys only, every value of its type and within its range, finite, of bounded size and depth. What a value may be in
-this round of this experiment is checked by the side that asked (``vfl/vertical/reports.py``).
+Known keys only; every value of its type and within its range, finite, of bounded size and depth. The side that asked
+checks whether a value is possible in this round of this experiment (``vfl/vertical/reports.py``).
 """
 
 import re
@@ -14,11 +14,11 @@ from vfl.lightweighting.forecast import Curve
 from vfl.wire.messages import Buffer, Message, MessageError, Part, PartKind, control
 
 MAX_LAYERS = 256
-"""Prunable layers that a party may describe: they are drawn."""
+"""Most prunable layers that a party may describe, as they are drawn."""
 MAX_RATIOS = 256
-"""Ratios that may be asked about at once."""
+"""Most ratios that may be asked about at once."""
 _SHOWN = 60
-"""Characters of a peer's own text in an error."""
+"""Most characters of a peer's own text in an error."""
 
 Ratio = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -29,11 +29,11 @@ LayerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,200}$")]
 MetricTag = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
 Widths = Annotated[dict[LayerName, Width], Field(max_length=MAX_LAYERS)]
 Seconds = Annotated[str, Field(pattern=r"^[0-9]\.[0-9]{6}e[+-][0-9]{2}$")]
-"""Of fixed width: bytes must not depend on speed."""
+"""Seconds as text of fixed width, so that bytes do not depend on speed."""
 
 EvaluatedModel = Literal["finished", "running", "pruned"]
-"""Of a party. finished: its weights with statistics estimated under them; running: with the training's own; pruned:
-finished, but first pruned to the round's alpha."""
+"""One of a party's models. finished: its weights with statistics estimated under them; running: with the training's
+own; pruned: finished, but first pruned to the round's alpha."""
 
 
 class Control(BaseModel):
@@ -43,12 +43,12 @@ class Control(BaseModel):
 
     @classmethod
     def of(cls, message: Message) -> Self:
-        """Read a message's only control part. Raises MessageError for a message without one, or as ``from_json``."""
+        """Read a message's only control part. Raises MessageError if it has none, or as ``from_json``."""
         return cls.from_json(message.only(PartKind.CONTROL))
 
     @classmethod
     def from_json(cls, payload: Buffer) -> Self:
-        """Read what ``part`` has written. Raises MessageError, one line that names the key, for anything else."""
+        """Read the result of ``part``. Raises MessageError, one line that names the key, for anything else."""
         try:
             return cls.model_validate_json(bytes(payload))
         except ValidationError as error:
@@ -65,14 +65,14 @@ class Control(BaseModel):
 
 
 class RoundStart(Control):
-    """START_ROUND: what a party is assigned for the round."""
+    """START_ROUND: a party's assignment for the round."""
 
     alpha: Ratio
     beta: Ratio
     head_digest: Sha256 | None = None
-    """With head_sync replay: of theta_0, which comes along."""
+    """Digest of theta_0, which is in the message; head_sync replay only."""
     tested: Annotated[dict[MetricTag, float], Field(max_length=1)] | None = None
-    """What the rounds before have reached, where ``evaluation.tell_parties``: the metric and its value."""
+    """Last test result, the metric and its value, with ``evaluation.tell_parties``."""
 
 
 class SampleRange(Control):
@@ -84,10 +84,10 @@ class SampleRange(Control):
 
 
 class Report(Control):
-    """REPORT: what a party is after a round, what the round cost it, and the errors that lightweighting made."""
+    """REPORT: a party's model after a round, the round's costs, and the errors due to lightweighting."""
 
     alpha: Ratio
-    """The largest reached so far."""
+    """Largest alpha reached so far."""
     beta: Ratio
     macs_per_sample: Count
     parameters: Count
@@ -98,11 +98,11 @@ class Report(Control):
     """Mean over the round's exchanges."""
     psi: Measure
     head_drift: Measure | None = None
-    """With head_sync replay: largest difference of the party's replica to theta_0 at the start of the round."""
+    """Largest difference of the party's replica from theta_0 at the start of the round; head_sync replay only."""
 
     @property
     def elapsed_s(self) -> float:
-        """The party's training time in this round."""
+        """Return the party's training time in this round."""
         return float(self.train_time_s)
 
 
@@ -111,9 +111,9 @@ class Description(Control):
 
     weights_digest: Sha256
     finished_digest: Sha256
-    """With the statistics that evaluation uses in place of the training's."""
+    """Digest with the statistics that evaluation uses in place of the training's."""
     evaluation_macs: Count
-    """Multiply-accumulates spent on looking since round 0."""
+    """Multiply-accumulates of evaluation since round 0."""
     widths: Widths
     original_widths: Widths
 
@@ -133,20 +133,20 @@ class AskedRatios(Control):
 
 
 class Prices(Control):
-    """PRICED: what the party's model would cost at each of the ratios, none of which un-prunes it."""
+    """PRICED: the costs of the party's model at each of the ratios, none of which un-prunes it."""
 
     macs_per_sample: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
     parameters: Annotated[tuple[Count, ...], Field(max_length=MAX_RATIOS)]
 
     @classmethod
     def restored(cls, saved: Mapping[str, Sequence[int]]) -> Self:
-        """Return prices as a checkpoint has them: checked when they came."""
+        """Return prices from a checkpoint, which were checked on arrival."""
         return cls.model_construct(
             macs_per_sample=tuple(saved["macs_per_sample"]), parameters=tuple(saved["parameters"])
         )
 
     def curve(self, alphas: Sequence[float]) -> Curve:
-        """Return the costs by the ratios that were asked for. Raises MessageError for other than one each."""
+        """Return the costs by the ratios asked about. Raises MessageError unless there is one for each."""
         if not len(alphas) == len(self.macs_per_sample) == len(self.parameters):
             raise MessageError(f"Prices: {len(self.macs_per_sample)} of {len(alphas)} ratios")
         if sorted(self.macs_per_sample, reverse=True) != [*self.macs_per_sample]:
@@ -155,5 +155,5 @@ class Prices(Control):
 
 
 def fixed_seconds(seconds: float) -> Seconds:
-    """Return seconds as they travel."""
+    """Return seconds in the form in which they travel."""
     return f"{seconds:.6e}"

@@ -32,14 +32,14 @@ _streams = cast(Any, import_module("constriction")).stream  # it has no types
 
 MAX_CLASSES = 16
 CLASS_COUNTS = (4, 8)
-"""Numbers of classes that are tried."""
+"""Numbers of classes to try."""
 REFINEMENTS = 2
-"""Times that rows or columns are assigned anew to the class whose histogram codes them best."""
+"""Times that rows or columns are reassigned to the class whose histogram codes them best."""
 
 _WEIGHT_BITS = 6
 _WEIGHTS = np.array([0, *((4 + w % 4) << w // 4 for w in range(63))])
 _SCALE = 4
-"""Of a count: the smallest weight stands for one."""
+"""Scale of counts: the smallest weight stands for one."""
 _FIXED = 4
 """Bytes before the bit streams."""
 _WHOLE, _ROWS, _COLUMNS = range(3)
@@ -49,7 +49,7 @@ _Bytes = NDArray[np.uint8]
 
 
 class _Coder(Protocol):
-    """Last in, first out."""
+    """Coder of numbers, last in, first out."""
 
     def encode_reverse(self, symbols: NDArray[np.int32], model: object) -> None: ...
     def decode(self, model: object, count: int) -> NDArray[np.int32]: ...
@@ -58,14 +58,14 @@ class _Coder(Protocol):
 
 
 class _Model(NamedTuple):
-    """How the numbers of a matrix are distributed."""
+    """Distribution of the numbers of a matrix."""
 
     axis: int
     class_of: _Integers
-    """Per row or column."""
+    """Class of each row or column."""
     lowest: int
     weights: _Integers
-    """As they are sent, [classes, numbers]."""
+    """Weights as sent, [classes, numbers]."""
 
 
 def encode(numbers: NDArray[np.int8]) -> bytes:
@@ -109,7 +109,7 @@ def decode(body: _Bytes, rows: int, columns: int) -> NDArray[np.int8]:
 
 
 def _fitted(symbols: NDArray[np.int32], lowest: int) -> _Model:
-    """Return the model that takes the fewest bits, its own included."""
+    """Return the model with the fewest bits, including its own."""
     count = max(2, int(symbols.max()) + 1)
     by_axis = {_ROWS: _histograms(symbols, count), _COLUMNS: _histograms(symbols.T, count)}
     whole = by_axis[_COLUMNS].sum(axis=0, keepdims=True)
@@ -128,7 +128,7 @@ def _fitted(symbols: NDArray[np.int32], lowest: int) -> _Model:
 
 
 def _histograms(symbols: NDArray[np.int32], count: int) -> NDArray[np.float32]:
-    """Return how often each line has each symbol, [lines, symbols]."""
+    """Return the count of each symbol in each line, [lines, symbols]."""
     lines = len(symbols)
     places = symbols + np.arange(lines, dtype=np.int32)[:, None] * count
     counted = np.bincount(places.ravel(), minlength=lines * count)
@@ -155,7 +155,7 @@ def _totals(histograms: NDArray[np.float32], class_of: _Integers, classes: int) 
 
 
 def _as_sent(totals: NDArray[np.float32]) -> _Integers:
-    """Return the weights of histograms as they are sent; a symbol that occurs has one."""
+    """Return the weights of histograms as sent; every symbol that occurs has a weight."""
     largest = float(_WEIGHTS[-1])
     wanted = totals.astype(np.float64) * min(_SCALE, largest / float(totals.max()))
     above = np.searchsorted(_WEIGHTS, wanted).clip(1, len(_WEIGHTS) - 1)
@@ -164,20 +164,20 @@ def _as_sent(totals: NDArray[np.float32]) -> _Integers:
 
 
 def _bits(totals: NDArray[np.float32], sent: _Integers) -> float:
-    """Return the bits of so many symbols under weights, and of these."""
+    """Return the bits of all symbols under the weights, plus those of the weights."""
     weights = _WEIGHTS[sent]
     lengths = np.log2(weights.sum(axis=1, keepdims=True)) - np.log2(weights.clip(1))  # 0 has no symbol
     return float((totals * lengths).sum()) + sent.size * _WEIGHT_BITS
 
 
 def _distribution(sent: _Integers) -> object:
-    """Return the coder's model; the weights are small whole numbers, so that every machine computes the same one."""
+    """Return the coder's model; the weights are small whole numbers, so every machine computes the same model."""
     weights = _WEIGHTS[sent].astype(np.float64)
     return cast(object, _streams.model.Categorical(weights / weights.sum(), perfect=False))
 
 
 def _read_model(body: _Bytes, rows: int, columns: int) -> tuple[_Model, _Bytes]:
-    """Return the model, and the words' bytes after it."""
+    """Return the model, and the bytes of the words after it."""
     if len(body) < _FIXED:
         raise CodecError("coded frame is cut short")
     axis, classes, lowest, highest = (int(each) for each in body[:_FIXED])
@@ -212,13 +212,13 @@ def _class_bits(classes: int) -> int:
 
 
 def _pack(numbers: _Integers, width: int) -> _Bytes:
-    """Return the bit stream of numbers of ``width`` bits, 8 at most."""
+    """Return the bit stream of numbers of ``width`` bits, at most 8."""
     digits = np.unpackbits(numbers.astype(np.uint8)[:, None], axis=1, count=width, bitorder="little")
     return np.packbits(digits, bitorder="little")
 
 
 def _unpack(stream: _Bytes, count: int, width: int) -> _Integers:
-    """Return what ``_pack`` was given. Raises CodecError where padding is not zero."""
+    """Return the numbers of ``_pack``. Raises CodecError for padding that is not zero."""
     digits = np.unpackbits(stream, bitorder="little")
     if digits[count * width :].any():
         raise CodecError("coded frame has a non-zero padding bit")

@@ -1,4 +1,4 @@
-"""What the control parts of a match say (see ``control.py``)."""
+"""Content of the control parts of a match (see ``control.py``)."""
 
 from typing import Annotated, Self
 
@@ -7,22 +7,23 @@ from pydantic import Field, model_validator
 from vfl.wire.control import Control, Count, Sha256
 
 Place = Annotated[int, Field(ge=0, lt=2**31)]
-"""In a list or among the samples."""
+"""Index in a list or among the samples."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 MOST_LISTS = 64
 
 
 class Brought(Control):
-    """BROUGHT: the sizes of a party's lists, and what only the label owner has. Public keys of the lists come along."""
+    """BROUGHT: the sizes of a party's lists, and the label owner's own fields. Public keys of the lists are in the
+    message."""
 
     order: Sha256 | None = None
-    """Of a match that the party has in its folder and that still fits its keys."""
+    """Order of a match that the party has in its folder and that still fits its keys."""
     lists: Annotated[tuple[Place, ...], Field(min_length=1, max_length=MOST_LISTS)]
     samples: Place | None = None
     tested: Place | None = None
-    """So many samples at the end are the test; left out where the seed draws it."""
+    """Number of test samples, which are the last ones; left out if the seed draws them."""
     known_as: Annotated[dict[Name, Place], Field(max_length=MOST_LISTS)] | None = None
-    """By other party, the list of the keys by which it knows the samples."""
+    """Index of the list whose keys another party uses, by party."""
 
     @model_validator(mode="after")
     def _of_one_role(self) -> Self:
@@ -36,7 +37,7 @@ class Brought(Control):
 
 
 class OwnList(Control):
-    """RAISE and PROVE: by which of its scalars a party is to multiply; each of its lists has one."""
+    """RAISE and PROVE: the index of the party's scalar; each of its lists has one."""
 
     list: Place = 0
 
@@ -49,7 +50,7 @@ class ListRange(OwnList):
 
 
 class Matched(Control):
-    """MATCHED: which part of the result this is, and of what."""
+    """MATCHED: the place of this part within the result."""
 
     order: Sha256
     samples: Place

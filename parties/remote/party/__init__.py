@@ -1,1 +1,1 @@
-"""A party's process: it dials out and does what is due."""
+"""A party's process: it dials the server and carries out its orders."""

@@ -24,27 +24,27 @@ PASSES_IN_ROUND = 4
 
 
 class NoConsent(MessageError):  # noqa: N818 - says what happened
-    """The owner has not agreed to this."""
+    """An order to which the owner has not agreed."""
 
 
 @dataclass
 class Consent:
-    """Terms that the owner has agreed to, and what has been ordered of them."""
+    """Terms that the owner has agreed to, and the orders so far."""
 
     terms: Terms
     bounds: ConsentConfig
-    """Within which the server may choose."""
+    """Bounds within which the server may choose."""
     _rows: int = 0
     """Test samples evaluated in this round."""
     _priced: bool = False
-    """Prices, for which a copy of the model is pruned, were told in this round."""
+    """Prices, for which a copy of the model is pruned, were requested in this round."""
 
     def start_session(self) -> None:
-        """Begin to count what is ordered."""
+        """Start counting orders."""
         self._rows, self._priced = 0, False
 
     def check(self, message: Message) -> None:
-        """Raise MessageError for a request beyond the terms."""
+        """Raise MessageError for a request that exceeds the terms."""
         if message.kind is Kind.START_ROUND:
             self.start_session()
             self._check_round(message.round_index, RoundStart.of(message))
@@ -76,11 +76,11 @@ class Consent:
 def agree(
     welcome: Envelope, agreement: str, own: Terms, bounds: ConsentConfig, run_dir: Path, *, accept: bool
 ) -> Consent:
-    """Return what the owner agrees to: the welcome's terms, where they are ``own``, the owner's file, or within bounds.
+    """Return the owner's consent to the welcome's terms, if they are ``own``, the owner's file, or within bounds.
 
     ``accept``: the owner accepts others now, within the bounds; a fingerprint of them and of the ``agreement`` of both
-    sides is kept in ``run_dir``. Raises NoConsent, one line that shows the terms, EnvelopeError for terms that
-    cannot be read.
+    sides is kept in ``run_dir``. Raises NoConsent, one line that shows the terms, EnvelopeError for terms that cannot
+    be read.
     """
     terms = Terms.read(welcome.welcome.terms)
     if bounds.run not in (None, welcome.run):
@@ -100,7 +100,7 @@ def agree(
 
 
 def _beyond(terms: Terms, bounds: ConsentConfig) -> list[str]:
-    """Return what of the terms passes a bound."""
+    """Return the terms that exceed a bound."""
     offered = {
         "rounds": terms.rounds,
         "alpha": max(terms.values_of(terms.alpha)),
@@ -117,7 +117,7 @@ def _beyond(terms: Terms, bounds: ConsentConfig) -> list[str]:
 
 
 def _different(terms: Terms, own: Terms, bounds: ConsentConfig) -> list[str]:
-    """Return what differs from the owner's file and has no bound."""
+    """Return the terms without a bound that differ from the owner's file."""
     return [
         f"{what} {plain(str(getattr(terms, what)), 60)} (here {plain(str(getattr(own, what)), 60)})"
         for what in Terms.model_fields

@@ -1,7 +1,7 @@
-"""What a party's owner sees: a line per round, TensorBoard's page of the party, and what it gave away so far.
+"""A party's view for its owner: a line per round, the party's TensorBoard page, and totals of the data it gave away.
 
-Beside its checkpoints a party's folder then has ``metrics.jsonl`` and TensorBoard events: the server's tags of this
-party, and under ``given`` the totals since round 0.
+The party's folder then contains ``metrics.jsonl`` and TensorBoard events beside its checkpoints: the server's tags of
+this party, and under ``given`` the totals since round 0.
 """
 
 from collections.abc import Collection
@@ -27,19 +27,19 @@ OF_REPORT = ("alpha", "beta", "macs_per_sample", "parameters", "omega", "psi")
 
 
 class OwnRows(JsonLines):
-    """A party's rows: it has none of the rounds that were trained without it, under ``network.on_party_loss: drop``."""
+    """A party's rows; rounds that were trained without it (``network.on_party_loss: drop``) have none."""
 
     def lost(self, rows: Collection[int], next_round: int) -> list[int]:
-        """Return none: no row says of a round before it that the party took part."""
+        """Return none: missing rows do not show that the party took part in a round."""
         return []
 
 
 @dataclass(eq=False)
 class OwnView:
-    """Watches a party's answers, round by round.
+    """Observes a party's answers, round by round.
 
-    A round is shown when the next one begins, or at the end: its evaluation comes after its report. Rounds that are
-    trained again, as a resumed session does, replace what was written of them.
+    A round is shown when the next one begins, or at the end, as its evaluation comes after its report. Rounds that are
+    trained again, in a resumed session, replace what was written of them.
     """
 
     name: str
@@ -48,25 +48,25 @@ class OwnView:
     console: Console
     train_samples: int
     test_samples: int
-    """Or samples to predict."""
+    """Number of test samples, or of samples to predict."""
 
     def __post_init__(self) -> None:
         self.rounds = self.config.training.rounds
         self.next_round = 0
-        """The round that is not shown yet."""
+        """The next round to be shown."""
         self.last_metrics: Metrics = {}
         self.metric = "accuracy"
-        """The server's, where it tells."""
+        """The server's metric, if it tells it."""
         self.watching: list[Viewer] = []
         self.given = {"embeddings": 0.0, "bytes": 0.0}
-        """Since round 0; bytes of evaluations included."""
+        """Totals since round 0; bytes include those of evaluations."""
         self._given_N = torch.zeros(self.train_samples, dtype=torch.bool)
         self._tested_M = torch.zeros(self.test_samples, dtype=torch.bool)
         self._round: Metrics = {}
         self._report: Report | None = None
 
     def note(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
-        """Take note of what the server asked for and what it got."""
+        """Record a request of the server and the reply."""
         if request.kind is Kind.START_ROUND:
             self._start_round(party, request)
         elif request.kind is Kind.END_ROUND:
@@ -86,7 +86,7 @@ class OwnView:
             self._round[tag] = self._round.get(tag, 0) + message.size
 
     def close(self) -> None:
-        """Show what is left, and end."""
+        """Show the last round, and end."""
         self._close_round()
         span = "so far" if self.watching else "for this prediction"
         for callback in self.watching:
@@ -109,7 +109,7 @@ class OwnView:
         self._round = {}
 
     def _begin(self, party: FeatureParty, round_index: int) -> None:
-        """Watch from a round on: as at the start, or after a loss. Of rounds before it, all rows count as given."""
+        """Observe from a round on: at the start, or after a loss. All earlier rows count as given."""
         from vfl.runs.tensorboard import TensorBoard  # takes as long as the rest of a party's imports
 
         for callback in self.watching:
@@ -133,7 +133,7 @@ class OwnView:
             callback.on_start(self)
 
     def _close_round(self, tested: Metrics | None = None) -> None:
-        """Show the round that has ended, if one has."""
+        """Show the round that has ended, if any."""
         report, self._report = self._report, None
         if report is None:
             return
@@ -157,7 +157,7 @@ class OwnView:
 
 
 def _rows_of_round(party: FeatureParty, round_index: int) -> Tensor:
-    """Return the rows of a round's batches, as if the party took part with all that it has."""
+    """Return the rows of a round's batches, as if the party took part with all rows that it has."""
     batch_size = party.config.training.batch_size
     batches = batch_rows(party.config.seed, round_index, party.steps, len(party.train), batch_size)
     return party.train.held_rows(torch.cat(batches))

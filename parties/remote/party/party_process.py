@@ -1,4 +1,4 @@
-"""A party as a process of its own: its data, its folder, and the server's orders until the server says goodbye."""
+"""A party as a separate process: its data, its folder, and the server's orders until the server says goodbye."""
 
 import secrets
 from collections.abc import Callable
@@ -49,17 +49,17 @@ from vfl.wire.parcel import Parcel
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What a party holds: its samples, and the training labels where they are shared."""
+    """A party's data: its samples, and the training labels if they are shared."""
 
     prepared: Prepared
     wanted: Samples | None
-    """To be predicted in place of the test samples, raw."""
+    """Raw samples to predict in place of the test samples."""
     labels: TrainingLabels | None
     digests: DataDigests
 
     @property
     def evaluated(self) -> int:
-        """How many samples are evaluated."""
+        """Return the number of samples to evaluate."""
         return len(self.wanted or self.prepared.test)
 
 
@@ -75,13 +75,12 @@ def run_party(
     machine: Machine = MACHINE,
     workers: Alone | None = None,
 ) -> Goodbye:
-    """Take part in the training, or in a prediction, until it is over; return the server's last word.
+    """Take part in the training, or in a prediction, until it is over; return the server's goodbye.
 
-    Of several ``workers`` the first one does; for all others it is ``follow_party``.
-
-    ``samples`` are to be predicted in place of the test samples; a training server refuses who has them. ``accept``:
-    the owner agrees to terms that its file does not have. Raises ValueError for what cannot be used, is not agreed to,
-    or the server refuses, PeerLost where it stays away, and KeyboardInterrupt where this process is stopped while no
+    Of several ``workers`` the first one does; all others call ``follow_party``. ``samples`` are predicted in place of
+    the test samples; a training server refuses a party with such samples. ``accept``: the owner agrees to terms that
+    its file does not contain. Raises ValueError for data that cannot be used, terms that are not agreed to, and a
+    refusal of the server, PeerLost if the server stays away, and KeyboardInterrupt if this process is stopped while no
     server is there.
     """
     workers = workers or Alone()
@@ -127,7 +126,7 @@ def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Pa
 def restorer(
     config: ExperimentConfig, name: str, holding: Holding, workers: Alone, run_dir: Path
 ) -> Callable[[State | None], FeatureParty]:
-    """Return what makes the party from a saved state, or as built."""
+    """Return the function that makes the party from a saved state, or as built."""
     if workers.size > 1 and config.privacy.embeddings == "gaussian" and config.privacy.noise_seed is None:
         raise ConfigError("privacy.noise_seed: the processes of a party need one, to draw the same noise")
     runtime, team = start_runtime(config), team_of(workers)
@@ -154,7 +153,7 @@ def _obey(worker: PartyWorker, run_dir: Path, run: str, order: Parcel) -> tuple[
 
 
 def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: Path, instance: str) -> Envelope:
-    """Return what a party says first: who it is, what must agree with the server, and what it has on disk."""
+    """Return a party's first message: its name, the values that must agree with the server's, and its checkpoints."""
     hello = Hello(
         party=name,
         instance=instance,
@@ -169,7 +168,7 @@ def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: P
 
 
 def load_holding(config: ExperimentConfig, name: str, samples: Path | None = None) -> Holding:
-    """Read what the party holds, and nothing else; ``samples`` are others to predict than the test samples.
+    """Read only the party's data; ``samples`` are predicted in place of the test samples.
 
     Raises ValueError for files that cannot be used.
     """
@@ -189,13 +188,13 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
 
 
 def _wanted(source: Source, path: Path, name: str, train: Samples) -> Samples:
-    """Read the samples to predict: from the owner's own table, or a file of prediction_files."""
+    """Read the samples to predict, from the owner's own table or a file of ``prediction_files``."""
     rows = source.own_rows(path, name)
     return load_samples(path, name, train, source.check) if rows is None else rows.parts[source.parties.index(name)]
 
 
 def check_welcome(run_dir: Path, run: str) -> None:
-    """Raise EnvelopeError for a run that is not the one that the folder belongs to, or none."""
+    """Raise EnvelopeError unless the run is the one that the folder belongs to, or the folder belongs to none."""
     known = read_run_id(run_dir)
     if not run or known not in ("", run):
         raise EnvelopeError(
@@ -204,6 +203,6 @@ def check_welcome(run_dir: Path, run: str) -> None:
 
 
 def _note_run(run_dir: Path, run: str) -> None:
-    """Note the run to which the folder belongs from its first order on."""
+    """Record the run to which the folder belongs from its first order on."""
     if not read_run_id(run_dir):
         write_run_id(run_dir, run)

@@ -1,7 +1,7 @@
-"""network.on_party_loss = drop: the others train on without a party that is lost.
+"""network.on_party_loss = drop: the others continue without a party that is lost.
 
-It takes part in no sample until it is back (``vfl/vertical/presence.py``): nothing travels and nothing is booked. Its
-own model stays as it last saved it; when it is back, it goes on from there at the next round.
+It takes part in no sample until it is back (``vfl/vertical/presence.py``): nothing is sent and nothing is recorded. Its
+own model stays as it last saved it; when it is back, it continues from there at the next round.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import PartyLink
 
 ABSENT = "absent"
-"""What a checkpoint of the server holds of a party beside the reference: whether it was away."""
+"""Key in the server's checkpoint, beside the reference to a party's state: the party was absent."""
 
 
 class DroppableParty(PartyHandle):
-    """A party that is away from the moment that it is lost, to the end of the session.
+    """A party that is absent from the moment that it is lost, to the end of the session.
 
     Args:
-        receiver, link, ledger: as of any party; without a link it is away already.
+        receiver, link, ledger: as of any party; without a link it is absent already.
         on_loss: called when the party is lost; what it raises the order in question raises.
     """
 
@@ -39,12 +39,12 @@ class DroppableParty(PartyHandle):
         self._saved = reference(0, "")
 
     def lose(self, lost: PeerLost) -> None:
-        """Go on without the party."""
+        """Continue without the party."""
         self.link = None
         self.on_loss(self.name, lost)
 
     def save(self, rounds: int) -> Callable[[], State]:
-        """Have the party save; the outcome refers to its last state on its disk."""
+        """Let the party save; the outcome refers to its last state on its disk."""
         saving = self.attempt(lambda link: link.save())
 
         def kept() -> State:
@@ -57,7 +57,7 @@ class DroppableParty(PartyHandle):
         return kept
 
     def load(self, state: State) -> Callable[[], None]:
-        """Have the party go back to the state of a reference."""
+        """Let the party restore the state of a reference."""
         self._refer_to({key: state[key] for key in self._saved})
         return super().load(state)
 

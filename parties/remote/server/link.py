@@ -1,4 +1,4 @@
-"""The way to a party in another process."""
+"""The link to a party in another process."""
 
 from concurrent.futures import Future
 from typing import NoReturn
@@ -15,8 +15,9 @@ from vfl.wire.text import plain
 class RemoteLink:
     """A party behind a stream, for one session: from one start at a checkpoint to the next.
 
-    A party's state never leaves it: ``save`` has it written to the party's own disk and returns a reference to it.
-    The round counts when the server, which asks all parties first, has committed a checkpoint with these references.
+    A party's state never leaves it: ``save`` lets it write the state to its own disk and returns a reference to it. The
+    saved round is valid once the server, which asks all parties first, has committed a checkpoint with these
+    references.
     """
 
     def __init__(self, connection: PartyConnection, session: int) -> None:
@@ -41,13 +42,13 @@ class RemoteLink:
         return reply
 
     def blame(self, error: Exception) -> NoReturn:
-        """Tell the party what was wrong with its reply, and end its stream."""
+        """Tell the party the error in its reply, and end its stream."""
         lost = PeerMisbehaved(self.name, plain(str(error) or repr(error)))
         self.connection.expel(lost)
         raise lost from error
 
     def save(self) -> "Future[State]":
-        """Have the party write its state; the future holds a reference to it."""
+        """Let the party write its state; the future holds a reference to it."""
         rounds = self.rounds_done
 
         def refer(parcel: Parcel) -> State:
@@ -57,7 +58,7 @@ class RemoteLink:
         return self.connection.order(Envelope(save=Save(round=rounds)), refer)
 
     def load(self, state: State) -> "Future[None]":
-        """Have the party go back to the state of a reference. Raises ValueError for a malformed state."""
+        """Let the party restore the state of a reference. Raises ValueError for a malformed state."""
         if not state.keys() >= reference(0, "").keys():
             raise ValueError(
                 f"--resume: the saved run trained {self.name} in the server's process; resume with lvfl train alone"
@@ -65,10 +66,10 @@ class RemoteLink:
         return self._restore(state)
 
     def close(self) -> None:
-        """Leave the party where it is: another session may follow."""
+        """Do nothing: another session with the party may follow."""
 
     def _count(self, sent_s: float) -> None:
-        """Count, when its answer is here, the seconds of an order that was not under way beside another."""
+        """Add the seconds of an answered order, except those when another order was under way."""
         now_s = self.connection.machine.now_s()
         self.under_way_s += now_s - max(sent_s, self._answered_s)
         self._answered_s = now_s
@@ -80,8 +81,9 @@ class RemoteLink:
 
 
 def reference(rounds: int, digest: str) -> State:
-    """Return what the server keeps of a party: the round and digest of its own checkpoint.
+    """Return the server's reference to a party's state: the round and digest of the party's own checkpoint.
 
-    ``as_of``: the round whose state this is for the server; later than ``round`` where the party was away meanwhile.
+    ``as_of``: the round that the state belongs to at the server; later than ``round`` if the party was absent
+    meanwhile.
     """
     return {"round": rounds, "digest": digest, "as_of": rounds}

@@ -1,6 +1,6 @@
-"""Predictions by party processes: they join as for training, go back to the last checkpoint, and answer.
+"""Predictions by party processes: they join as for training, restore the last checkpoint, and answer.
 
-A party needs no mode for it: it does what the server orders. Only the server knows that nothing is trained.
+Parties need no special mode: they follow the server's orders. Only the server knows that nothing is trained.
 """
 
 from collections.abc import Collection
@@ -37,30 +37,30 @@ from vfl.runs.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
 
 MEANS = "mean_embeddings"
-"""In the server's folder: every party's mean embedding, for when it is absent."""
+"""File in the server's folder with every party's mean embedding, used while it is absent."""
 
 
 @dataclass(frozen=True, eq=False)
 class PredictionServer:
-    """Predicts with the parties that are here."""
+    """Predicts with the parties that are connected."""
 
     config: ExperimentConfig
     trained: Trained
     labels: ServerLabels
     classes: tuple[str, ...]
     samples: Labels
-    """To predict."""
+    """Samples to predict."""
     labelled: bool
-    """Whether their labels are known; otherwise they are zeros."""
+    """Their labels are known; otherwise they are zeros."""
     runtime: Runtime
     means: "MeanEmbeddings"
     absent: tuple[str, ...]
-    """Who is not waited for."""
+    """Parties that are not waited for."""
     when_absent: WhenAbsent
 
     @property
     def expected(self) -> dict[str, Expected]:
-        """What the parties have to agree on that are not absent: as for training, but for the samples to predict."""
+        """Requirements of the parties that are not absent: as for training, except for the samples to predict."""
         data = replace(self.labels.digests, test_ids=ids_digest(self.samples.ids))
         expected = expected_of(self.config, data, len(self.samples.ids))
         return {name: each for name, each in expected.items() if name not in self.absent}
@@ -101,7 +101,7 @@ class PredictionServer:
         return prediction_of(joint, probabilities_NC, self.classes, labels_N, scores, absent)
 
     def _build(self, connections: Connections, session: int) -> JointModel:
-        """Return the model as after training, asked about the samples to predict."""
+        """Return the trained joint model for the samples to predict."""
         links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
         roster = build_roster(links, self.labels.train, self.config)
         own = self.trained.sections[OWNER]
@@ -124,7 +124,7 @@ class MeanEmbeddings:
             self.known = saved["means"] if saved["of"] == self.digest else {}
 
     def of(self, names: Collection[str]) -> dict[str, Tensor]:
-        """Return those of some parties. Raises ConfigError for one that has not answered a prediction before."""
+        """Return those of some parties. Raises ConfigError for a party that never answered a prediction."""
         if missing := [name for name in names if name not in self.known]:
             raise ConfigError(
                 f"--when-absent: the server has no mean embedding of {', '.join(missing)}; predict once while it is "
@@ -187,7 +187,7 @@ def serve_predictions(
 
 
 def _read_samples(source: Source, path: Path, classes: tuple[str, ...]) -> tuple[Labels, bool]:
-    """Read what the server has of samples to predict, and whether their labels are known: zeros, where not."""
+    """Read the server's part of the samples to predict, and whether their labels are known; if not, they are zeros."""
     rows = source.own_rows(path)
     if rows is not None:
         return Labels(rows.whole.ids, labels_or_zeros(None, len(rows.whole)), keys=rows.keys), False

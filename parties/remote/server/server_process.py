@@ -1,4 +1,4 @@
-"""The head server as a process of its own: it trains whenever all parties are here, from a round that all have."""
+"""The head server as a separate process: it trains whenever all parties are here, from a round that all have."""
 
 import secrets
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ from vfl.vertical.decisions import recorded_decisions
 
 @dataclass(frozen=True, eq=False)
 class ServerLabels:
-    """What the server holds."""
+    """Labels and digests of the server."""
 
     train: TrainingLabels
     test: Labels
@@ -78,12 +78,12 @@ class Breaks(Callback):
         self._stop()
 
     def on_start(self, loop: TrainingLoop) -> None:
-        """Take note of the session, and end it at once for a party that asked before."""
+        """Note the session, and end it at once for a party that asked earlier."""
         self._loop = loop
         self._stop()
 
     def on_end(self, loop: TrainingLoop) -> None:
-        """Let go of the loop."""
+        """Release the loop."""
         self._loop = None
 
     def _stop(self) -> None:
@@ -116,7 +116,7 @@ class ServerProcess:
     def serve(self, hub: Hub, console: Console) -> Outcome:
         """Run sessions until the training is finished or interrupted, and say goodbye to the parties.
 
-        Raises PeerLost where a party stays away or network.on_party_loss is abort.
+        Raises PeerLost if a party stays away or network.on_party_loss is abort.
         """
         train, note_loss = partial(self._train, hub, console), partial(self._note_loss, hub)
         work = Work(self.names, partial(self._gather, hub), train, self._last_word, note_loss)
@@ -152,12 +152,12 @@ class ServerProcess:
         return reason, DONE if outcome.finished else INTERRUPTED
 
     def _away_at_checkpoint(self) -> set[str]:
-        """Return whom an earlier server had dropped: this one does not wait for them either."""
+        """Return the parties that an earlier server had dropped, which this one does not wait for either."""
         loaded = CheckpointStore(self.run_dir / "checkpoints").load_latest() if self.drops else None
         return {name for name in self.names if loaded is not None and loaded[1][name].get(ABSENT)}
 
     def _gather(self, hub: Hub) -> Connections:
-        """Return the parties' connections; those that are away and dropped are not waited for."""
+        """Return the parties' connections, without waiting for dropped ones that are absent."""
         self.away -= hub.joined().keys()
         self.breaks.returned.clear()
         names = tuple(name for name in self.names if name not in self.away)
@@ -171,16 +171,17 @@ class ServerProcess:
             return {}  # nobody is needed any more
 
     def _ended(self) -> Outcome | None:
-        """Return the outcome of all rounds where an earlier server was killed after it: parties have gone since."""
+        """Return the outcome of all rounds if an earlier server was killed after the last one: parties have gone
+        since."""
         written = (self.run_dir / "summary.json").exists()
         summary = read_summary(self.run_dir) if written else {}
         whole = summary.get("rounds") == self.config.training.rounds
         return Outcome(summary, finished=True, signal_name=None, stop_reason=None) if whole else None
 
     def _open_store(self, connections: Connections) -> CheckpointStore:
-        """Return the server's checkpoints, of which only those can be used that every party has its part of.
+        """Return the server's checkpoints, restricted to those of which every party has its part.
 
-        Raises PeerMisbehaved for a party that has none of them, as one without its folder.
+        Raises PeerMisbehaved for a party that has none of them, such as one without its folder.
         """
         store = CheckpointStore(self.run_dir / "checkpoints", keep=self.config.checkpoint.keep)
         if self.drops:  # a party that was away has no part of the rounds without it
@@ -215,7 +216,7 @@ class ServerProcess:
         return build_roster(links, self.labels.train, self.config, partial(DroppableParty, on_loss=drop))
 
     def joined(self, name: str) -> None:
-        """Take note, in the hub's thread, that a party is here."""
+        """Note, in the hub's thread, that a party is here."""
         if name in self.away:
             self.breaks.come_back(name)
 
@@ -247,7 +248,7 @@ def run_server(
 ) -> Outcome:
     """Serve the experiment in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
-    Raises ValueError for data or a folder that cannot be used, PeerLost where a party stays away.
+    Raises ValueError for data or a folder that cannot be used, PeerLost if a party stays away.
     """
     check_mode(config)
     if config.simulation.given:
@@ -289,7 +290,7 @@ def run_server(
 
 
 def server_labels(config: ExperimentConfig, data: LabelData) -> ServerLabels:
-    """Return the server's labels and the digests by which parties are compared with it."""
+    """Return the server's labels and the digests that parties' are compared with."""
     train = training_labels(data, config)
     ids = data.ids_digests()
     shared = train if config.training.labels == "shared" else None

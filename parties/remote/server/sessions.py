@@ -1,4 +1,4 @@
-"""Sessions: whatever a server does with its parties, it does in this loop, again when one is lost, but not for ever."""
+"""Sessions: the loop in which a server works with its parties, repeated after losses, but not endlessly."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,19 +17,19 @@ from vfl.errors import PeerLost, PeerMisbehaved
 
 T = TypeVar("T")
 Connections = dict[str, PartyConnection]
-"""By party."""
+"""Connections by party."""
 
 
 @dataclass
 class Offences:
-    """How often each party has misbehaved, for as long as this process lives."""
+    """Counts of each party's offences in this process."""
 
     allowed: int
-    """So often a party may come back: network.max_offences."""
+    """Number of times that a party may come back: network.max_offences."""
     _counts: Counter[str] = field(default_factory=Counter[str])
 
     def note(self, lost: PeerLost) -> str | None:
-        """Count a loss if the party misbehaved; return why it may not come back, None where it may."""
+        """Count a loss if the party misbehaved; return the reason why it may not come back, or None."""
         if not isinstance(lost, PeerMisbehaved):
             return None
         self._counts[lost.party] += 1
@@ -41,26 +41,26 @@ class Offences:
 
 @dataclass(frozen=True, eq=False)
 class Work(Generic[T]):
-    """What a server does with all parties at once: a training, a prediction, a match."""
+    """Joint work of a server with all parties: a training, a prediction, a match."""
 
     names: tuple[str, ...]
-    """Of the parties that are told when it is over."""
+    """Names of the parties that are told when it is over."""
     gather: Callable[[], Connections]
-    """Waits for the parties. Raises PeerLost where too few come."""
+    """Waits for the parties. Raises PeerLost if too few come."""
     run: Callable[[Connections, int], T | None]
-    """Works in the session of this number, from 1; None: in another one it goes on. Raises PeerLost."""
+    """Works in the session of this number, from 1; returns None to continue in another one. Raises PeerLost."""
     last_word: Callable[[T], tuple[str, int]]
-    """Makes of the result what the parties are told, and the exit code that goes with it."""
+    """Returns the goodbye for the parties, and its exit code, given the result."""
     on_loss: Callable[[PeerLost], None] = lambda lost: None
-    """Takes note of a loss. Raises PeerLost where it ends the work."""
+    """Handles a loss. Raises PeerLost to end the work."""
 
 
 def in_sessions(hub: Hub, work: Work[T], offences: Offences, network: NetworkConfig, console: Console) -> T:
     """Do some work with the connected parties, again whenever one is lost, and return its result.
 
-    In the end all parties are told, whatever it was. What lasts longer than a session is the work's own business: a
-    training goes on from its last checkpoint, anything else begins anew. Raises PeerLost where a party stays away,
-    misbehaves too often, or ends the work.
+    All parties are told the end, whatever it is. The work itself handles state beyond a session: a training continues
+    from its last checkpoint, anything else starts anew. Raises PeerLost if a party stays away, misbehaves too often, or
+    ends the work.
     """
     reason, code = "the server stopped", INTERRUPTED
     try:

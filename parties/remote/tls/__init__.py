@@ -1,1 +1,1 @@
-"""Who is who on the network: certificates of the server and the parties, and the files that hold them."""
+"""Identities on the network: certificates of the server and the parties, and their files."""

@@ -1,8 +1,8 @@
 """X.509 certificates of one federation: its authority, the head server and the parties.
 
 An owner's name is its identity: the common name and the first alternative name, which the other side checks whatever
-address it dialled. What a certificate is good for follows from the name alone: the server's may only answer
-connections, a party's may only open them, so no party can pose as the server to another one. RFC 5280 names the fields.
+address it dialled. The name alone decides the use of a certificate: the server's may only answer connections, a party's
+may only open them, so no party can pose as the server to another one. RFC 5280 names the fields.
 """
 
 import ipaddress
@@ -22,7 +22,7 @@ SERVER = "server"
 """The head server's name; every other owner is a party."""
 
 CLOCK_TOLERANCE = timedelta(hours=1)
-"""Certificates are valid from this long before they are made, for machines whose clocks are behind."""
+"""Time before their creation from which certificates are valid, for machines whose clocks are behind."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}", re.ASCII)
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*")
@@ -30,7 +30,7 @@ _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Z
 
 @dataclass(frozen=True)
 class Owner:
-    """Whom a certificate names. Raises ValueError for names and hosts that cannot be."""
+    """Owner of a certificate. Raises ValueError for invalid names and hosts."""
 
     name: str
     hosts: tuple[str, ...] = ()
@@ -47,29 +47,29 @@ class Owner:
 
     @property
     def alternative_names(self) -> x509.SubjectAlternativeName:
-        """The name, then the hosts."""
+        """Return the name, then the hosts."""
         hosts = [_address(host) or x509.DNSName(host) for host in self.hosts]
         return x509.SubjectAlternativeName([x509.DNSName(self.name), *hosts])
 
     @property
     def usage(self) -> x509.ExtendedKeyUsage:
-        """Which side of a connection the owner may be."""
+        """Return the side of a connection that the owner may take."""
         side = ExtendedKeyUsageOID.SERVER_AUTH if self.name == SERVER else ExtendedKeyUsageOID.CLIENT_AUTH
         return x509.ExtendedKeyUsage([side])
 
 
 @dataclass(frozen=True)
 class Authority:
-    """A federation's certificate authority (CA): who it signs is in."""
+    """A federation's certificate authority (CA): whoever it signs is a member."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
     def create(cls, name: str, days: int, now: datetime | None = None) -> "Authority":
-        """Make a self-signed authority, valid for ``days`` from ``now`` (the present).
+        """Create a self-signed authority, valid for ``days`` from ``now`` (the present).
 
-        Raises ValueError for days that are not.
+        Raises ValueError for an invalid number of days.
         """
         if not name.strip() or len(name) > 64:
             raise ValueError(f"--name: {name!r} cannot name an authority: 1 to 64 characters")
@@ -87,7 +87,7 @@ class Authority:
     ) -> x509.Certificate:
         """Return a certificate that ``public_key`` is ``owner``'s, valid for ``days`` from ``now`` (the present).
 
-        Raises ValueError where it would outlive the authority's own.
+        Raises ValueError if it would outlive the authority's own.
         """
         builder = _builder(_named(owner.name), public_key, days, now)
         begin, until = now or datetime.now(UTC), self.certificate.not_valid_after_utc
@@ -111,7 +111,7 @@ class Authority:
     def sign_request(
         self, request: x509.CertificateSigningRequest, owner: Owner, days: int, now: datetime | None = None
     ) -> x509.Certificate:
-        """Certify the key of a request that must ask for exactly ``owner``; nothing else of it is taken over.
+        """Certify the key of a request that must ask for exactly ``owner``; nothing else in it is used.
 
         Raises ValueError for a request that is damaged or asks for another name or other hosts.
         """
@@ -139,17 +139,17 @@ def make_request(owner: Owner, key: ec.EllipticCurvePrivateKey) -> x509.Certific
 
 @dataclass(frozen=True)
 class Peer:
-    """Who is at the other end, by its certificate; on a plaintext connection only the name that it gives itself."""
+    """The other end of a connection by its certificate; on a plaintext one, only the name that it gives itself."""
 
     name: str
     serial: str = ""
-    """Of the certificate, hexadecimal."""
+    """Serial number of the certificate, hexadecimal."""
     fingerprint: str = ""
-    """Of the public key, as ``lvfl certs show`` prints it."""
+    """Fingerprint of the public key, as ``lvfl certs show`` prints it."""
 
 
 def peer(certificate_pem: bytes) -> Peer:
-    """Return whom a certificate names. Raises ValueError for a malformed certificate or one without a single name."""
+    """Return the owner of a certificate. Raises ValueError for a malformed certificate or one without a single name."""
     certificate = x509.load_pem_x509_certificate(certificate_pem)
     return Peer(common_name(certificate.subject), serial(certificate), fingerprint(certificate.public_key()))
 
@@ -160,7 +160,7 @@ def serial(certificate: x509.Certificate) -> str:
 
 
 def common_name(subject: x509.Name) -> str:
-    """Return the one common name of a subject. Raises ValueError for none or several."""
+    """Return the only common name of a subject. Raises ValueError for none or several."""
     names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1:
         raise ValueError(f"has {len(names)} common names instead of 1")
@@ -168,7 +168,7 @@ def common_name(subject: x509.Name) -> str:
 
 
 def alternative_names(certificate: x509.Certificate | x509.CertificateSigningRequest) -> set[str]:
-    """Return the names, host names and IP addresses that a certificate is for."""
+    """Return the names, host names and IP addresses of a certificate."""
     try:
         return _values(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     except x509.ExtensionNotFound:
@@ -211,7 +211,7 @@ def fingerprint(public_key: CertificatePublicKeyTypes) -> str:
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return an unencrypted PKCS 8 key: gRPC reads no other."""
+    """Return the key as unencrypted PKCS 8, the only form that gRPC reads."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 

@@ -1,4 +1,4 @@
-"""Why no connection comes about: gRPC says "unavailable" of a closed port and of a refused certificate alike.
+"""Diagnosis of failed connections, as gRPC says "unavailable" of a closed port and of a refused certificate alike.
 
 The same port is tried step by step with Python's own sockets and TLS. In TLS 1.3 a client learns that its certificate
 is refused only after its own side of the handshake has succeeded: gRPC then hangs up, and greets (with the SETTINGS
@@ -20,28 +20,28 @@ from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.looking import verifying_context
 
 STEP_LIMIT_S = 5.0
-"""For every step: looking up, connecting, shaking hands, the first bytes."""
+"""Limit of every step: looking up, connecting, shaking hands, the first bytes."""
 AGAIN_S = 1.0
-"""A server that is just being started or stopped looks as if it refused: what stays for so long is meant."""
+"""Seconds after which a refusal is repeated to count: a server that is starting or stopping seems to refuse."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""What an HTTP/2 client says first, with an empty SETTINGS frame."""
+"""First bytes of an HTTP/2 client, with an empty SETTINGS frame."""
 _FRAME_HEADER_BYTES, _TYPE_AT, _SETTINGS = 9, 3, 4
 _TLS_ALERT = 0x15
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
-"""OpenSSL's reasons where bytes came that are no TLS."""
+"""OpenSSL's reasons if the bytes received are not TLS."""
 
 
 class Kind(Enum):
-    """What was found."""
+    """Kinds of findings."""
 
     ANSWERS = "answers"
-    """The server is there and speaks with us."""
+    """The server is there and answers."""
     NO_HOST = "no such host"
     CLOSED = "closed port"
     UNREACHABLE = "unreachable"
     SILENT = "silent"
-    """Somebody has taken the connection and says nothing."""
+    """The connection was accepted, and then nothing was sent."""
     NOT_TLS = "no TLS"
     NOT_GRPC = "no gRPC"
     OLD_TLS = "no TLS 1.3"
@@ -55,28 +55,28 @@ class Kind(Enum):
 
     @property
     def may_pass(self) -> bool:
-        """Whether dialling again may help: a server that is not there yet, a network that is down."""
+        """Return whether dialling again may help: the server is not there yet, or the network is down."""
         return self in (Kind.ANSWERS, Kind.NO_HOST, Kind.CLOSED, Kind.UNREACHABLE, Kind.SILENT)
 
 
 class Finding(NamedTuple):
-    """What was found, and in one line what to do about it."""
+    """A finding, with one line about the fix."""
 
     kind: Kind
     text: str
 
 
 class _Stopped(Exception):  # noqa: N818 - how a step ends the search, never seen outside
-    """A step that cannot be passed."""
+    """A failed step, which ends the search."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         self.finding = Finding(kind, text)
 
 
 def explain(address: str, tls: TlsFiles | None) -> str | None:
-    """Return why dialling ``address`` again would not help; None where it may.
+    """Return why dialling ``address`` again would not help; None if it may.
 
-    Takes about a second where it does not help, or what the network takes to answer.
+    Takes about a second if it does not help, otherwise as long as the network takes to answer.
     """
     first = probe(address, tls)
     if first.kind.may_pass:
@@ -152,7 +152,7 @@ def _context(tls: TlsFiles) -> ssl.SSLContext:
 
 
 def _judge(address: str, error: ssl.SSLCertVerificationError) -> tuple[Kind, str]:
-    """Tell what is wrong with the server's certificate, by OpenSSL's X509_V_ERR_* codes."""
+    """Return the error in the server's certificate, by OpenSSL's X509_V_ERR_* codes."""
     who = f"the certificate of the server at {address}"
     match error.verify_code:
         case 9:
@@ -202,7 +202,7 @@ def _greet_plainly(address: str, connection: socket.socket) -> None:
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """Return the header of the first frame, or what came before the connection ended."""
+    """Return the header of the first frame, or the bytes before the connection ended."""
     received = b""
     while len(received) < _FRAME_HEADER_BYTES and (more := connection.recv(_FRAME_HEADER_BYTES - len(received))):
         received += more

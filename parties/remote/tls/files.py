@@ -37,7 +37,8 @@ DENY = "deny.txt"
 PRIVATE, PUBLIC = 0o600, 0o644
 """Permissions of the files."""
 WARN_DAYS = 14
-"""A certificate that ends sooner is warned of: a connection that breaks afterwards cannot be made again."""
+"""Days before a certificate's end from which it is warned of: a connection that breaks afterwards cannot be
+reopened."""
 MAX_PEM_BYTES = 1 << 20
 
 
@@ -46,22 +47,21 @@ class TlsFiles:
     """One owner's TLS credentials, as PEM, checked by ``load_tls_files``."""
 
     ca: bytes
-    """The authorities whom the owner trusts."""
+    """Certificates of the authorities that the owner trusts."""
     certificate: bytes
     key: bytes = field(repr=False)
 
     def trusting(self, certificate: bytes) -> "TlsFiles":
-        """Return the same identity that trusts one certificate alone."""
+        """Return the same identity, trusting only one certificate."""
         return replace(self, ca=certificate)
 
 
 def load_tls_files(ca: Path, certificate: Path, key: Path, owner: str) -> TlsFiles:
     """Read an owner's files and check all that can be checked without a connection.
 
-    The key is readable by its user alone and belongs to the certificate; the certificate is signed by the
-    authority, names ``owner`` (a party, or ``server``), serves for its side of a connection, and is valid now.
-
-    Raises ValueError, one line that names the setting, the file and the fix. Warns of a near expiry.
+    The key is readable by its user alone and belongs to the certificate; the certificate is signed by the authority,
+    names ``owner`` (a party, or ``server``), serves for its side of a connection, and is valid now. Raises ValueError,
+    one line that names the setting, the file and the fix. Warns of a near expiry.
     """
     ca_pem, certificate_pem = _read("network.tls.ca", ca), _read("network.tls.certificate", certificate)
     key_pem = _read_private("network.tls.key", key)
@@ -77,7 +77,7 @@ def load_tls_files(ca: Path, certificate: Path, key: Path, owner: str) -> TlsFil
 
 
 def check_signed(ca: Path, certificate: Path) -> None:
-    """Check what can be checked without the key: that the authority signed the certificate, and both are valid now.
+    """Check without the key that the authority signed the certificate, and that both are valid now.
 
     Raises ValueError, one line. Warns of a near expiry.
     """
@@ -120,7 +120,7 @@ def load_authority(keys: Path) -> Authority:
 
 
 def load_key(field_name: str, path: Path) -> ec.EllipticCurvePrivateKey:
-    """Read a private key as this software makes them. Raises ValueError, one line."""
+    """Read a private key of the kind that this software makes. Raises ValueError, one line."""
     key = _private_key(field_name, path, _read_private(field_name, path))
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError(f"{field_name}: {path} is not a key on an elliptic curve; make one by lvfl certs")
@@ -138,7 +138,7 @@ def is_request(field_name: str, path: Path) -> bool:
 
 
 def load_request(field_name: str, path: Path) -> x509.CertificateSigningRequest:
-    """Read a request to be certified. Raises ValueError, one line."""
+    """Read a certificate request. Raises ValueError, one line."""
     try:
         return x509.load_pem_x509_csr(_read(field_name, path))
     except (ValueError, UnsupportedAlgorithm):

@@ -1,4 +1,4 @@
-"""What ``lvfl certs`` does: an authority's folder, and those of the owners that it certifies."""
+"""Folders of an authority and of the owners that it certifies, for ``lvfl certs``."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -45,9 +45,9 @@ Content = tuple[bytes, int]
 
 
 def make_authority(keys: Path, name: str, days: int, *, overwrite: bool = False) -> None:
-    """Make an authority in the folder ``keys``.
+    """Create an authority in the folder ``keys``.
 
-    Raises ValueError, one line, where one is there already (unless ``overwrite``), or for a bad name or days.
+    Raises ValueError, one line, if there is one already (unless ``overwrite``), or for a bad name or days.
     """
     authority = Authority.create(name, days)
     content = {CA_KEY: (key_pem(authority.key), PRIVATE), CA: (_pem(authority.certificate), PUBLIC)}
@@ -55,10 +55,10 @@ def make_authority(keys: Path, name: str, days: int, *, overwrite: bool = False)
 
 
 def issue(keys: Path, owners: Sequence[Owner], days: int, *, overwrite: bool = False) -> list[Path]:
-    """Make a key and a certificate for every owner and return their folders, ``keys``/NAME.
+    """Create a key and a certificate for every owner and return their folders, ``keys``/NAME.
 
-    Raises ValueError, one line, before anything is written: no authority, files that are there already (unless
-    ``overwrite``), days beyond the authority's own.
+    Raises ValueError, one line, before anything is written: no authority, files that exist (unless ``overwrite``), days
+    beyond the authority's own.
     """
     authority = load_authority(keys)
     folders = {keys / owner.name: _new_credentials(authority, owner, days) for owner in owners}
@@ -71,7 +71,7 @@ def issue(keys: Path, owners: Sequence[Owner], days: int, *, overwrite: bool = F
 
 
 def request_certificate(folder: Path, owner: Owner, *, overwrite: bool = False) -> x509.CertificateSigningRequest:
-    """Write a request to certify the key in the owner's ``folder``; a new key where there is none, or ``overwrite``.
+    """Write a request to certify the key in the owner's ``folder``; a new key if it has none, or with ``overwrite``.
 
     Raises ValueError, one line, for a key that cannot be used.
     """
@@ -90,8 +90,7 @@ def request_certificate(folder: Path, owner: Owner, *, overwrite: bool = False) 
 def sign_request(keys: Path, path: Path, owner: Owner, days: int, *, overwrite: bool = False) -> Path:
     """Certify a request's key and return the folder to send to its owner: ``keys``/NAME with two certificates.
 
-    Raises ValueError, one line, as `Authority.sign_request`, and for a certificate that is there already (unless
-    ``overwrite``).
+    Raises ValueError, one line, as `Authority.sign_request`, and for a certificate that exists (unless ``overwrite``).
     """
     authority = load_authority(keys)
     certificate = authority.sign_request(load_request("REQUEST", path), owner, days)
@@ -104,8 +103,8 @@ def sign_request(keys: Path, path: Path, owner: Owner, days: int, *, overwrite: 
 def revoke(keys: Path, name: str, deny_list: Path) -> tuple[list[str], list[str]]:
     """Add the serial numbers of all certificates of an owner to a deny list; return all of them, and the new ones.
 
-    Those of ``issued.txt`` in the authority's folder ``keys``, replaced ones as well, and the one in ``keys``/NAME.
-    Raises ValueError, one line, for an owner without any, and for a file that is no deny list.
+    These are the ones in ``issued.txt`` in the authority's folder ``keys``, including replaced certificates, and the
+    one in ``keys``/NAME. Raises ValueError, one line, for an owner without any, and for a file that is not a deny list.
     """
     Owner(name)
     issued, own = keys / ISSUED, keys / name / CERTIFICATE
@@ -121,7 +120,7 @@ def revoke(keys: Path, name: str, deny_list: Path) -> tuple[list[str], list[str]
 
 
 def describe(path: Path) -> list[str]:
-    """Return what a PEM file or an owner's folder holds, in lines. Raises ValueError for an unusable one."""
+    """Return lines about a PEM file or an owner's folder. Raises ValueError for an unusable one."""
     if path.is_dir():
         return _describe_folder(path)
     if is_request("PATH", path):
@@ -176,7 +175,7 @@ def _new_credentials(authority: Authority, owner: Owner, days: int) -> dict[str,
 
 
 def _hand_out(folder: Path, content: Mapping[str, Content], *, overwrite: bool) -> None:
-    """Write an owner's files. The serial number is noted before: only what is noted can be revoked later."""
+    """Write an owner's files, after recording the serial number: only recorded ones can be revoked later."""
     if not overwrite:
         check_absent(folder, content)
     certificate = x509.load_pem_x509_certificate(content[CERTIFICATE][0])

@@ -1,8 +1,8 @@
 """Deny lists (serial numbers of signed certificates) and allow lists (fingerprints of keys).
 
-Text files, one entry a line, ``#`` begins a comment; blanks within an entry do not count. ``lvfl certs show``
-prints both kinds. A changed file is read again; if that fails, its previous content stays valid. What a file holds is
-told whenever it is read: an empty deny list keeps nobody out.
+Text files, one entry a line, ``#`` begins a comment; blanks within an entry are ignored. ``lvfl certs show`` prints
+both kinds. A changed file is read again; if that fails, its previous content stays valid. The content of a file is
+logged whenever it is read: an empty deny list keeps nobody out.
 """
 
 import re
@@ -20,12 +20,12 @@ if TYPE_CHECKING:  # `lvfl certs --help` need not read all settings
 
 
 class _Kind(NamedTuple):
-    """Of entries."""
+    """Kind of a list's entries."""
 
     name: str
     pattern: re.Pattern[str]
     empty: str
-    """What a file without any means."""
+    """Meaning of a file without entries."""
 
 
 _SERIAL = _Kind("serial number", re.compile(r"[0-9a-f]{1,40}"), "nobody is kept out")
@@ -33,7 +33,7 @@ _FINGERPRINT = _Kind("fingerprint", re.compile(r"[0-9a-f]{64}"), "everybody is k
 
 
 class _ListFile:
-    """The entries of one file, as it is now. Raises ConfigError, at first, where it cannot be read."""
+    """The current entries of one file. Raises ConfigError, only at first, if it cannot be read."""
 
     def __init__(self, field: str, path: Path, kind: _Kind, log: Callable[[str], None]) -> None:
         self.field, self.path, self.kind, self.log = field, path, kind, log
@@ -72,9 +72,9 @@ class _ListFile:
 
 
 class Lists:
-    """The files of ``network.tls.deny`` and ``network.tls.allow``, where they are given.
+    """The files of ``network.tls.deny`` and ``network.tls.allow``, if given.
 
-    ``log`` shows how many entries each holds, whenever it is read. Raises ConfigError where one cannot be read.
+    ``log`` shows the number of entries of each, whenever it is read. Raises ConfigError if one cannot be read.
     """
 
     def __init__(self, tls: "TlsConfig", log: Callable[[str], None]) -> None:
@@ -82,7 +82,7 @@ class Lists:
         self.allow = _ListFile("network.tls.allow", tls.allow, _FINGERPRINT, log) if tls.allow else None
 
     def objection(self, peer: Peer) -> str | None:
-        """Return why this peer is kept out; None for one that may come."""
+        """Return why this peer is kept out; None if it may come."""
         if self.deny is not None and peer.serial in self.deny:
             return f"the certificate {peer.serial} of {peer.name!r} is on the deny list"
         if self.allow is not None and "".join(peer.fingerprint.split()) not in self.allow:
@@ -91,9 +91,9 @@ class Lists:
 
 
 def deny(path: Path, serials: Mapping[str, str]) -> list[str]:
-    """Add serial numbers, each with its comment, to a deny list, made where it is not there; return those that are new.
+    """Add serial numbers, each with its comment, to a deny list, created if necessary; return the new ones.
 
-    Raises ConfigError for a file that is no deny list, which stays as it is, OSError as the system does.
+    Raises ConfigError for a file that is not a deny list, which stays unchanged, and OSError.
     """
     present = _ListFile("--deny", path, _SERIAL, lambda _line: None) if path.exists() else ()
     added = [serial for serial in serials if serial not in present]

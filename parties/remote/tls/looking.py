@@ -1,6 +1,6 @@
-"""The server's certificate, seen before a party says a word to it: gRPC for Python does not show it.
+"""The server's certificate, fetched before a party sends anything to it, as gRPC for Python does not show it.
 
-The stream then trusts this one certificate alone (``TlsFiles.trusting``), so that nobody can take its place between.
+The stream then trusts only this certificate (``TlsFiles.trusting``), so that no other server can take its place.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ LOOK_LIMIT_S = 10.0
 
 
 def verifying_context(tls: TlsFiles) -> ssl.SSLContext:
-    """Return what accepts a server that one of our authorities signed, by TLS 1.3; without an identity of its own."""
+    """Return a TLS 1.3 context that accepts a server signed by one of our authorities, without an own identity."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["h2"])
@@ -22,9 +22,9 @@ def verifying_context(tls: TlsFiles) -> ssl.SSLContext:
 
 
 async def look(address: str, tls: TlsFiles) -> bytes:
-    """Return the certificate, as PEM, of the server at ``address``, which ``tls.ca`` signed.
+    """Return the certificate, as PEM, of the server at ``address``, which must be signed by ``tls.ca``.
 
-    Raises OSError where nobody answers, or somebody else does; TimeoutError after ``LOOK_LIMIT_S``.
+    Raises OSError if no server, or another one, answers; TimeoutError after ``LOOK_LIMIT_S``.
     """
     host, _, port = address.rpartition(":")
     async with asyncio.timeout(LOOK_LIMIT_S):

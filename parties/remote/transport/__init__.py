@@ -1,1 +1,1 @@
-"""gRPC streams over mutual TLS, as both sides use them."""
+"""gRPC streams over mutual TLS, common to both sides."""

@@ -1,4 +1,4 @@
-"""Who a process is (TLS files, or plaintext where that was asked for), and what it tells others of its failures."""
+"""Identity of a process (TLS files, or plaintext if requested), and the errors that it shows to others."""
 
 import ipaddress
 
@@ -14,8 +14,8 @@ from vfl.wire.text import plain
 def load_identity(owner: str, network: NetworkConfig, *, insecure: bool) -> TlsFiles | None:
     """Return the TLS files of the server or a party; None for plaintext.
 
-    Raises ConfigError for plaintext beyond this machine and for files that are not given, ValueError for files that
-    cannot be used.
+    Raises ConfigError for plaintext beyond this machine and for missing files, ValueError for files that cannot be
+    used.
     """
     if insecure:
         field, address = ("listen", network.listen) if owner == SERVER else ("server", network.server)
@@ -36,7 +36,7 @@ def load_identity(owner: str, network: NetworkConfig, *, insecure: bool) -> TlsF
 
 
 def last_word(error: Exception) -> str:
-    """Return what a peer is told of an error: all of what peers did, but of this process's own files nothing."""
+    """Return an error's text for a peer: all about peers' actions, but nothing about this process's own files."""
     if isinstance(error, MessageError | PeerLost | TooLargeError):
         return plain(str(error))
     return "something of its own is wrong; see its own log"
