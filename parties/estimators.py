@@ -245,7 +245,7 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
 
     def predict(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[Any]:
         """Return the most probable class of each row [N]."""
-        probabilities_NC = self.predict_proba(X, missing_parties)  # first: of an unfitted one it says so
+        probabilities_NC = self.predict_proba(X, missing_parties)  # first: it raises if the estimator is not fitted
         return self.classes_[probabilities_NC.argmax(axis=1)]
 
 

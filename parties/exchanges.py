@@ -107,7 +107,7 @@ class Exchanges:
     def end_round(self) -> list[Asked]:
         """Return the requests whose replies are the parties' reports; nothing else is under way then."""
         for _ in range(self.config.training.staleness):
-            for asked in self.under_way.popleft():  # to what brought an update alone
+            for asked in self.under_way.popleft():  # replies to orders that only brought an update
                 asked.wait()
         return self.under_way.popleft()
 

@@ -177,7 +177,7 @@ class HeadServer:
         check_same_data("the labels", own["data_digest"], self.labels_digest)
         self.load_finished(own)
         self.exchanges.protocol.load_state_dict(own["protocol"])
-        self.exchanges.last_losses.load_state_dict(own.get("sample_pruning", {}))  # none in checkpoints before it was
+        self.exchanges.last_losses.load_state_dict(own.get("sample_pruning", {}))  # older ones have none
         for party in self.roster:
             party.receiver.load_state_dict(own["feedback"][party.name])
         self.evaluation.load_state_dict(own)

@@ -100,7 +100,7 @@ def _total(server: HeadServer, forecast: Forecast) -> Table:
     rounds = [*planned_rounds(server, forecast)]
     title = f"the whole run as configured: {len(rounds)} rounds of {server.exchanges.steps} exchanges"
     pruning, last = server.config.training.sample_pruning, len(rounds) - 1
-    if pruning.share:  # how many losses will be below their mean, nobody knows
+    if pruning.share:  # the number of losses below their mean is unknown
         pruned = min(last, math.ceil(pruning.until * len(rounds)) - 1)  # not the first one, of which no loss is known
         title += f"\nat most: training.sample_pruning may spare up to {pruning.share * pruned / len(rounds):.0%} of it"
     table = numbers_table(title, ("party", "MACs", "sent up", "come down"))

@@ -35,7 +35,7 @@ class ShowWidths(Callback):
     def on_round(self, loop: TrainingLoop, round_index: int, metrics: Metrics) -> None:
         """Draw the parties if one was pruned in this round."""
         tags = {name: f"alpha/{name}" for name in self.server.roster.names}
-        alphas = {name: metrics[tag] for name, tag in tags.items() if tag in metrics}  # none of who never reported
+        alphas = {name: metrics[tag] for name, tag in tags.items() if tag in metrics}  # not every one has reported
         pruned = any(alpha > self.alphas.get(name, 0.0) for name, alpha in alphas.items())
         self.alphas = alphas
         if not pruned:

@@ -28,7 +28,7 @@ def points_lost(metric: str, value: float, reference: float) -> float:
     """Return by how many percentage points a value is worse than another; for an error, by how many percent of it."""
     if metric not in LOWER_IS_BETTER:
         return 100 * (reference - value)
-    if reference == 0:  # nothing is a share of no error
+    if reference == 0:  # no percentage of an error of 0
         return 0.0 if value == 0 else math.inf
     return 100 * (value / reference - 1)
 

@@ -43,7 +43,7 @@ class Optimizer(ABC):
     def step(self) -> None:
         """Take a step with every parameter that has a gradient."""
         for group in self.param_groups:
-            # One without a gradient stays as it is, also under weight decay and momentum.
+            # A parameter without a gradient stays as it is, even with weight decay and momentum.
             moved = [each for each in group["params"] if each.grad is not None]
             self._move(moved, [each.grad for each in moved], group["lr"])
 
@@ -85,7 +85,7 @@ class Adam(Optimizer):
             gradients,
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
-            [],  # the largest squares, of amsgrad alone
+            [],  # the largest squares, for amsgrad only
             [state["step"] for state in states],
             foreach=False,
             fused=self.fused,

@@ -190,8 +190,8 @@ class ExperimentConfig(Section):
     PyTorch's choice; the run's config.yaml has the number. Parties and servers on machines of their own choose by their
     own models, with labels shared PyTorch's number. The same bits need the same number."""
     parties_at_once: Annotated[Positive, OWN] = 1
-    """Parties that compute at the same time where all are in one process, each with its share of ``threads``. The same
-    bits as one after another with so many threads; their measured times include that they wait for one another."""
+    """Parties that compute at the same time if all are in one process, each with its share of ``threads``. The bits are
+    those of one party after another with as many threads; their measured times include waiting for one another."""
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
     """classification: of two or more classes; regression: a number per sample (tables only)."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
@@ -214,7 +214,7 @@ class ExperimentConfig(Section):
     @field_validator("horizontal")
     @classmethod
     def _with_algorithm(cls, value: HorizontalConfig, info: ValidationInfo) -> HorizontalConfig:
-        # Fields are checked in the order of their declaration: of those before, only a refused `mode` is not there.
+        # Fields are checked in the order of their declaration, so `mode` is only missing if it was refused.
         return value.resolved(info.data.get("mode", "vertical"))
 
     @model_validator(mode="before")
@@ -294,10 +294,10 @@ class ExperimentConfig(Section):
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
 
     def fixed(self) -> "ExperimentConfig":
-        """Return what must not change when a run goes on: the experiment with defaults for all that may.
+        """Return the experiment without settings that may change on resume: these have their defaults.
 
-        These are the network, how long to train, how often to evaluate and to save, and how many parties compute at
-        once with equal threads.
+        They are the network, how long to train, how often to evaluate and to save, and how many parties compute at once
+        with equal threads.
         """
         free = {
             "threads": self.threads_of_each,

@@ -191,7 +191,7 @@ def _overlay(section: type[Section], under: dict[str, Any], over: dict[str, Any]
         inner = _field_type(section, key)
         inherited = merged.get(key)
         if (within := section_of(inner)) and isinstance(value, dict):
-            # Where the base wrote something else in the section's place, that is what gives way.
+            # A value of the base that is not a mapping is replaced.
             settings = cast(dict[str, Any], inherited) if isinstance(inherited, dict) else {}
             merged[key] = _overlay(within, settings, cast(dict[str, Any], value))
         else:
@@ -223,7 +223,7 @@ def _set(section: object, values: dict[str, Any], keys: Sequence[str], value: ob
     *parents, last = keys
     for parent in parents:  # the type goes down with the values: at the end it decides whether `value` merges
         inner = values.get(parent)
-        # A number gives way to a mapping: alpha=0.2 in the file, alpha.party_1=0.4 on the command line.
+        # A mapping replaces a number: alpha=0.2 in the file, alpha.party_1=0.4 on the command line.
         values[parent] = dict(cast(dict[str, Any], inner)) if isinstance(inner, dict) else {}
         values, section = values[parent], _field_type(section, parent)
     if known := section_of(section):
@@ -251,7 +251,7 @@ def _flat(values: object, prefix: str, kind: type[Any]) -> dict[str, object]:
     if not isinstance(values, kind):
         return {prefix: values}
     flat: dict[str, object] = {}
-    # Of a section its fields, not turned to dicts within. dict() would take a field called keys for a mapping's method.
+    # A section's fields, not converted within. dict() would take a field called keys for a mapping's method.
     nested: dict[str, object] = vars(values) if isinstance(values, Section) else cast(Any, values)
     for key, value in nested.items():
         flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key), kind)
@@ -272,7 +272,7 @@ def _one_line(section: type[Section], error: dict[str, Any]) -> str:
     if not field:
         return message
     if error["type"] == "value_error" and re.match(r"\w+: ", message):
-        return f"{field}.{message}"  # a section that names its key itself
+        return f"{field}.{message}"  # the section's own message names the key
     # Our own validators may have said what was given, as a value or in brackets; of a section it would be a mapping.
     named = isinstance(error["input"], str) and repr(error["input"]) in message
     complete = error["type"] == "value_error" and ("(" in message or named or bool(_known_keys(section, location)))
@@ -295,7 +295,7 @@ def _nearest_key(section: type[Section], location: Sequence[int | str]) -> str:
 def _paths(section: type[Section]) -> list[list[str]]:
     """Return the keys of all settings of a section, those of sections in it after its own."""
     own = [[key] for key in section.known_keys()]
-    # Not those of algorithms, which may be other packages': a suggestion is no reason to import them.
+    # Without sections of algorithms, which may be other packages': a suggestion is no reason to import them.
     fields = [key for (key,) in own if key in section.model_fields]
     within = [(key, inner) for key in fields if (inner := section_of(section.type_of(key)))]
     return [*own, *([key, *path] for key, inner in within for path in _paths(inner))]

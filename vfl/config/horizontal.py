@@ -209,7 +209,7 @@ class HorizontalConfig(Section, extra="allow"):
         if not isinstance(values, dict):
             return values
         given = cast(dict[str, Any], values)
-        # Extra fields have no type: pydantic would keep them unread. What is no algorithm's, `_sections` refuses.
+        # Extra fields have no type: pydantic would keep them unchecked. `_sections` refuses unknown ones.
         others = {key: value for key, value in given.items() if key not in cls.model_fields}
         read = _sections(tuple(others)).model_validate(others)
         return given | {key: getattr(read, key) for key in others}

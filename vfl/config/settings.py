@@ -88,7 +88,7 @@ def ignored_settings(section: Section, prefix: str = "") -> list[str]:
     lines = [f"{prefix}{name}: ignored, {reason}" for name, reason in reasons.items() if is_given(section, name)]
     for name in (*type(section).model_fields, *(section.model_extra or ())):
         inner = getattr(section, name)
-        if isinstance(inner, Section) and name not in reasons:  # of a section without effect one line is enough
+        if isinstance(inner, Section) and name not in reasons:  # one line is enough for a section without effect
             lines += ignored_settings(inner, f"{prefix}{name}.")
     return lines
 
@@ -99,6 +99,6 @@ def is_given(section: Section, name: str) -> bool:
     for parent in parents:
         section = getattr(section, parent)
     field = type(section).model_fields.get(last)
-    if last not in section.model_fields_set or field is None:  # the latter of a section that another package checks
+    if last not in section.model_fields_set or field is None:  # no field: another package checks the section
         return last in section.model_fields_set
     return getattr(section, last) != field.get_default(call_default_factory=True, validated_data={})

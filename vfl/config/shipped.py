@@ -20,7 +20,7 @@ def find_config(given: Path, folder: Path = Path()) -> Path:
     path = folder / given
     try:
         return _found(path, str(given))
-    except OSError as error:  # as of a name that is too long
+    except OSError as error:  # such as a name that is too long
         raise ConfigError(f"{given}: cannot be read ({error.strerror})") from None
 
 
@@ -28,7 +28,7 @@ def _found(path: Path, given: str) -> Path:
     if path.is_file():
         return path
     if path.suffix in (".yaml", ".yml"):
-        # As the shipped files name each other: what stands beside a file goes before.
+        # Shipped files name each other this way: a file beside the given one comes first.
         inner = shipped_folder() / given
         return inner if not Path(given).is_absolute() and inner.is_file() else path
     if (path / "config.yaml").is_file():

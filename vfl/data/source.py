@@ -116,7 +116,7 @@ class Prepared:
             if tensor is not None
         }
         known = {"train": self.train.features, "test": self.test.features, **further}
-        # Of data that need not fit into memory, some rows.
+        # Only some rows of data that need not fit into memory.
         return weights_digest({n: each.sampled() if isinstance(each, Rows) else each for n, each in known.items()})
 
 
@@ -278,8 +278,8 @@ def prepare_samples(preparation: Preparation, samples: Samples) -> Samples:
     """
     prepared = preparation.apply(samples)
     what = type(preparation).__name__
-    if not prepared.ids.equal(samples.ids):  # it may be another package's, and labels lie with somebody else
+    if not prepared.ids.equal(samples.ids):  # labels, held by another owner, keep their order
         raise ValueError(f"{what}: apply gives other samples; it must keep all of them, in their order")
-    if not prepared.held().is_finite():  # else the loss would be NaN, and the learning rate be blamed
+    if not prepared.held().is_finite():  # otherwise the loss would be NaN, and the learning rate would be blamed
         raise ValueError(f"{what}: gives values that are not finite; replace NaN and what is too large for float32")
     return prepared

@@ -231,5 +231,5 @@ def gradient_statistics(result: LocalResult) -> Tensor:
     # Rounding may leave a little below 0 where all gradients are alike.
     variance = spread.clamp(min=0) / max(1, result.steps - 1)
     if result.steps == 1:
-        variance = torch.zeros_like(variance)  # rounding of the one norm
+        variance = torch.zeros_like(variance)  # the only norm's rounding error
     return torch.stack([squared_norms_S.mean(), variance])

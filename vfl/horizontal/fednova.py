@@ -48,7 +48,7 @@ class FedNova(FederatedAlgorithm[FedNovaConfig]):
             accumulated_steps(report.result.steps, momentum, mu, report.result.learning_rate) for report in reports
         ]
         weights = self.weights(reports)
-        # 1, but with weights: all, where it is the reporting clients' share: the mean of a_j is over these alone.
+        # 1, except with weights: all, where it is the reporting clients' share: the mean of a_j is only over them.
         whole = sum(weights)
         rate = self.horizontal.server_learning_rate
         coefficients = [

@@ -87,8 +87,8 @@ class Fleet:
     def report(self, assignment: Assignment, result: LocalResult, staleness: int = 0) -> Report:
         """Finish a client's round: keep its state, record its upload, and return the report to the server."""
         client = assignment.work.client
-        own = self._read.pop(client, None)  # and not kept: the update below makes it old
-        if own is None:  # an asynchronous client that another cohort, or a resumed run, came in between
+        own = self._read.pop(client, None)  # removed, as the update below outdates it
+        if own is None:  # another cohort, or a resume, came between this client's start and its end
             own = self._own(client)
         update = self.algorithm.client_update(result, own, assignment.start)
         kept = dict(update.state)

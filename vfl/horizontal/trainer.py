@@ -120,7 +120,7 @@ class SynchronousTrainer(HorizontalTrainer):
             Assignment(plan.work(client), self.state, round_index, stream=round_index) for client in selection.clients
         ]
         before = spent(self.fleet, selection.clients)
-        # Who drops out trains as well: it has spent the work, only its result never arrives.
+        # Clients that drop out train as well: the work is spent, only the result never arrives.
         results = self.fleet.train(assignments)
         reports = [
             self.fleet.report(assignment, result)

@@ -106,7 +106,7 @@ def budget(given: Given) -> Assign:
             # A round lasts as long as its slowest party. Below 0 where too much was spent: then `Goal.possible` raises
             # the limit to what the strongest ratios reach.
             left_s = whole.seconds - sum(max(each.seconds for each in spent.values()) for spent in reports if spent)
-            # Divided anew every round: what an early round took too much, the later ones make up for.
+            # Divided anew every round: later rounds make up for an early one that took too much.
             share_s = left_s / (given.rounds - round_index)
             return _in_time(given, round_index, reports, lambda _costs, _rates: share_s, strict=True)
         if whole.macs is not None:
@@ -142,7 +142,7 @@ def _in_time(
     goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates, before=before), 1.0 if strict else LATE)
     limit = goal.possible(choices).limit
     wanted = least_pairs(forecast, rates, limit, choices, given.weigh, before)
-    # What to blame where both ratios change: the machine of who computes for half of its seconds, else the link.
+    # Reason if both ratios change: the machine of a party that computes for half of its seconds, else the link.
     computing = {party for party, each in rounds.items() if each and 2 * each[-1].compute_s >= each[-1].seconds}
     chosen = _explained(goal, choices, wanted, present, given, computing)
     costs = forecast.round(chosen, present)
@@ -184,7 +184,7 @@ def _explained(
     """Keep ratios whose change is not worth it, and add each party's reason; some are mostly ``computing``."""
     unchanged = {party: each.nearest(present[party]) for party, each in choices.items()}
     chosen = settled(goal.possible(choices), wanted, unchanged, given.weigh)
-    # By the goal itself, not by the limit that is possible: who misses it has ratios at their bounds.
+    # By the goal itself, not by the possible limit: a party that misses it has ratios at their bounds.
     missed = goal.missed(chosen, goal.slack)
     for party, ratios in chosen.items():
         reason = _reason(ratios, present[party], "compute" if party in computing else "link")

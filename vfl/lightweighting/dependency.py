@@ -59,7 +59,7 @@ class Shadow:
         self._graph = tp.DependencyGraph()
         try:
             with torch.enable_grad(), _fork_rng():
-                # By itself Torch-Pruning tries two ways of calling and tells of the second's failure only.
+                # Left alone, Torch-Pruning tries two ways of calling and reports only the second's failure.
                 self._graph.build_dependency(self.model, self._example, forward_fn=_call)
         except Exception as error:  # a user's model may break Torch-Pruning in any way
             reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -92,7 +92,7 @@ class Shadow:
                     raise ValueError(f"cannot prune {self._names[node.module]!r}: an embedding is added to a layer")
                 if produces and isinstance(node.module, PrunableLayer):
                     name = self._names[node.module]
-                    # Of a concatenation a part is coupled: channel i here is another one there.
+                    # Part of a concatenation is coupled: channel i here is another one there.
                     if sorted(indices) != list(range(width)) or len(node.module.weight) != width:
                         raise ValueError(
                             f"cannot prune {name!r}: it is coupled with a part of another layer, or traced so"
@@ -131,7 +131,7 @@ class Shadow:
                 prune_outputs = self._graph.get_pruner_of_module(layer).prune_out_channels
                 self._graph.get_pruning_group(layer, prune_outputs, list(channels)).prune()
         assert self._output_shape() == output_shape, "pruning changed the shape of the model's output"
-        # Asked for anew: pruning has put new parameters in the place of those in `tensors`.
+        # Fetched again: pruning has replaced the parameters in `tensors`.
         left = [*self.model.named_parameters(), *self.model.named_buffers()]
         return {name: tensor.detach().long() for name, tensor in left if tensor.shape != shapes[name]}
 

@@ -84,7 +84,7 @@ class StructuredPruner:
         self._example = tuple(tensor.detach()[:1].clone() for tensor in tensors)
         self._round_to = round_to
         self._importance: Importance = importance
-        # For the groups alone: a shadow copies the weights of its moment, so that every event makes one of its own.
+        # Only for the groups: a shadow copies the present weights, so every event makes its own.
         with Shadow(model, self._example) as shadow:
             groups = shadow.groups
         _warn_of_unreached(model, groups)

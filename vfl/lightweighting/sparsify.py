@@ -53,7 +53,7 @@ def random_top_k(embedding_BD: Tensor, beta: float, share: float) -> Tensor:
     stream = stream_of(embedding_BD, "random_top_k")
     keep_BD = _largest(embedding_BD, removed)
     kept, left_out = keep_BD.flatten().nonzero()[:, 0], (~keep_BD).flatten().nonzero()[:, 0]
-    # Binomial: each kept entry gives its place away with probability `share`, while there is somebody to take it.
+    # Binomial: each kept entry loses its place with probability `share`, while others are left to take it.
     drawn = (torch.rand(len(kept), generator=stream) < share).sum().clamp(max=removed)
     keep_BD.view(-1)[kept[torch.randperm(len(kept), generator=stream)[:drawn]]] = False
     keep_BD.view(-1)[left_out[torch.randperm(removed, generator=stream)[:drawn]]] = True
@@ -112,7 +112,7 @@ def omega(embedding_BD: Tensor, sparsified_BD: Tensor) -> float:
     if embedding_BD.shape != sparsified_BD.shape:
         shapes = f"{tuple(embedding_BD.shape)} and {tuple(sparsified_BD.shape)}"
         raise ValueError(f"omega compares an embedding with its own sparsified form, not {shapes}")
-    if torch.equal(embedding_BD, sparsified_BD):  # mostly so without lightweighting, and a tenth of the time
+    if torch.equal(embedding_BD, sparsified_BD):  # usual without lightweighting, and takes a tenth of the time
         return 0.0
     error_BD = embedding_BD.detach().double().sub_(sparsified_BD.detach())
     return float(error_BD.square_().sum()) / max(1, len(embedding_BD))

@@ -61,7 +61,7 @@ class Levels:
 
     def encode(self, tensor_BD: Tensor) -> bytes:
         """Return the frame. Raises ValueError for values that are not finite."""
-        # What is not finite would make the scale of its whole block so.
+        # A value that is not finite would make its whole block's scale so.
         check_finite(tensor_BD, "the embedding or gradient")
         stream = stream_of(tensor_BD, "rounding") if self.stochastic else None
         return self.pack(*quantise(tensor_BD, self.spacing, stream))

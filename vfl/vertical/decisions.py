@@ -42,5 +42,5 @@ def recorded_decisions(config: ExperimentConfig, run_dir: Path) -> dict[int, dic
 
 def _decision(row: Row, party: str) -> Ratios:
     reasons = [tag.rpartition("/")[2] for tag in row if tag.startswith(f"{REASON}/{party}/")]
-    alpha, beta = row.get(f"alpha/{party}", 0.0), row.get(f"beta/{party}", 0.0)  # none of who never reported
+    alpha, beta = row.get(f"alpha/{party}", 0.0), row.get(f"beta/{party}", 0.0)  # none if the party never reported
     return Ratios(alpha, beta, "".join(reasons), row.get(f"{EXPECTED}/{party}"))

@@ -119,7 +119,7 @@ def _pruned_and_moved(model: nn.Module, inputs: Sequence[Tensor], width: int) ->
     optimizer = build_optimizer(trained, OptimizerConfig())
     pruner = StructuredPruner(trained, inputs)
     for alpha in CHECKED_RATIOS:
-        for _ in range(2):  # before: momentum for the event to carry; after: nobody holds a parameter that is gone
+        for _ in range(2):  # before: momentum for the event to carry; after: no removed parameter is still referenced
             optimizer.zero_grad()
             trained(*inputs).square().mean().backward()
             optimizer.step()

@@ -237,8 +237,7 @@ def _header_size(shape: Sequence[int]) -> int:
 
 
 def _extent(shape: Sequence[int]) -> int:
-    """Return the number of entries, with empty dimensions counted as one: it also bounds strides, which may
-    overflow."""
+    """Return the number of entries, counting empty dimensions as one: this also bounds strides, which may overflow."""
     return math.prod(max(1, dimension) for dimension in shape)
 
 

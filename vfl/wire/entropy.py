@@ -117,7 +117,7 @@ def _fitted(symbols: NDArray[np.int32], lowest: int) -> _Model:
     least = _bits(whole, best.weights)
     for axis, histograms in by_axis.items():
         for classes in CLASS_COUNTS:
-            if classes > len(histograms) or classes * count * _WEIGHT_BITS > least / 48:  # is seldom worth it
+            if classes > len(histograms) or classes * count * _WEIGHT_BITS > least / 48:  # seldom worth it
                 break
             class_of, totals = _classified(histograms, classes)
             weights = _as_sent(totals)

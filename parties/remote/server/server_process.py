@@ -171,8 +171,8 @@ class ServerProcess:
             return {}  # nobody is needed any more
 
     def _ended(self) -> Outcome | None:
-        """Return the outcome of all rounds if an earlier server was killed after the last one: parties have gone
-        since."""
+        """Return the outcome of all rounds, if an earlier server was killed after the last one and parties have
+        left."""
         written = (self.run_dir / "summary.json").exists()
         summary = read_summary(self.run_dir) if written else {}
         whole = summary.get("rounds") == self.config.training.rounds

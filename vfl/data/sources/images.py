@@ -152,7 +152,7 @@ def read_images(path: Path, shape: tuple[int, ...], classes: int) -> Samples:
             arrays = {name: torch.from_numpy(file[name]) for name in file.files if name in ("images", "labels", "ids")}
     except OSError as error:
         raise ValueError(f"--data: {path} cannot be read ({error.strerror or error})") from None
-    except (ValueError, TypeError, EOFError, BadZipFile):  # of another kind; what NumPy says of it advises pickle
+    except (ValueError, TypeError, EOFError, BadZipFile):  # not this kind of file; NumPy's own message advises pickle
         raise ValueError(f"--data: {path} is not a .npz file, as numpy.savez(FILE, images=...) writes") from None
     images = arrays.get("images")
     if images is None or images.dtype != torch.uint8 or tuple(images.shape[1:]) != shape:

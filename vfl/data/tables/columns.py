@@ -95,7 +95,7 @@ def _numbers(where: str, block: Block, name: str) -> npt.NDArray[np.float64]:
     """Return a block's numbers. Raises TableError for text that is not a number, and for infinity."""
     cells = block.columns[name]
     try:
-        values = pc.cast(cells, pa.float64(), safe=False)  # the nearest of a whole number of many digits
+        values = pc.cast(cells, pa.float64(), safe=False)  # the nearest float for a whole number of many digits
     except ArrowInvalid:
         raise _no_number(where, block, name) from None
     numbers = np.asarray(pc.fill_null(values, float("nan")))
@@ -146,7 +146,7 @@ def as_text(cells: Column) -> Column:
     """Return cells as text; whole numbers have no decimal point, even if the file holds floating point."""
     if pa.types.is_floating(cells.type):
         whole = pc.cast(cells, pa.int64(), safe=False)
-        exact = pc.equal(pc.cast(whole, cells.type, safe=False), cells)  # false of fractions, and of what overflowed
+        exact = pc.equal(pc.cast(whole, cells.type, safe=False), cells)  # false for fractions and overflows
         return pc.if_else(exact, pc.cast(whole, pa.string()), pc.cast(cells, pa.string()))
     return pc.cast(cells, pa.string())
 

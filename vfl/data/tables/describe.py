@@ -123,7 +123,7 @@ class ColumnSummary:
 
     def looks_like_key(self) -> bool:
         """Return whether nearly every row has its own value, and it is a row number, text, or named like a key."""
-        # Only so many values are kept: of a longer table it has to do that it has as many different ones.
+        # Only MOST_VALUES values are kept: a longer table must have that many different ones.
         if self.rows < FEW_ROWS or self.missing or len(self.values) < min(self.rows, MOST_VALUES):
             return False
         if not self._numeric:

@@ -28,11 +28,11 @@ def raw_samples(table: Table, rows: Rows, ids: Tensor, numbers: Sequence[str], c
     for place, name in enumerate(numbers):
         column = table.columns[name]
         assert isinstance(column, Numbers)
-        values.numpy()[:, place] = column.values[rows]  # of row -1 the last row's: `present` says that it is nothing
+        values.numpy()[:, place] = column.values[rows]  # for row -1 the last row's: `present` marks it as missing
     for place, name in enumerate(categories):
         column = table.columns[name]
         assert isinstance(column, Categories)
-        hash_of = np.array([*map(text_hash, column.names), MISSING], np.int64)  # the last is that of code -1
+        hash_of = np.array([*map(text_hash, column.names), MISSING], np.int64)  # the last one is for code -1
         hashes.numpy()[:, place] = hash_of[column.codes[rows]]
     return Samples(ids, values, more=(hashes,), present=unless_all(rows >= 0))
 

@@ -120,7 +120,7 @@ class Tables(Source):
         TableError.
         """
         owners = [owner for owner in self.parties if owner in paths]
-        # A single owner is not asked for the leader: its own file need not say whose the label is.
+        # Not `leader` for a single owner, whose own file need not name the label's owner.
         first = owners[0] if len(owners) == 1 or self.leader not in owners else self.leader
         tables = {owner: self._read(owner, owners, paths[owner]) for owner in dict.fromkeys((first, *owners))}
         joined = join(tables, self.data.tables, first, keep_all=True)
@@ -243,7 +243,7 @@ class Tables(Source):
         rows, ids = joined.rows[self.leader], joined.ids
         values, classes = read_labels(
             table, name, rows, MOST_CLASSES if self.task_said else MOST_AMOUNTS
-        )  # of all samples: training and test number classes alike
+        )  # over all samples, so that training and test number classes alike
         refuse_copies(table, name, rows)
         if self.data.validation_share:
             what = f"{len(test)} training samples are evaluated; the test stays unseen until predict --split test"

@@ -99,7 +99,7 @@ def transmission_seconds(cell: Cell, bandwidth_hz: float | Floats) -> Floats:
 def excess_of_snr(snr: Floats) -> Floats:
     """Return u = z / ln(1 + z) - 1 of signal-to-noise ratios z >= 0."""
     # z / ln(1 + z) = 1 + z/2 - z^2/12 + z^3/24 - ...
-    with np.errstate(divide="ignore", invalid="ignore"):  # of the branch that is not taken
+    with np.errstate(divide="ignore", invalid="ignore"):  # in the branch that is not taken
         return np.where(
             snr < SERIES_BELOW, snr * (1 / 2 - snr * (1 / 12 - snr / 24)), (snr - np.log1p(snr)) / np.log1p(snr)
         )
@@ -112,7 +112,7 @@ def snr_of_excess(excess: Floats) -> Floats:
     polished by Newton's method, because near G = 1 the branch point takes half of W's digits.
     """
     share = 1 / (1 + excess)
-    with np.errstate(divide="ignore", invalid="ignore"):  # of the branch that is not taken
+    with np.errstate(divide="ignore", invalid="ignore"):  # in the branch that is not taken
         snr = -lambertw(-share * np.exp(-share), -1).real * (1 + excess) - 1
         for _ in range(NEWTON_STEPS):
             snr = snr - (np.log1p(snr) - snr * share) / (1 / (1 + snr) - share)

@@ -147,7 +147,7 @@ class Executor(ABC, Generic[Handle]):
         # can always begin, as no two wait for each other.
         unfinished = {run.folder: done.get(run.folder, 0) for run in (*left, *at_work)}
         run = next((run for run in left if run.after is None or not _behind(unfinished, *run.after)), None)
-        # Nobody overtakes it: where there is no place for this one, the next, smaller one waits as well.
+        # No run overtakes it: if this one has no room, smaller ones wait as well.
         return run if run is not None and len(at_work) < self.places(run) else None
 
     @abstractmethod
@@ -172,7 +172,7 @@ class Executor(ABC, Generic[Handle]):
 
     @abstractmethod
     def receive(self, handle: Handle, *, interrupted: bool) -> Event:
-        """Return what has happened to a training: its next event."""
+        """Return the next event of a training."""
 
     @abstractmethod
     def interrupt(self, handle: Handle) -> None:

@@ -173,7 +173,7 @@ def _points(path: Path, file: SweepFile) -> tuple[Settings, ...]:
         raise ConfigError(f"{path}: the sweep is empty; name settings to vary under grid: or list:")
     for key in {key for entry in file.entries for key in entry} & file.grid.keys():
         raise ConfigError(f"{path}: {key} stands in grid and in list; keep it in one of them")
-    combinations = itertools.product(*file.grid.values())  # of no grid one, the empty one
+    combinations = itertools.product(*file.grid.values())  # without a grid: one, the empty one
     inner = [dict(zip(file.grid, values, strict=True)) for values in combinations]
     return tuple(entry | point for entry in (file.entries or [{}]) for point in inner)
 

@@ -91,7 +91,7 @@ class SweepView:
 
     def _end(self, name: str, event: Ended, summary: Mapping[str, Any] | None) -> None:
         run = self.running.pop(name, None)
-        self.worked += 1.0 if run is None else 1.0 - run.done / run.rounds  # what it left out is no work to come
+        self.worked += 1.0 if run is None else 1.0 - run.done / run.rounds  # skipped rounds are no work to come
         self.finished += summary is not None
         self.failed += event.error is not None
         place = f"{self.kept + self.finished + self.failed}/{self.total} {name}"

@@ -175,7 +175,7 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
             point, score = f"point_{len(hover)}", drawn(subject.metric, variant.score)
             hover[point] = f"{variant.label}: {score:.4g}, {amount(cost(variant))}{unit}"
             axes.scatter([cost(variant)], [score], 45, label=group, gid=point, **style)
-            group = None  # in the legend it stands once
+            group = None  # only once in the legend
     on_front = [(cost(variant), drawn(subject.metric, variant.score)) for variant in front]
     circles: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.1}
     line: dict[str, Any] = {"color": INK, "linewidth": 1.1, "drawstyle": "steps-post", "zorder": 1}

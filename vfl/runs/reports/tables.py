@@ -92,7 +92,7 @@ def settings_table(subject: Subject) -> TableData:
     )
     scores = ("setting", "seeds", axis(subject.metric), f"change ({_unit(subject)})")
     headings = (*scores, "bytes", "saved (%)", "MACs", "saved (%)", "on the front of")
-    filled = [any(column) for column in zip(*rows, strict=True)]  # of a run alone, or of clients, some are all empty
+    filled = [any(column) for column in zip(*rows, strict=True)]  # a single run's or clients' table has empty columns
     kept = [tuple(compress(row, filled)) for row in (headings, *rows)]
     return TableData("Settings", caption, kept[0], kept[1:])
 

@@ -29,7 +29,7 @@ def write_report(subject: Subject, folder: Path) -> list[str]:
     contents[PAGE] = page(subject, drawings, open_tables, parties)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in _pictures(folder / TEXT) - contents.keys():  # of an earlier report, of fewer or other runs
+        for name in _pictures(folder / TEXT) - contents.keys():  # pictures of an earlier report on other runs
             (folder / name).unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(folder / name, content)
