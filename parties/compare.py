@@ -246,7 +246,7 @@ def _boosted(split: Split, task: Task, seed: int) -> Tensor:
     model = kind(random_state=seed, categorical_features=few or None).fit(train, split.labels.train.values.numpy())
     if isinstance(task, Classification):
         return torch.from_numpy(model.predict_proba(test))
-    return torch.from_numpy(model.predict(test))[:, None].float()
+    return torch.from_numpy(model.predict(test))[:, None]
 
 
 def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

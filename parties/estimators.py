@@ -182,7 +182,7 @@ class _Vertical(BaseEstimator):
         self.owners_, self.run_ = list(owners), Run(run_dir)
         return self
 
-    def _predicted(self, given: Any, missing_parties: MissingParties | None) -> NDArray[np.float32]:
+    def _predicted(self, given: Any, missing_parties: MissingParties | None) -> NDArray[np.floating[Any]]:
         """Return probabilities or values [N, C], in the order of the first owner's rows."""
         check_is_fitted(self, "run_")
         owners = self._owners(given, fitted=True)

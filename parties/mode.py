@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ def _check_workers(config: ExperimentConfig, workers: int) -> None:
     raise ConfigError("mode: torchrun shares the clients of mode horizontal; for vertical use --processes")
 
 
-def _predict(run_dir: Path, data: Path | Mapping[str, Path] | None) -> NDArray[np.float32]:
+def _predict(run_dir: Path, data: Path | Mapping[str, Path] | None) -> NDArray[np.floating[Any]]:
     from parties.predict import predict_in_process  # trainings do without
 
     if not isinstance(data, Mapping):

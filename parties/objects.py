@@ -79,7 +79,7 @@ class ObjectsRun(Run):
             raise ConfigError(f"feature_model: no party is called {party!r}{nearest(party, list(self._models))}")
         return self._models[party]
 
-    def predict(self, samples: Any = None) -> NDArray[np.float32]:
+    def predict(self, samples: Any = None) -> NDArray[np.floating[Any]]:
         """Return class probabilities [N, C], or values [N, 1], for features by party.
 
         Raises ValueError if a party's are missing, or numbers of samples differ.
@@ -176,14 +176,14 @@ def _same_length(lengths: Mapping[str, int], what: str) -> None:
 
 
 def _labels(y: ArrayLike | Tensor) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels [N] and the names of the classes: int64 with names, or float32 without."""
+    """Return labels [N] and the names of the classes: int64 with names, or float64 without."""
     values = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if values.ndim != 1:
         raise ConfigError(f"y: expected labels [N], got {list(values.shape)}")
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
             raise ConfigError("y: holds NaN or infinity")
-        return torch.from_numpy(values.astype(np.float32)), ()
+        return torch.from_numpy(values.astype(np.float64)), ()
     names, codes = np.unique(values, return_inverse=True)
     if len(names) < 2:
         raise ConfigError(f"y: holds one class only, {names[0]!r}; give two or more, or float for amounts")

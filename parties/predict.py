@@ -55,7 +55,7 @@ class Prediction:
     def rows(self) -> list[list[Any]]:
         """Return a table's heading and lines: each sample's predicted class and all classes' probabilities.
 
-        Nine digits hold all bits of a float32.
+        Nine digits hold all bits of a probability in float32; amounts, float64, have fifteen.
         """
         known = ["label"] if self.labels_N is not None else []
         scores = ["prediction", "probability", *(f"p_{name}" for name in self.classes)] if self.classes else ["value"]
@@ -68,7 +68,8 @@ class Prediction:
         return self.task.predicted(self.probabilities_NC)
 
     def _row(self, row: int) -> list[Any]:
-        values = [f"{value:.9g}" for value in self.probabilities_NC[row].tolist()]
+        digits = 9 if self.classes else 15
+        values = [f"{value:.{digits}g}" for value in self.probabilities_NC[row].tolist()]
         best = int(self.predicted[row])
         name = self.keys[1 + row] if self.keys else [int(self.ids_N[row])]
         label = [] if self.labels_N is None else [self._label(self.labels_N[row])]

@@ -59,7 +59,9 @@ class Run:
         """Results and costs, as in ``summary.json``."""
         return read_summary(self.folder)
 
-    def predict(self, samples: ArrayLike | Mapping[str, object] | str | Path | None = None) -> NDArray[np.float32]:
+    def predict(
+        self, samples: ArrayLike | Mapping[str, object] | str | Path | None = None
+    ) -> NDArray[np.floating[Any]]:
         """Return class probabilities [N, C], or values [N, 1] of a regression.
 
         Args:

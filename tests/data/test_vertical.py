@@ -47,7 +47,7 @@ TEXT = torch.zeros(2, 4, dtype=torch.int64)
         (torch.tensor([1, 2]), torch.zeros(3, 1, 2, 2), None, "of 2 rows"),
         (torch.tensor([1, 2]), torch.zeros(2), None, r"expected \[N, \.\.\.\] of 2 rows"),
         (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2), torch.tensor([0]), r"labels: expected int64 \[2\]"),
-        (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2), torch.tensor([0.0, 1.0]).double(), "labels: expected int64"),
+        (torch.tensor([1, 2]), torch.zeros(2, 1, 2, 2), torch.tensor([0.0, 1.0]).half(), "labels: expected int64"),
         (torch.tensor([1, 2]), TEXT, torch.zeros(2, 3, dtype=torch.int64), r"labels: expected int64 \[2\]"),
         (torch.tensor([1, 2]), TEXT, torch.zeros(2, 4), "labels: expected int64"),
     ],

@@ -92,6 +92,25 @@ def test_split_training_equals_joint_training(tmp_path, task, optimizer, class_w
     assert parties[0].model.get_parameter("categories.weight").grad is not None
 
 
+def test_amounts_far_from_zero_keep_their_digits(tmp_path):
+    """At 1e9 float32 steps by 64: amounts that differ by less would be one, in training and in the errors."""
+    write_tables(tmp_path)
+    table = (tmp_path / "bank.csv").read_text().splitlines()
+    rows = [line.rsplit(",", 1) for line in table[1:]]
+    shifted = [f"{rest},{1e9 + float(amount) / 10:.3f}" for rest, amount in rows]
+    found = {}
+    for name, lines in (("near", [f"{rest},{float(amount) / 10:.3f}" for rest, amount in rows]), ("far", shifted)):
+        (tmp_path / "bank.csv").write_text("\n".join([table[0], *lines]))
+        config = experiment(tmp_path, "regression", ADAM)
+        server = build_in_process(config, start_runtime(config)).server
+        for round_index in range(2):
+            server.train_round(round_index)
+        found[name] = server.evaluate()
+    assert len({*found["near"]} & {"rmse/test", "mae/test", "r2/test"}) == 3
+    for tag in ("rmse/test", "mae/test", "r2/test", "loss/test"):
+        assert found["far"][tag] == pytest.approx(found["near"][tag], rel=1e-3), tag
+
+
 def test_pruned_and_resumed_with_adam_gives_the_same_bits(tmp_path):
     write_tables(tmp_path)
     config = experiment(tmp_path, "classification", ADAM)

@@ -8,10 +8,10 @@
 
 ids: int64 [N], unique, the same in the same order in all files of an experiment. features: [N, ...], as the source has
 them before it prepares them; images are uint8 or float32 [N, C, H, W]. labels: int64 [N], indices into the classes, or
-float32 [N], amounts. Where rows are missing there is train.present or test.present beside: in a party's file bool [N],
-whether it has the row; beside labels bool [N, K], for each party in the experiment's order. The file's metadata are
-`holds`, with features `party`, and with labels `classes`, a JSON list of names (empty for amounts). Owners of other
-data write such files themselves.
+float32 or float64 [N], amounts. Where rows are missing there is train.present or test.present beside: in a party's
+file bool [N], whether it has the row; beside labels bool [N, K], for each party in the experiment's order. The file's
+metadata are `holds`, with features `party`, and with labels `classes`, a JSON list of names (empty for amounts). Owners
+of other data write such files themselves.
 """
 
 import json
@@ -58,7 +58,7 @@ class Labels:
     ids: Tensor
     """int64 [N]"""
     values: Tensor
-    """int64 [N], class indices; or float32 [N], amounts"""
+    """int64 [N], class indices; or float32 or float64 [N], amounts"""
     present: Tensor | None = None
     """bool [N, K]: True if the party, in the parties' order, has a row for the sample; None: all have all."""
     keys: tuple[Sequence[str], ...] = ()

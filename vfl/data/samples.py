@@ -24,7 +24,7 @@ class Samples:
     """[N, ...], of the type and shape that the source gives."""
 
     labels: Tensor | None = None
-    """int64 [N], class indices, or float32 [N], amounts; None for a party that holds features only. Text: the next
+    """int64 [N], class indices, or float [N], amounts; None for a party that holds features only. Text: the next
     character, int64 [N], or the one after each character, int64 [N, T]."""
 
     more: tuple[Tensor, ...] = ()
@@ -90,10 +90,10 @@ def check_ids(ids: Tensor) -> None:
 
 
 def check_labels(field: str, labels: Tensor, samples: int) -> None:
-    """Raise ValueError for anything but class indices int64 [samples] or amounts float32 [samples]."""
-    if labels.dtype not in (torch.int64, torch.float32) or tuple(labels.shape) != (samples,):
+    """Raise ValueError for anything but class indices int64 [samples] or amounts float32 or float64 [samples]."""
+    if labels.dtype not in (torch.int64, torch.float32, torch.float64) or tuple(labels.shape) != (samples,):
         raise ValueError(
-            f"{field}: expected int64 [{samples}] or float32 [{samples}], got {labels.dtype} {list(labels.shape)}"
+            f"{field}: expected int64 [{samples}] or a float [{samples}], got {labels.dtype} {list(labels.shape)}"
         )
 
 

@@ -107,11 +107,11 @@ class Regression:
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return the mean squared error, in units of the training labels' variance."""
-        return F.mse_loss(outputs_BC[:, 0], (labels_B - self.mean) / self.std)
+        return F.mse_loss(outputs_BC[:, 0], self._standardised(labels_B))
 
     def losses(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return each sample's squared error [B], in the same unit."""
-        return F.mse_loss(outputs_BC[:, 0], (labels_B - self.mean) / self.std, reduction="none")
+        return F.mse_loss(outputs_BC[:, 0], self._standardised(labels_B), reduction="none")
 
     def total_weight(self, labels_B: Tensor) -> float:
         """Return the number of samples."""
@@ -119,11 +119,11 @@ class Regression:
 
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
         """Return the sum of the squared errors, in the same unit."""
-        return float(F.mse_loss(outputs_BC[:, 0], (labels_B - self.mean) / self.std, reduction="sum"))
+        return float(F.mse_loss(outputs_BC[:, 0], self._standardised(labels_B), reduction="sum"))
 
     def predictions(self, outputs_NC: Tensor) -> Tensor:
-        """Return values [N, 1] in the labels' own unit."""
-        return outputs_NC * self.std + self.mean
+        """Return values float64 [N, 1] in the labels' own unit."""
+        return outputs_NC.double() * self.std + self.mean
 
     def predicted(self, predictions_NC: Tensor) -> Tensor:
         """Return the values [N]."""
@@ -132,6 +132,10 @@ class Regression:
     def metrics(self, predictions_NC: Tensor, labels_N: Tensor) -> dict[str, float]:
         """Return RMSE, MAE and R^2."""
         return regression_metrics(predictions_NC[:, 0], labels_N)
+
+    def _standardised(self, labels_B: Tensor) -> Tensor:
+        # In float64: at 1e9 float32 steps by 64.
+        return ((labels_B.double() - self.mean) / self.std).float()
 
 
 Task = Classification | Regression
@@ -164,7 +168,7 @@ def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> dict[str
 
 
 def _regression(train_labels_N: Tensor, metric: str) -> Regression:
-    if train_labels_N.dtype != torch.float32:
+    if not train_labels_N.is_floating_point():
         raise ValueError("task: regression needs labels that are values; these are classes, use task=classification")
     # float64 and divided by N: a single sample has the deviation 0, and is refused below, instead of NaN.
     mean, std = float(train_labels_N.double().mean()), float(train_labels_N.double().std(correction=0))

@@ -25,7 +25,7 @@ FEW_CLASSES, FEW_ROWS = 10, 3
 def read_labels(
     table: Table, name: str, rows: Rows, most_amounts: int = MOST_AMOUNTS
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels [N] of some rows: int64 with the names of the classes, or float32 without names.
+    """Return labels [N] of some rows: int64 with the names of the classes, or float64 without names.
 
     Classes are in the order of whole numbers, or of their names; of two the second one is predicted. Raises TableError
     for a missing label, too many classes, or more than ``most_amounts`` numeric ones.
@@ -36,7 +36,7 @@ def read_labels(
     if missing.any():
         raise TableError(f"{where}, row {table.rows[rows[missing.argmax()]]}: is missing; remove the row")
     if isinstance(column, Numbers):
-        return torch.from_numpy(column.values[rows]).float(), ()
+        return torch.from_numpy(column.values[rows]), ()
     used = [column.names[code] for code in np.unique(column.codes[rows])]
     if len(used) > MOST_CLASSES or (len(used) > most_amounts and all(map(is_number, used))):
         fix = "" if len(used) > MOST_CLASSES else "; or task: classification, if they are classes"
