@@ -94,7 +94,7 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
     first = Envelope(version=PROTOCOL_VERSION, hello=hello)
     tls = load_identity(name, config.network, insecure=insecure)
     dialer = Dialer(lambda: first, config.network, tls, log=console.print)
-    keys = own_keys(config.data, name)
+    keys = own_keys(config.data, name, config.seed)
     workers = config.threads or os.cpu_count() or 1
 
     owners: list[MatchingOwner] = []

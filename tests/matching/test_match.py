@@ -102,6 +102,27 @@ def test_the_test_samples_of_a_file_stand_at_the_end_in_every_owners_result(tmp_
     assert (a.rows == b.rows + 5).all()
 
 
+def test_a_group_stands_on_one_side_of_every_owners_result(tmp_path):
+    keys = {"a": [(str(number),) for number in range(40)], "b": [(f"p{number}",) for number in range(9)]}
+    known_as = [(f"p{number % 11}",) for number in range(40)]
+    config = tables(tmp_path, keys, foreign={"b": known_as}, group="b0", test_share=0.25)
+    run(config)
+    a, b = (result(config, name) for name in "ab")
+    assert a.test == b.test
+    person_of = np.array([person for (person,) in known_as])[a.rows]
+    train, test = set(person_of[: -a.test]), set(person_of[-a.test :])
+    assert not train & test
+    assert len(train | test) == 9, "of those that both have"
+    assert set(b.rows[: -b.test]).isdisjoint(b.rows[-b.test :])
+    for name in "ab":
+        path_of(config, name).unlink()
+    run(tables(tmp_path, keys, foreign={"b": known_as}))
+    held = config.data.tables["a"]
+    table = read_table(held.file, {}, keys_of(held, "ab"))
+    with pytest.raises(ValueError, match="run lvfl align again"):
+        matched({"a": table}, {"a": path_of(config, "a")}, config.data)
+
+
 HASHES = ("md5", "sha1", "sha256", "sha512", "blake2b", "sha3_256")
 
 

@@ -16,7 +16,7 @@ Share = Annotated[Number, Field(gt=0, lt=1)]
 TABLE_KINDS = ("tables", "breast_cancer")
 """Sources of tables; their defaults differ from those of images."""
 
-OF_TABLES = ("tables", "join", "test_share", "test_file", "validation_share", "numbers")
+OF_TABLES = ("tables", "join", "test_share", "test_file", "group", "validation_share", "numbers")
 """Settings that other sources do not have."""
 
 
@@ -59,6 +59,9 @@ class DataConfig(Section):
     """Tables only: share of the samples used as test samples, drawn with the seed."""
     test_file: Annotated[Path | None, OWN] = None
     """Tables only: a table with the keys of the test samples, used instead of test_share."""
+    group: Annotated[str | None, OWN] = None
+    """Tables only: column of the label owner's table, such as person: samples of one value are all test samples or all
+    training samples. An owner's own process without a match needs the column as well."""
     validation_share: Annotated[Fraction, OWN] = 0.0
     """Tables only: share of the training samples, drawn with the seed, that is evaluated instead of trained on.
     Patience, sweeps and searches then see these samples and not the test samples."""
@@ -83,7 +86,8 @@ class DataConfig(Section):
             return {}
         unused = [] if kind == "objects" else ["dataset.options"]
         if kind in TABLE_KINDS:
-            unused += ["dataset.root", "dataset.image_size", *(["tables", "join"] if kind == "breast_cancer" else [])]
+            of_files = ["tables", "join", "group"] if kind == "breast_cancer" else []
+            unused += ["dataset.root", "dataset.image_size", *of_files]
         else:
             unused += OF_TABLES
         reasons = dict.fromkeys(unused, f"data.dataset.kind is {kind}")

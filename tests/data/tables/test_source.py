@@ -125,6 +125,72 @@ def test_a_process_with_its_own_table_holds_what_the_split_gives_it(tmp_path):
     assert torch.equal(source.held_labels().test.values, split.labels.test.values)
 
 
+def visits(folder, shuffled=0, **data):
+    """Persons with one to four visits at the bank; another owner knows visits and persons, a third persons alone."""
+    persons = [f"p{number % 37 % 23}" for number in range(90)]
+    rows = [(f"v{number:02}", person, number, ["no", "yes"][number % 3 == 0]) for number, person in enumerate(persons)]
+    write(folder / "bank.csv", ("visit", "person", "a", "late"), rows, shuffled)
+    write(folder / "shop.csv", ("visit", "person", "b"), [(*row[:2], row[2] % 7) for row in rows], shuffled)
+    write(folder / "insurer.csv", ("person", "c"), [(person, int(person[1:])) for person in sorted(set(persons))])
+    tables = {
+        "bank": {
+            "file": str(folder / "bank.csv"),
+            "key": "visit",
+            "label": "late",
+            "features": {"a": "number"},
+            "keys": {"insurer": "person"},
+        },
+        "shop": {"file": str(folder / "shop.csv"), "key": "visit", "features": {"b": "number"}},
+        "insurer": {"file": str(folder / "insurer.csv"), "key": "person", "features": {"c": "number"}},
+    }
+    config = experiment(folder, data={"dataset": {"kind": "tables"}, "tables": tables, **data})
+    return config, {int(row[2]): row[1] for row in rows}
+
+
+def persons_of(split, person_of):
+    """The bank's column a tells the visit."""
+    bank = split.parties[0]
+    return [{person_of[int(value)] for value in part.features[:, 0]} for part in (bank.train, bank.test)]
+
+
+@pytest.mark.filterwarnings("ignore:data.validation_share")
+def test_a_group_is_on_one_side_and_owners_alone_find_the_same_split(tmp_path):
+    """Also of the validation samples; another order of rows gives the same, another seed another split."""
+    config, person_of = visits(tmp_path, group="person")
+    source = open_source(config)
+    split = source.split()
+    train, test = persons_of(split, person_of)
+    assert not train & test
+    assert len(train | test) == 23
+    assert 0.2 <= len(split.labels.test.values) / 90 < 0.3
+    assert "person" not in source.features("bank")
+    others = {"seed": 1}, {"data": config.data.model_copy(update={"validation_share": 0.3})}
+    for change in others:
+        other = persons_of(open_source(config.model_copy(update=change)).split(), person_of)
+        assert not other[0] & other[1]
+        assert other[1] != test
+    (tmp_path / "shuffled").mkdir()
+    again = open_source(visits(tmp_path / "shuffled", shuffled=3, group="person")[0]).split()
+    assert again.labels.ids_digests() == split.labels.ids_digests()
+    for owner in ("bank", "shop"):
+        tables = {name: table if name == owner else TableConfig() for name, table in config.data.tables.items()}
+        alone = config.model_copy(update={"data": config.data.model_copy(update={"tables": tables})})
+        assert open_source(alone).held_by(owner).ids_digests() == split.labels.ids_digests()
+
+
+def test_what_groups_cannot_do_is_one_line(tmp_path):
+    config, _ = visits(tmp_path)
+    with pytest.warns(UserWarning, match=r"data.tables: \d+ of insurer's rows stand for training and for test samples"):
+        open_source(config).split()
+    unknown, _ = visits(tmp_path, group="persons")
+    with pytest.raises(TableError, match=r"data.group: .*bank.csv has no column 'persons'"):
+        open_source(unknown).split()
+    (tmp_path / "test.csv").write_text("visit\nv01\nv02")
+    named, _ = visits(tmp_path, group="person", test_file=str(tmp_path / "test.csv"))
+    with pytest.raises(TableError, match=r"data\.group: 2 groups, such as 'p1', are on both sides; list all"):
+        open_source(named).split()
+
+
 @pytest.mark.filterwarnings("ignore:data.tables")
 def test_what_is_exported_of_the_preparation_prepares_the_same_rows(tmp_path):
     source = open_source(experiment(tmp_path))

@@ -29,7 +29,7 @@ class BreastCancer(Tables):
     def __init__(self, data: DataConfig, seed: int) -> None:
         own = TableConfig(file=Path("breast cancer"), key=KEY)
         tables = {owner: own.model_copy(update={"label": LABEL if owner == "clinic" else None}) for owner in OWNERS}
-        super().__init__(data.model_copy(update={"tables": tables}), seed)
+        super().__init__(data.model_copy(update={"tables": tables, "group": None}), seed)
 
     def features(self, owner: str) -> Mapping[str, ColumnKind]:
         """Return the owner's numbers; there are no categories."""

@@ -20,9 +20,11 @@ from vfl.config.tables import TableConfig
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import Table
-from vfl.data.tables.keys import Rows, examples, key_of, tested_rows, unique_rows
+from vfl.data.tables.keys import SPLIT, Rows, examples, key_of, test_groups, tested_rows, unique_rows
 from vfl.data.tables.match import keys_digest, read_match
 from vfl.random import generator
+
+Groups = npt.NDArray[np.str_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +122,8 @@ def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], data: DataCo
                 f"data.test_file: {data.test_file} names other samples than when {paths[owner]} was made; run lvfl "
                 "align again"
             )
+        if data.group is not None and match.test is None:
+            raise ValueError(f"data.group: {paths[owner]} was made without it; run lvfl align again")
     ids = order_ids(first.order, len(first.rows))
     others = {owner: has for match in matches.values() for owner, has in match.others.items() if owner not in tables}
     return Joined(ids, {owner: match.rows for owner, match in matches.items()}, others, test=first.test)
@@ -130,33 +134,52 @@ def order_ids(order: str, samples: int) -> Tensor:
     return torch.tensor([text_hash(f"{order} {place}") for place in range(samples)], dtype=torch.int64)
 
 
-def split_rows(joined: Joined, share: float, seed: int, test_keys: Column | None) -> tuple[Rows, Rows]:
+def split_rows(
+    joined: Joined, share: float, seed: int, test_keys: Column | None, groups: Groups | None = None
+) -> tuple[Rows, Rows]:
     """Return the training and test samples, both ascending.
 
     Test samples are those that a match has put at the end, else those of ``test_keys``, else a seeded draw of
-    ``share``. Raises TableError if one of both is empty.
+    ``share``, of whole ``groups`` where there are some. Raises TableError if one of both is empty, or a group on both
+    sides.
     """
     count = len(joined.ids)
     is_test = np.zeros(count, bool)
     if joined.test is not None:
         is_test[count - joined.test :] = True
     elif test_keys is None:
-        is_test = draw_share(count, share, seed, "table_split")
+        is_test = draw_share(count, share, seed, SPLIT, groups)
     else:
         assert joined.keys is not None
         is_test = np.asarray(pc.is_in(joined.keys, value_set=test_keys))
     train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
     if len(train) == 0 or len(test) == 0:
         raise TableError(f"data.tables: {len(train)} training and {len(test)} test samples; both need at least one")
+    if groups is not None and len(both := np.intersect1d(groups[train], groups[test])):
+        what = f"{len(both)} groups, such as {str(both[0])!r}, are on both sides"
+        raise TableError(f"data.group: {what}; list all keys of a group in data.test_file, or run lvfl align again")
     return train, test
 
 
-def draw_share(count: int, share: float, seed: int, purpose: str) -> npt.NDArray[np.bool_]:
-    """Return a seeded random mask, bool [count], with about ``share`` True: at least one, and not all."""
+def draw_share(
+    count: int, share: float, seed: int, purpose: str, groups: Groups | None = None
+) -> npt.NDArray[np.bool_]:
+    """Return a seeded random mask, bool [count], with about ``share`` True: at least one, and not all.
+
+    With ``groups``, text [count], as ``test_groups`` does.
+    """
+    if groups is not None:
+        return test_groups(groups, share, seed, purpose)
     size = min(max(1, round(share * count)), count - 1)
     drawn = np.zeros(count, bool)
     drawn[torch.randperm(count, generator=generator(seed, purpose))[:size].numpy()] = True
     return drawn
+
+
+def shared_rows(joined: Joined, train: Rows, test: Rows) -> dict[str, int]:
+    """Return by owner how many rows of its table stand for training samples and for test samples as well."""
+    sides = {owner: [rows[part][rows[part] >= 0] for part in (train, test)] for owner, rows in joined.rows.items()}
+    return {owner: count for owner, (own, other) in sides.items() if (count := len(np.intersect1d(own, other)))}
 
 
 def _dropped(tables: Mapping[str, Table], rows: Mapping[str, Rows]) -> str:

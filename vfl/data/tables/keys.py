@@ -1,5 +1,6 @@
 """The keys of one table: the rows that have them, and examples for errors."""
 
+import hashlib
 from collections.abc import Collection
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import KEY_SEPARATOR, Table, read_table
 
 Rows = npt.NDArray[np.int64]
+SPLIT, VALIDATION = "table_split", "table_validation"
+"""Purposes of the draws of test and of validation samples."""
 SHOWN = 3
 """Most keys that an error names."""
 
@@ -25,6 +28,27 @@ def read_test_keys(path: Path, key: tuple[str, ...]) -> Column:
     if not set(key) <= set(names) and len(names) == len(key):
         key = tuple(names)
     return read_table(path, {}, [key]).keys[key]
+
+
+def test_groups(groups: npt.NDArray[np.str_], share: float, seed: int, purpose: str) -> npt.NDArray[np.bool_]:
+    """Return a seeded mask, bool [N], of whole groups that hold at least ``share`` of N samples; not all groups.
+
+    A group's place in the draw depends on its name alone, so that owners who hold the same groups agree without
+    exchange. Raises TableError for fewer than two groups.
+    """
+    names, codes = np.unique(groups, return_inverse=True)
+    if len(names) < 2:
+        raise TableError(f"data.group: all {len(groups)} samples are of one group; name another column")
+    marks = [hashlib.blake2b(f"{seed} {purpose} {name}".encode()).digest() for name in names]
+    order = np.array(sorted(range(len(names)), key=marks.__getitem__))
+    held = np.cumsum(np.bincount(codes)[order])
+    wanted = min(int(np.searchsorted(held, share * len(groups))) + 1, len(names) - 1)
+    return np.isin(codes, order[:wanted])
+
+
+def groups_of(table: Table, column: str, rows: Rows) -> npt.NDArray[np.str_]:
+    """Return the group of some rows, text [n]."""
+    return np.array(table.keys[column,].take(pa.array(rows)).to_pylist(), str)
 
 
 def tested_rows(table: Table, key: tuple[str, ...], path: Path) -> Rows:

@@ -11,7 +11,7 @@ from vfl.config.data import DataConfig
 from vfl.config.tables import table_of
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.columns import read_table
-from vfl.data.tables.keys import Rows, key_of, keys_of, tested_rows, unique_rows
+from vfl.data.tables.keys import SPLIT, Rows, groups_of, key_of, keys_of, test_groups, tested_rows, unique_rows
 from vfl.data.tables.match import keys_digest
 
 
@@ -30,14 +30,15 @@ class OwnKeys:
     known_as: Mapping[str, int] | None = None
     """Label owner only: by other owner, the index of the list whose keys it uses."""
     tested: npt.NDArray[np.bool_] | None = None
-    """Label owner with ``data.test_file`` only: bool [M], True if the row is a test sample."""
+    """Label owner with ``data.test_file`` or ``data.group`` only: bool [M], True if the row is a test sample."""
 
 
-def own_keys(data: DataConfig, owner: str) -> OwnKeys:
+def own_keys(data: DataConfig, owner: str, seed: int = 0) -> OwnKeys:
     """Return an owner's input to a match of all of ``data.tables``. Raises ValueError for unusable tables."""
     config, path = table_of(data.tables, owner)
     others = [other for other in data.tables if other != owner and config.label is not None]
-    table = read_table(path, {}, keys_of(config, data.tables), missing=config.missing)
+    grouped = [(data.group,)] if others and data.group is not None else []
+    table = read_table(path, {}, list(dict.fromkeys([*keys_of(config, data.tables), *grouped])), missing=config.missing)
     rows = unique_rows(table, config)
     own = key_of(config)
     columns = {owner: config.keys.get(owner, own) for owner in others}
@@ -46,6 +47,8 @@ def own_keys(data: DataConfig, owner: str) -> OwnKeys:
     tested = None
     if others and data.test_file is not None:
         tested = np.isin(rows, tested_rows(table, own, data.test_file))
+    elif others and data.group is not None:
+        tested = test_groups(groups_of(table, data.group, rows), data.test_share, seed, SPLIT)
     return OwnKeys(
         rows,
         tuple(each.dictionary for each in encoded),

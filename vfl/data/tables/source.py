@@ -28,8 +28,8 @@ from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import Table, read_table
 from vfl.data.tables.describe import propose_features
-from vfl.data.tables.join import Joined, draw_share, join, matched, split_rows
-from vfl.data.tables.keys import SHOWN, Rows, key_cells, key_of, keys_of, read_test_keys
+from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shared_rows, split_rows
+from vfl.data.tables.keys import SHOWN, VALIDATION, Rows, groups_of, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, read_labels, refuse_copies
 from vfl.data.tables.preparation import TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples, unless_all
@@ -66,7 +66,7 @@ class Tables(Source):
         joined = self._join(tables)
         if joined.dropped:
             warnings.warn(joined.dropped, stacklevel=2)
-        train, test = self._split_rows(joined)
+        train, test = self._split_rows(joined, tables)
         parts = {owner: self._part(owner, table, joined, train, test) for owner, table in tables.items()}
         labels = self._labels(tables[self.leader], joined, train, test)
         return Split(tuple(parts[owner] for owner in self.parties), labels)
@@ -76,14 +76,14 @@ class Tables(Source):
         if self.data.file is not None:
             return super().held_by(party)
         table, joined = self._alone(party)
-        return self._part(party, table, joined, *self._split_rows(joined))
+        return self._part(party, table, joined, *self._split_rows(joined, {party: table}))
 
     def held_labels(self) -> LabelData:
         """Return the labels of the label owner's own table; ``data.file`` takes precedence."""
         if self.data.file is not None:
             return super().held_labels()
         table, joined = self._alone(self.leader)
-        return self._labels(table, joined, *self._split_rows(joined))
+        return self._labels(table, joined, *self._split_rows(joined, {self.leader: table}))
 
     def prepare(self, train: Samples) -> TablePreparation:
         """Fit means, standard deviations, quantiles if the settings want them, and known categories."""
@@ -178,8 +178,8 @@ class Tables(Source):
         kinds = config.features
         if kinds is None:
             foreign = [name for key in config.keys.values() for name in key]
-            label = [] if config.label is None else [config.label]
-            kinds, lines = propose_features(path, [*key_of(config), *foreign, *label], config.missing)
+            no_features = [name for name in (config.label, self.data.group) if name is not None]
+            kinds, lines = propose_features(path, [*key_of(config), *foreign, *no_features], config.missing)
             for line in lines:
                 warnings.warn(line, stacklevel=2)
         for name in key_of(config):
@@ -203,6 +203,15 @@ class Tables(Source):
         if new is None and config.label is not None:
             kinds[config.label] = "number" if self.task == "regression" else "category"
         path, keys = new or path, keys_of(config, owners)
+        group = self.data.group
+        if group is not None and new is None and (config.label is not None or (owners == (owner,))):
+            if group not in column_names(path):
+                what = f"has no column {group!r}; name one of the label owner's table"
+                alone = (
+                    "" if config.label is not None else ", which this one needs as well without a match (lvfl align)"
+                )
+                raise TableError(f"data.group: {path} {what}{alone}")
+            keys = list(dict.fromkeys([*keys, (group,)]))
         with Console(stderr=True).status(f"reading {path}") as status:  # on a terminal only
             read = f"reading {path}: "
             return read_table(path, kinds, keys, lambda rows: status.update(f"{read}{rows:,} rows"), config.missing)
@@ -267,13 +276,34 @@ class Tables(Source):
             return None  # the label owner's process without a match: nobody knows the others' rows
         return unless_all(np.stack([held[owner][part] for owner in self.parties], axis=1))
 
-    def _split_rows(self, joined: Joined) -> tuple[Rows, Rows]:
+    def _groups(self, joined: Joined, tables: Mapping[str, Table]) -> Groups | None:
+        """Return the group of each sample; None without groups, or where they are the label owner's alone."""
+        group = self.data.group
+        found = [] if group is None else [owner for owner, table in tables.items() if (group,) in table.keys]
+        if group is None or (not found and not self.data.validation_share):
+            return None
+        if not found:
+            what = "only the label owner knows the groups of a match, and so the validation samples"
+            raise ValueError(f"data.validation_share: {what}; leave it out, or data.group")
+        return groups_of(tables[found[0]], group, joined.rows[found[0]])
+
+    def _split_rows(self, joined: Joined, tables: Mapping[str, Table]) -> tuple[Rows, Rows]:
+        groups = self._groups(joined, tables)
         keys = None if self.data.test_file is None or joined.test is not None else self._test_keys(joined)
-        train, test = split_rows(joined, self.data.test_share, self.seed, keys)
+        train, test = split_rows(joined, self.data.test_share, self.seed, keys, groups)
         if self.data.validation_share:
             # The test samples are dropped here: from now on validation samples go by their name.
-            evaluated = draw_share(len(train), self.data.validation_share, self.seed, "table_validation")
+            evaluated = draw_share(
+                len(train),
+                self.data.validation_share,
+                self.seed,
+                VALIDATION,
+                None if groups is None else groups[train],
+            )
             train, test = train[~evaluated], train[evaluated]
+        for owner, count in shared_rows(joined, train, test).items() if groups is None else ():
+            what = f"{count} of {owner}'s rows stand for training and for test samples"
+            warnings.warn(f"data.tables: {what}; data.group: COLUMN keeps samples of one value apart", stacklevel=3)
         train = _drawn("data.train_samples", train, self.data.train_samples, self.seed)
         return train, _drawn("data.test_samples", test, self.data.test_samples, seed=0)  # one draw for all seeds
 
