@@ -65,6 +65,30 @@ def test_a_search_whose_reference_fails_ends(tmp_path: Path):
     assert "nothing was tried" in said
 
 
+def test_shards_that_write_at_the_same_moment_do_not_take_each_others_unfinished_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The second one's tables are written whole between the first one's write and its rename."""
+    points = ({"seed": 0}, {"seed": 1})
+    sweep = Sweep("made", {"name": "made", "threads": 1}, points, None)
+    first, second = (sweeps.SweepState(tmp_path, keep_checkpoints=False, shard=sweeps.Shard(n, 2)) for n in (1, 2))
+    for state in (first, second):
+        state.add(sweep.runs(1))
+    renames: list[Path] = []
+    rename = Path.replace
+
+    def meet(self: Path, target: Path) -> Path:
+        renames.append(self)
+        if len(renames) == 1:
+            second.write()
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", meet)
+    first.write()
+    assert len(renames) == 4
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["sweep.csv", "times.csv"]
+
+
 def test_a_shard_may_begin_while_another_has_made_the_folder_and_not_yet_its_manifest(tmp_path: Path):
     (tmp_path / "shards" / "1of2").mkdir(parents=True)
     points = ({"seed": 0}, {"seed": 1})

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from made_runs import vertical_rows, vertical_summary, write_run
 
 from vfl.config import parse_config
 from vfl.runs.reports.judge import (
@@ -77,6 +78,14 @@ def test_what_reaching_the_target_took(sweep: Path):
     assert half is not None
     assert (half.rounds, half.bytes, half.macs) == (2, 1600, 4000)
     assert reached(subject.reference, 0.905) is None  # one of the seeds never was so good
+
+
+def test_a_run_that_lost_rows_reaches_the_target_in_the_round_that_its_row_names(tmp_path: Path):
+    rows = vertical_rows(0.0, 0.0, 0.8)
+    run = write_run(tmp_path / "run", {}, [rows[0], rows[3]], vertical_summary(0.0, 0.0, 0.8))
+    found = reached(load_subject(run).reference, 0.5)
+    assert found is not None
+    assert (found.rounds, found.bytes) == (4, 1600), "of the rows that are left"
 
 
 def test_the_cheapest_within_the_points(sweep: Path):

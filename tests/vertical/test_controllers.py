@@ -1,12 +1,17 @@
 """Controllers choose ratios by what was measured: on the virtual clock exactly, and again after a resume."""
 
+import io
 import json
 import warnings
 
 import pytest
+from conftest import small_config
+from rich.console import Console
 
+from parties.mode import VERTICAL
 from vfl.config import parse_config
 from vfl.runs.checkpoint import CheckpointStore
+from vfl.runtime import start_runtime
 from vfl.vertical.decisions import recorded_decisions
 
 SPEED, BANDWIDTH = 1e9, 1e6
@@ -45,8 +50,6 @@ def reason(row, party: str) -> str:
 def adapting():
     """Eight rounds of a deadline: party_2 is slow, the link of party_3 falls to a quarter in round 4."""
     from parties.local import build_in_process
-    from tests.conftest import small_config
-    from vfl.runtime import start_runtime
 
     config = small_config(
         simulation=MACHINES, models=MODELS, lightweighting=deadline(), training=EIGHT | {"batch_size": 16}
@@ -171,6 +174,16 @@ def test_goals_that_contradict_themselves_are_one_line(settings, told: str):
         parse_config({"name": "small", "data": {"dataset": {"kind": "digits"}}, "lightweighting": settings})
     assert told in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("machines", [None, MACHINES])
+def test_a_deadline_by_this_machines_own_seconds_is_said(tmp_path, machines):
+    shown = io.StringIO()
+    simulation = {} if machines is None else {"simulation": machines}
+    config = small_config(models=MODELS, lightweighting=deadline(), **simulation)
+    console = Console(file=shown, width=500)
+    VERTICAL.build(config, VERTICAL.stage(config, start_runtime(config), tmp_path, console))
+    assert ("warning: lightweighting.controller: deadline goes by" in shown.getvalue()) == (machines is None)
 
 
 def test_settings_of_another_controller_are_said_to_be_ignored():

@@ -43,13 +43,17 @@ def naming(path: Path) -> Generator[None]:
         raise
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, writer: str = "") -> None:
     """Create or replace the file at `path`; text is written as UTF-8, line ends as they are.
+
+    ``writer`` names one of several processes that may write the file at once.
 
     Raises OSError (disk full, no permission, ...), which names `path`, with the earlier file untouched and nothing left
     beside it.
     """
-    temporary = path.with_name(f".partial-{path.name}")  # always this: the next write replaces what a kill has left
+    temporary = path.with_name(
+        f".partial-{writer}{path.name}"
+    )  # always this: its next write replaces what a kill has left
     data = content.encode() if isinstance(content, str) else content
     try:
         write_durably(temporary, [data])
@@ -62,11 +66,11 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     sync_directory(path.parent)
 
 
-def write_csv(path: Path, rows: Iterable[Iterable[object]]) -> None:
-    """Write a table as CSV, atomically; the first row names the columns, lines end in LF."""
+def write_csv(path: Path, rows: Iterable[Iterable[object]], writer: str = "") -> None:
+    """Write a table as CSV, as ``write_atomically``; the first row names the columns, lines end in LF."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    write_atomically(path, text.getvalue())
+    write_atomically(path, text.getvalue(), writer)
 
 
 def inert(cell: object) -> object:

@@ -150,9 +150,10 @@ class RunResult:
 
     def round_reaching(self, target: float) -> int | None:
         """Return the position of the first row whose score is as good as ``target``; None if none is."""
-        # Rows are of round 0, 1, ...: a round is its row's position. As good: the target is not better.
-        good = (number for number, score in self.curve if not is_better(self.metric, target, score))
-        return next(good, None)
+        # Not the row's round: a run may have lost rows. As good: the target is not better.
+        tag = f"{self.metric}/test"
+        scores = ((place, row[tag]) for place, row in enumerate(self.rows) if tag in row)
+        return next((place for place, score in scores if not is_better(self.metric, target, score)), None)
 
     def rounds_to(self, target: float) -> float | None:
         """Return the rounds until the accuracy first was ``target``; None if it never was."""

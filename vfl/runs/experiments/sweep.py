@@ -34,6 +34,11 @@ class Shard:
     index: int = 1
     count: int = 1
 
+    @property
+    def writer(self) -> str:
+        """Return what tells this shard's unfinished files from those of others; "" for a whole sweep."""
+        return "" if self.count == 1 else f"{self.index}of{self.count}-"
+
     def of(self, runs: Sequence[SweepRun]) -> Sequence[SweepRun]:
         """Return every ``count``-th run, from the ``index``-th on."""
         return runs[self.index - 1 :: self.count]
@@ -128,7 +133,7 @@ class SweepState:
         """Write the tables; the shard that ends last writes those of all shards."""
         if self.shard.count > 1:
             self.catch_up()
-        write_tables(self.folder, self.runs, self.summaries, self.failures)
+        write_tables(self.folder, self.runs, self.summaries, self.failures, self.shard.writer)
 
 
 def train_sweep(
@@ -181,7 +186,7 @@ def foresee(sweep: Sweep, folder: Path, executor: AnyExecutor, shard: Shard = WH
 def _train(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, view: SweepView) -> None:
     """Train this shard's known runs that have neither finished nor failed."""
     manifest = {**fixed, "runs": {run.folder: run.settings for run in state.runs}}
-    write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    write_atomically(state.folder / MANIFEST, json.dumps(manifest, indent=2) + "\n", state.shard.writer)
     state.write()
     # Failures are those of this call alone: a search comes here for every batch, and the next call tries them again.
     left = [run for run in state.own if run.folder not in state.summaries.keys() | state.failures.keys()]

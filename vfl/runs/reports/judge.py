@@ -114,4 +114,9 @@ def reached(variant: Variant, target: float) -> Reached | None:
 
 
 def _spent(run: RunResult, index: int) -> tuple[float, float, float, float]:
-    return index + 1, run.bytes_by_round()[index], run.macs_by_round()[index], run.seconds_by_round()[index]
+    return (
+        run.rows[index]["round"] + 1,
+        run.bytes_by_round()[index],
+        run.macs_by_round()[index],
+        run.seconds_by_round()[index],
+    )
