@@ -14,3 +14,7 @@ def test_the_page_has_the_type_the_default_and_the_meaning_of_a_setting():
     line = "| `checkpoint.every` | whole number from 1 | 5 | Rounds between checkpoints; the last round and an inter"
     assert any(each.startswith(line) for each in reference().splitlines())
     assert all(f"`{key}`" in reference() or f"\n## {key}\n" in reference() for key in ExperimentConfig.model_fields)
+
+
+def test_every_setting_has_a_meaning():
+    assert [line for line in reference().splitlines() if line.endswith("|  |")] == []

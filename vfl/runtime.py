@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from vfl.config import ConfigError, ExperimentConfig
 
 LIGHT_STEP_MACS = 100_000_000
-"""Below so many multiply-accumulates, a step takes some milliseconds on one core: threads would mostly wait for one
-another, on a busy machine many times as long as the step takes. A convention, not a measured optimum."""
+"""Multiply-accumulates up to which a step takes only milliseconds on one core: several threads would mostly wait for
+each other, on a busy machine many times as long as the step takes. A convention, not a measured optimum."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,9 @@ class PartitionConfig(Section):
     """Grid that cuts images into blocks, one party each, in row-major order."""
 
     rows: Positive = 2
+    """Rows of blocks."""
     columns: Positive = 2
+    """Columns of blocks."""
 
 
 class DataConfig(Section):

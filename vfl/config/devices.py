@@ -14,6 +14,7 @@ class LinkConfig(Section):
     uplink_bytes_per_s: RateSchedule | None = None
     """null: transfers take no simulated time."""
     downlink_bytes_per_s: RateSchedule | None = None
+    """null: transfers take no simulated time."""
 
     def downlink_s(self, round_index: int, size: int) -> float:
         """Return the simulated seconds that ``size`` bytes take to the machine, without latency."""

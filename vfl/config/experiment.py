@@ -58,9 +58,11 @@ class TrainingConfig(Section):
     """The LVFL algorithm (Algorithm 1)."""
 
     rounds: Annotated[Positive, OWN] = 10
+    """Rounds to train."""
     steps_per_round: Annotated[Positive | None, SHARED] = None
     """Exchanges per round; null is one pass over the training set (full batches only)."""
     batch_size: Annotated[Positive, SHARED] = 256
+    """Samples of an exchange, or of a client's SGD step."""
     local_iterations: Annotated[Positive, SHARED] = 1
     """E: SGD steps per exchange, with the others' embeddings stale."""
     labels: Annotated[Literal["shared", "server"], SHARED] = "shared"
@@ -93,6 +95,7 @@ class EvaluationConfig(Section):
     every: Annotated[Positive, OWN] = 1
     """Rounds between evaluations; the last round is always evaluated."""
     batch_size: Annotated[Positive, OWN] = 512
+    """Samples per forward pass of an evaluation."""
     batch_statistics: Annotated[Literal["estimated", "running", "both"], SHARED] = "estimated"
     """BatchNorm's statistics when a party's model is evaluated, predicted with or exported.
     estimated: those of a fixed, seeded sample of the party's training rows, under the current weights; running:
@@ -183,6 +186,7 @@ class ExperimentConfig(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"), OWN]
     """Names the run folder."""
     seed: Annotated[int, BeforeValidator(strict_int), Field(ge=0), SHARED] = 0
+    """Seed of all random draws. The same seed gives the same bits with the same number of threads."""
     mode: Annotated[Literal["vertical", "horizontal"], OWN] = "vertical"
     """vertical: parties hold features (LVFL); horizontal: clients hold samples."""
     threads: Annotated[Annotated[Positive, Field(le=1024)] | None, OWN] = None
@@ -195,9 +199,11 @@ class ExperimentConfig(Section):
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
     """classification: of two or more classes; regression: a number per sample (tables only)."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
+    """cpu, cuda, or one GPU as cuda:0."""
     precision: Annotated[Literal["float32", "bfloat16"], REPLAYED] = "float32"
     """bfloat16: autocast, float32 weights."""
     channels_last: Annotated[bool, OWN] = False
+    """NHWC memory format for images and convolution weights, usually faster with bfloat16. Vertical learning only."""
     data: DataConfig = DataConfig()
     models: ModelsConfig = ModelsConfig()
     training: TrainingConfig = TrainingConfig()

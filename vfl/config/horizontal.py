@@ -56,6 +56,7 @@ class SpeedConfig(Section):
     around 2 to 5, redrawn every round (T-SFL); uniform: mean - std to mean + std; exponential: of this mean, rounded
     up; gaussian: rounded down, at least 1."""
     mean: AboveZero = 1.0
+    """Speed of ``fixed``; mean of ``uniform``, ``exponential`` and ``gaussian``."""
     std: NotNegative = 0.0
     """Standard deviation of ``gaussian``, half the width of ``uniform``."""
     groups: tuple[AboveZero, ...] = (1.0,)
@@ -103,6 +104,7 @@ class WorkConfig(Section):
     """fixed: what local_epochs or local_steps say; interval: as many steps as fit ``interval_s``; partial: a share of
     the clients may end early."""
     interval_s: AboveZero = 1.0
+    """Simulated seconds of an interval."""
     incomplete_share: Annotated[Number, Field(ge=0, le=1)] = 0.5
     """rho: chance that a client of ``partial`` work is one that may end early."""
     max_missing_epochs: Positive | None = None

@@ -21,6 +21,7 @@ class FeatureModelConfig(Section):
     width: Annotated[Number, Field(gt=0)] = 1.0
     """Multiplier of the layers' widths."""
     batch_norm: bool = True
+    """Normalise by batch after every convolution or hidden layer."""
     dropout: Fraction = 0.0
     """mlp only: probability with which a training pass leaves out a hidden unit."""
     options: dict[str, Any] = Field(default={})

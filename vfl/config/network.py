@@ -25,6 +25,7 @@ class TlsConfig(Section):
     ca: Path | None = None
     """Certificate of the authority that signed every process's certificate."""
     certificate: Path | None = None
+    """Certificate of this process, signed by the authority."""
     key: Path | None = None
     """Private key; readable by its owner alone."""
     deny: Path | None = None

@@ -19,6 +19,8 @@ class OptimizerConfig(Section):
     momentum: Fraction = 0.9
     """sgd only."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.0
+    """Factor of the weights that is added to their gradient; for adamw, subtracted from the weights, times the learning
+    rate."""
     nesterov: bool = False
     """sgd only."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)

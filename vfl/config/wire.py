@@ -31,6 +31,8 @@ class WireConfig(Section):
     """Coding of the tensors in messages."""
 
     values: Annotated[Literal["float32", "float16", "bfloat16"], SHARED] = "float32"
+    """Type of the values of embeddings and gradients in messages: in training unless bits or step is given, in
+    evaluations always."""
     compressor: Annotated[str, name_in(COMPRESSORS), SHARED] = "magnitude"
     """Compressor of embeddings. magnitude: leaves out lightweighting.beta's smallest entries; random_top_k: leaves out
     as many, but sends some small ones in the place of large ones (Zheng et al., 2023); or a compressor of an installed

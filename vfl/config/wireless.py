@@ -32,15 +32,19 @@ class WirelessConfig(Section):
     noise_dbm_per_mhz: float = -114.0
     """N0"""
     path_loss_1km_db: float = 128.1
+    """Path loss at 1 km."""
     path_loss_exponent: AboveZero = 3.76
+    """n: the path loss grows by 10 n dB when the distance is ten times as large."""
     fading: Literal["none", "rayleigh"] = "none"
     """rayleigh: gains also vary by an exponential factor of mean 1, drawn per client and round."""
     distance_min_m: AboveZero = 100.0
     """Clients' distances from the base station are uniform between these two."""
     distance_max_m: AboveZero = 500.0
+    """Largest distance."""
     cpu_min_hz: AboveZero = 2e9
     """Clients' processors are uniform between these two."""
     cpu_max_hz: AboveZero = 4e9
+    """Fastest processor."""
     cycles_per_sample: AboveZero = 689_920.0
     """C: 110 cycles per bit times 28 x 28 pixels of 8 bits."""
     update_bits: AboveZero | None = None

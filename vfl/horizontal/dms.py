@@ -52,6 +52,7 @@ class DMSConfig(AlgorithmConfig):
     """T-SFL's discriminative model selection."""
 
     weights: Literal["corollary1", "theorem3"] = "corollary1"
+    """Aggregation weights: eq. 6 (corollary1) or eq. 10 (theorem3)."""
     slope: NotNegative | None = None
     """c of Corollary 1; null computes it from L, G and sigma."""
     lipschitz: AboveZero = 1.0

@@ -25,6 +25,7 @@ class FedAsyncConfig(AlgorithmConfig):
     mixing: Annotated[Number, Field(gt=0, le=1)] = 0.6
     """alpha: weight of a fresh client."""
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
+    """s: form in which the mixing weight falls with a client's staleness."""
     power: NotNegative = 0.5
     """p of polynomial, (s + 1)^-p."""
     hinge_slope: AboveZero = 10.0

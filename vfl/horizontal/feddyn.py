@@ -22,6 +22,7 @@ class FedDynConfig(AlgorithmConfig):
 
     averages_equally, has_server_rate = True, False
     alpha: AboveZero = 0.01
+    """a: weight of the dynamic regulariser."""
 
 
 class FedDyn(FederatedAlgorithm[FedDynConfig]):

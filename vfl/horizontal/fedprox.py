@@ -18,6 +18,7 @@ class FedProxConfig(AlgorithmConfig):
     """FedProx."""
 
     mu: NotNegative = 1.0
+    """Weight of the proximal term."""
 
 
 class FedProx(FederatedAlgorithm[FedProxConfig]):
