@@ -5,7 +5,7 @@ Shapes: B batch, D embedding width, n the samples of a batch in which the party 
 
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from vfl.runs.loop import finite
 from vfl.runtime import Runtime
 from vfl.vertical.batch_statistics import embed_still
 from vfl.vertical.batches import batch_rows, steps_in_round
+from vfl.vertical.chunks import in_chunks
 from vfl.vertical.embeddings import EmbeddingSender, encode_as
 from vfl.vertical.evaluated import EvaluatedModels
 from vfl.vertical.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
@@ -226,13 +227,24 @@ class FeatureParty:
         if not wanted.start < wanted.stop <= len(samples):
             raise MessageError(f"{self.name} has no test samples {wanted.start} to {wanted.stop}")
         rows_n = samples.held_rows(torch.arange(wanted.start, wanted.stop))
+        if samples is not self.test:
+            return self.embed_new(samples, rows_n)
         if len(rows_n) == 0:
             return b""
-        inputs = self.batch(samples, rows_n)
-        embedding_BD = self.defence.conceal(self.evaluated.embed(wanted.model, inputs, self.alpha).cpu())
-        if self.config.evaluation.sparsified:
-            embedding_BD = self.sender.as_received(embedding_BD, self.beta)
-        return self._encoded(embedding_BD, "embedding")
+        return self._evaluation(self.evaluated.embed(wanted.model, self.batch(samples, rows_n), self.alpha))
+
+    def embed_new(self, samples: Samples, rows_n: Tensor) -> bytes:
+        """Return the frame of the finished model's embeddings [n, D] of rows of other samples, empty for no rows.
+
+        A row's embedding does not depend on the rows beside it.
+        """
+        if len(rows_n) == 0:
+            return b""
+
+        def embed(inputs: Sequence[Tensor]) -> Tensor:
+            return self.evaluated.embed("finished", inputs, 0.0)
+
+        return self._evaluation(in_chunks(embed, self.batch(samples, rows_n)))
 
     def describe(self) -> Description:
         """Return digests of the weights and the finished model, the prunable layers' widths, and evaluation's cost."""
@@ -288,6 +300,12 @@ class FeatureParty:
         self.meter.forward(self.macs, len(inputs[0]))
         embedding_nD, used = self.passes.embed(inputs, weights)
         return ForwardPass(self.defence.conceal(embedding_nD), used)
+
+    def _evaluation(self, embedding_nD: Tensor) -> bytes:
+        embedding_nD = self.defence.conceal(embedding_nD.cpu())
+        if self.config.evaluation.sparsified:
+            embedding_nD = self.sender.as_received(embedding_nD, self.beta)
+        return self._encoded(embedding_nD, "embedding")
 
     def _encoded(self, tensor: Tensor, what: str) -> bytes:
         return encode_as(self.config.wire.values, tensor, f"{self.name}'s {what}")

@@ -15,6 +15,7 @@ from vfl.config import ExperimentConfig
 from vfl.data.files import Labels
 from vfl.errors import Diverged
 from vfl.runs.loop import Metrics
+from vfl.vertical.chunks import in_chunks
 from vfl.vertical.embeddings import decode_finite
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Share
@@ -41,6 +42,8 @@ class JointModel:
     trainer: HeadTrainer
     config: ExperimentConfig
     samples: Labels
+    new: bool = False
+    """The samples are others than the test samples: a row's outputs do not depend on the rows beside it."""
 
     def measure(self, model: EvaluatedModel, sets: Sequence[tuple[str, ...]]) -> list[Metrics]:
         """Return metrics and mean loss of all samples for each set of parties, as if the others were absent."""
@@ -105,8 +108,14 @@ class JointModel:
     def outputs(self, embeddings: Mapping[str, Tensor]) -> Tensor:
         """Return the head's outputs [B, C] of all parties' embeddings [B, D]."""
         representation_BP = torch.cat([embeddings[name] for name in self.roster.names], dim=1)
+        runtime = self.trainer.runtime
+
+        def compute(inputs: Sequence[Tensor]) -> Tensor:
+            return runtime.forward(self.trainer.head, *inputs)
+
         with torch.inference_mode():
-            return self.trainer.runtime.forward(self.trainer.head, representation_BP.to(self.trainer.runtime.device))
+            inputs = [representation_BP.to(runtime.device)]
+            return in_chunks(compute, inputs) if self.new else compute(inputs)
 
     def _decode(self, party: PartyHandle, share: Share, reply: Message) -> Tensor:
         """Return embeddings [B, D] that were not compressed, with missing values filled in."""

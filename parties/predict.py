@@ -294,4 +294,5 @@ def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] 
         trained.server.joint,
         roster=Roster(asked, roster.ledger),
         samples=Labels(whole.ids, labels_N, present_NK, samples.keys),
+        new=True,
     )

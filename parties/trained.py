@@ -116,14 +116,16 @@ def _whole_run(run_dir: Path, done: int | None = None) -> tuple[ExperimentConfig
     return config, sections
 
 
-def load_party(run_dir: Path) -> tuple[FeatureParty, Source, Samples] | None:
-    """Return the party whose own folder this is, as of its last checkpoint, its source and random raw samples.
+def load_party(run_dir: Path, done: int | None = None) -> tuple[FeatureParty, Source, Samples] | None:
+    """Return the party whose own folder this is, its source and random raw samples.
+
+    As of its last checkpoint, or of the one after so many rounds.
 
     None for the folder of a whole run. Raises ConfigError for a folder of neither.
     """
     saved, checkpoints = run_dir / "config.yaml", CheckpointStore(run_dir / "checkpoints")
     rounds = checkpoints.rounds()
-    state = checkpoints.load(rounds[-1]).get(SECTION) if saved.exists() and rounds else None
+    state = checkpoints.load(done or rounds[-1]).get(SECTION) if saved.exists() and rounds else None
     if state is None:
         return None
     config, name = load_config(saved), state["name"]

@@ -17,6 +17,7 @@ COMMANDS = {
     "sweep": "train many runs of one experiment, or search for the cheapest ratios",
     "report": "show a run or a sweep on one page",
     "predict": "predict with a trained split model",
+    "serve": "serve scores by key, while the owners are at work",
     "describe": "look at a table, and propose which columns to use",
     "align": "match the keys of several owners' tables in private",
     "audit": "attack a finished run, to see what its messages reveal",

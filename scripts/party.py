@@ -32,6 +32,9 @@ def parse_arguments() -> argparse.Namespace:
         "--accept", action="store_true", help="agree to the server's terms where they differ from CONFIG"
     )
     parser.add_log(TEXT)
+    parser.add_argument(
+        "--serve", action="store_true", help="answer lvfl serve for the rows of data.tables.NAME.serve, train nothing"
+    )
     return parser.parse_intermixed_args()
 
 
@@ -45,6 +48,12 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
 
     config = load_config(arguments.config, arguments.overrides)
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-{arguments.party}"
+    if arguments.serve:
+        from parties.remote.party.serving import serve_party
+
+        goodbye = serve_party(config, arguments.party, run_dir, insecure=arguments.insecure, console=console)
+        console.print(goodbye.reason)
+        return goodbye.exit_code
     workers = join_workers(config, lambda config, _count: check_party(config, arguments.party))
     if isinstance(workers, Workers) and workers.rank > 0:
         follow_party(config, arguments.party, run_dir, arguments.samples, workers)

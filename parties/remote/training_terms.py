@@ -20,6 +20,19 @@ def agreement(config: ExperimentConfig) -> str:
     return json.dumps(values, sort_keys=True)
 
 
+def serving_agreement(config: ExperimentConfig) -> str:
+    """Return what both sides must share to serve scores: a training's settings, and how keys travel."""
+    return json.dumps(json.loads(agreement(config)) | {"serving.keys": config.serving.keys}, sort_keys=True)
+
+
+def expected_to_serve(config: ExperimentConfig) -> dict[str, Expected]:
+    """Return what the server that scores expects of every party: no samples, as each has rows of its own."""
+    shared = serving_agreement(config)
+    return {
+        name: Expected(feature_config(config, name).embedding_size, shared, DataDigests()) for name in config.parties
+    }
+
+
 def expected_of(config: ExperimentConfig, data: DataDigests, evaluated: int) -> dict[str, Expected]:
     """Return the server's requirements of every party and its offers, for ``evaluated`` samples to evaluate."""
     shared = agreement(config)

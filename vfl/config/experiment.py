@@ -18,6 +18,7 @@ from vfl.config.optimizer import OptimizerConfig
 from vfl.config.privacy import PrivacyConfig
 from vfl.config.registry import nearest
 from vfl.config.schedules import Schedule, falls, named_parties, schedule_of
+from vfl.config.serving import ServingConfig
 from vfl.config.settings import (
     AboveZero,
     AtLeastTwo,
@@ -216,6 +217,7 @@ class ExperimentConfig(Section):
     checkpoint: Annotated[CheckpointConfig, OWN] = CheckpointConfig()
     network: Annotated[NetworkConfig, OWN] = NetworkConfig()
     """Used by processes of their own only."""
+    serving: Annotated[ServingConfig, OWN] = ServingConfig()
 
     @field_validator("horizontal")
     @classmethod

@@ -1,5 +1,6 @@
 """Settings of how the processes of one experiment find, trust and wait for each other. None changes a result."""
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -53,6 +54,10 @@ class ConsentConfig(Section):
     keys: Positive = 10_000_000
     """Most keys in another owner's list, and most samples, of a match (``lvfl align``); in the server's file, of every
     owner's. The server needs some 0.3 GB for a million keys at each of two owners."""
+    scored_keys: Positive = 60_000
+    """Most keys a minute that it answers for while it serves scores (``lvfl party --serve``)."""
+    until: date | None = None
+    """Last day (UTC) on which it serves scores."""
     accepted: str | None = None
     """Fingerprint of terms that the owner has accepted, as the party shows it."""
 

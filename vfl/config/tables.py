@@ -49,6 +49,8 @@ class TableConfig(Section):
     """Rows whose key stands in an earlier row: refuse the table, or keep the first of them."""
     match: Path | None = None
     """File that ``lvfl align`` writes: which row stands for which sample. null joins keys in the open."""
+    serve: Path | None = None
+    """The owner's rows to be scored by ``lvfl party --serve``, read again whenever the file changes."""
 
 
 def table_owners(tables: Mapping[str, TableConfig]) -> tuple[str, ...]:

@@ -66,6 +66,9 @@ class Kind(IntEnum):
     PRICES = 13
     """Asks what the party's model would cost at some ratios alpha."""
     PRICED = 14
+    LOOK_UP = 15
+    """Asks for the embeddings of the rows that the party serves under some keys."""
+    FOUND = 16
     MATCH = 20
     """Begins a match: asks for what a party brings to it."""
     BROUGHT = 21
@@ -98,6 +101,8 @@ class PartKind(IntEnum):
     """Of the round's batches, in which samples a party takes part (``vfl/vertical/presence.py``), or to replicas of the
     head which are easy (``sample_pruning.py`` beside it), as bits."""
     PROOF = 8
+    KEYS = 9
+    """Of rows to be scored (``vfl/wire/keys.py``)."""
 
 
 REPLIES: Mapping[Kind, Kind] = {
@@ -109,6 +114,7 @@ REPLIES: Mapping[Kind, Kind] = {
     Kind.MEAN: Kind.EVALUATION,
     Kind.DESCRIBE: Kind.DESCRIPTION,
     Kind.PRICES: Kind.PRICED,
+    Kind.LOOK_UP: Kind.FOUND,
     Kind.MATCH: Kind.BROUGHT,
     Kind.LIST: Kind.POINTS,
     Kind.RAISE: Kind.POINTS,
@@ -119,6 +125,7 @@ REPLIES: Mapping[Kind, Kind] = {
 """What answers what."""
 MEASURING = frozenset(
     {Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION, Kind.PRICES, Kind.PRICED}
+    | {Kind.LOOK_UP, Kind.FOUND}
 )
 """Messages that look at the model and do not train it."""
 UPDATE = PartKind.EMBEDDING, PartKind.GRADIENT, PartKind.HEAD
@@ -138,6 +145,8 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.MEAN: (),
     Kind.PRICES: (PartKind.CONTROL,),
     Kind.PRICED: (PartKind.CONTROL,),
+    Kind.LOOK_UP: (PartKind.KEYS,),
+    Kind.FOUND: (PartKind.CONTROL, PartKind.PRESENCE, PartKind.EMBEDDING),
     Kind.MATCH: (),
     Kind.BROUGHT: (PartKind.CONTROL, PartKind.POINTS),
     Kind.LIST: (PartKind.CONTROL,),

@@ -107,6 +107,7 @@ class PredictionServer:
         own = self.trained.sections[OWNER]
         check_same_data("the labels", own["data_digest"], self.labels.train.digest(self.labels.test))
         joint = build_joint_model(roster, self.labels.train, self.samples, self.config, self.runtime)
+        joint = replace(joint, new=self.samples is not self.labels.test)
         joint.trainer.load_state_dict(own["head"])
         roster.load(self.trained.sections)
         return joint

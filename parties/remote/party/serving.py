@@ -1,0 +1,293 @@
+"""A party that serves: it embeds the rows of its own table by key, for whoever scores with the trained model.
+
+It joins as for a training, goes back to the checkpoint that the server's refers to, and answers LOOK_UP and nothing
+else. Its table may be replaced meanwhile.
+"""
+
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from parties.build import feature_config
+from parties.feature_party import FeatureParty
+from parties.remote.audit import NAME as AUDIT
+from parties.remote.audit import Audit
+from parties.remote.joining import check_party
+from parties.remote.machine import MACHINE, Machine
+from parties.remote.party.consent import NoConsent
+from parties.remote.party.dialer import Dialer
+from parties.remote.party.orders import Worker
+from parties.remote.party.participation import Answer, Participation
+from parties.remote.party.party_process import check_welcome
+from parties.remote.party.worker import open_store
+from parties.remote.tls.certificates import Peer
+from parties.remote.training_terms import serving_agreement
+from parties.remote.transport.security import load_identity
+from parties.trained import load_party
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.config.network import ConsentConfig
+from vfl.data.samples import Samples
+from vfl.data.source import Source, prepare_samples
+from vfl.errors import one_line
+from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id
+from vfl.runs.secret_files import read_secret
+from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Restore
+from vfl.wire.keys import Found, key_bytes, presence_part, read_keys
+from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
+
+LOOKS_S = 1.0
+"""Between looks at whether the table has been replaced."""
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class ServedRows:
+    """The rows of a table, prepared for the party's model, and where each key's is."""
+
+    samples: Samples
+    places: dict[bytes, int]
+
+
+@dataclass(eq=False)
+class ServedTable:
+    """A table of rows to be scored, read again when its file changes. Of one that cannot be read the old rows stay.
+
+    Args:
+        path: of the table.
+        read: returns its raw rows and their keys. Raises ValueError and OSError.
+        log: shows a line.
+    """
+
+    path: Path
+    read: Callable[[Path], tuple[Samples, list[bytes]]]
+    log: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._seen = self._look()
+        self._raw = self.read(self.path)
+        self._prepared: tuple[object, ServedRows] | None = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="served table", daemon=True)
+        self._thread.start()
+        self.log(f"{self.path}: {len(self._raw[1])} rows to be scored")
+
+    def rows_for(self, party: FeatureParty) -> ServedRows:
+        """Return the present rows as the party's model takes them."""
+        with self._lock:
+            raw, keys = self._raw
+            if self._prepared is None or self._prepared[0] != (party, id(raw)):
+                rows = ServedRows(
+                    prepare_samples(party.preparation, raw), {key: place for place, key in enumerate(keys)}
+                )
+                self._prepared = (party, id(raw)), rows
+            return self._prepared[1]
+
+    def close(self) -> None:
+        """Stop looking at the file."""
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> object:
+        state = self.path.stat()
+        return state.st_mtime_ns, state.st_size, state.st_ino
+
+    def _watch(self) -> None:
+        changed: object = None
+        while not self._ended.wait(LOOKS_S):
+            try:
+                before, changed = changed, self._look()
+                if changed == self._seen or changed != before:  # as it was, or perhaps still being written
+                    continue
+                self._seen = changed
+                raw = self.read(self.path)
+            except (OSError, ValueError) as error:
+                if self._seen is not None or changed is not None:
+                    rows = len(self._raw[1])
+                    self.log(f"{self.path}: cannot be read, the {rows} rows of before stay: {one_line(error)}")
+                if not isinstance(error, ValueError):
+                    self._seen = changed = None
+                continue
+            with self._lock:
+                self._raw = raw
+            self.log(f"{self.path}: read again, {len(raw[1])} rows to be scored")
+
+
+@dataclass(eq=False)
+class Allowance:
+    """How many keys the owner answers for: so many a minute, until some day."""
+
+    bounds: ConsentConfig
+    machine: Machine = MACHINE
+    _answered: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+
+    def take(self, keys: int) -> Found:
+        """Count keys, unless they are beyond what the owner has agreed to, and say so."""
+        if self.bounds.until is not None and datetime.now(UTC).date() > self.bounds.until:
+            return Found(outcome="expired")
+        now_s = self.machine.now_s()
+        while self._answered and self._answered[0][0] <= now_s - MINUTE_S:
+            self._answered.popleft()
+        if sum(count for _, count in self._answered) + keys > self.bounds.scored_keys:
+            return Found(outcome="too_many")
+        self._answered.append((now_s, keys))
+        return Found()
+
+
+class NotServing:
+    """A party before the server has said as of which checkpoint it is to answer."""
+
+    def handle(self, request: Message) -> Message:
+        """Raise MessageError: there is no model yet."""
+        raise MessageError(f"{request.kind.name} came before the model's checkpoint was named")
+
+
+@dataclass(frozen=True, eq=False)
+class ServingParty:
+    """Answers for the rows of a table with the model of one checkpoint."""
+
+    party: FeatureParty
+    table: ServedTable
+    allowance: Allowance
+    refused: Callable[[str], None]
+    """Called with what the owner has not agreed to."""
+
+    def handle(self, request: Message) -> Message:
+        """Answer LOOK_UP. Raises MessageError for anything else."""
+        if request.kind is not Kind.LOOK_UP:
+            raise MessageError(f"{self.party.name} serves scores; it does not answer {request.kind.name}")
+        keys = read_keys(request.only(PartKind.KEYS))
+        found, frame = self.allowance.take(len(keys)), b""
+        there = np.zeros(len(keys), dtype=bool)
+        if found.outcome == "looked":
+            rows = self.table.rows_for(self.party)
+            places = [rows.places.get(key, -1) for key in keys]
+            there = np.asarray(places) >= 0
+            frame = self.party.embed_new(rows.samples, torch.tensor([place for place in places if place >= 0]))
+        else:
+            self.refused(f"{found.outcome}: {len(keys)} keys were asked for")
+        parts = (found.part(), presence_part(there), Part(PartKind.EMBEDDING, frame))
+        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
+
+
+@dataclass(eq=False)
+class ServingWorker(Worker[ServingParty | NotServing]):
+    """Carries out the orders of a server that scores."""
+
+    serve: Callable[[Restore], ServingParty]
+    """Makes what answers with the model of a checkpoint."""
+
+    def _restore(self, restore: Restore) -> ServingParty | NotServing:
+        return self.serve(restore) if restore.round else NotServing()
+
+    def _save(self, rounds: int) -> str:
+        raise EnvelopeError(f"save of round {rounds} came, this party serves scores and trains nothing")
+
+
+def serve_party(
+    config: ExperimentConfig,
+    name: str,
+    run_dir: Path,
+    *,
+    insecure: bool,
+    console: Console,
+    machine: Machine = MACHINE,
+) -> Goodbye:
+    """Answer for the rows of ``data.tables.NAME.serve`` until the server says goodbye; return its last word.
+
+    ``run_dir`` is the party's folder of the training. Raises ValueError for what cannot be used or the server refuses,
+    PeerLost where it stays away, KeyboardInterrupt where this process is stopped while no server is there.
+    """
+    check_party(config, name)
+    served = config.data.tables.get(name)
+    if served is None or served.serve is None:
+        raise ConfigError(f"data.tables.{name}.serve: is missing; name the table of rows to be scored")
+    tls, run = load_identity(name, config.network, insecure=insecure), read_run_id(run_dir)
+    if not run:
+        raise ConfigError(f"--run-dir: {run_dir} is no folder of {name}'s part in a training")
+    check_run(run_dir, config, resume=True)
+    secret = read_secret(config.serving.key_secret)
+    instance, audit = secrets.token_hex(8), Audit(run_dir)
+    source = _trained_source(run_dir)
+    hello = Hello(
+        party=name,
+        instance=instance,
+        embedding_width=feature_config(config, name).embedding_size,
+        agreement=serving_agreement(config),
+        rounds=open_store(run_dir, config.checkpoint.keep).rounds(),
+    )
+    dialer = Dialer(
+        lambda: Envelope(version=PROTOCOL_VERSION, run=run, hello=hello),
+        config.network,
+        tls,
+        log=console.print,
+        machine=machine,
+    )
+    table = ServedTable(served.serve, partial(_read, source, name, secret), console.print)
+    allowance = Allowance(config.network.consent, machine)
+    models: dict[tuple[int, str], FeatureParty] = {}
+
+    def refused(reason: str) -> None:
+        audit.note("refused", dialer.server or Peer("server"), reason)
+
+    def serve(restore: Restore) -> ServingParty:
+        which = restore.round, restore.digest
+        if which not in models:
+            models.clear()
+            models[which] = _finished(run_dir, config, restore)
+        return ServingParty(models[which], table, allowance, refused)
+
+    def begin(welcome: Envelope) -> Answer:
+        if config.network.consent.run not in (None, welcome.run):
+            raise NoConsent(
+                f"network.consent.run: allows run {config.network.consent.run} alone, the server's is {welcome.run}"
+            )
+        check_welcome(run_dir, welcome.run)
+        return ServingWorker(welcome.run, serve).answer
+
+    forget_attempt(run_dir, AUDIT)
+    console.print(f"{name}: folder {run_dir}; serving scores, dialling the server at {config.network.server}")
+    with only_process_in(run_dir), closing(table), audit.noting_end() as say_end, dialer:
+        goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
+        say_end(goodbye.exit_code, goodbye.reason)
+        return goodbye
+
+
+def _trained_source(run_dir: Path) -> Source:
+    loaded = load_party(run_dir)
+    if loaded is None:
+        raise ConfigError(f"--run-dir: {run_dir} holds no trained model of this party; train first")
+    return loaded[1]
+
+
+def _finished(run_dir: Path, config: ExperimentConfig, restore: Restore) -> FeatureParty:
+    """Return the party as of a checkpoint. Raises ValueError where its own is another one."""
+    store = open_store(run_dir, config.checkpoint.keep)
+    if restore.round not in store.rounds() or store.digest(restore.round) != restore.digest:
+        raise ValueError(
+            f"the server scores with the checkpoint of round {restore.round}, which {store.directory} does not have; "
+            "restore the party's folder"
+        )
+    loaded = load_party(run_dir, restore.round)
+    assert loaded is not None, "its checkpoint is there"
+    party = loaded[0]
+    party.model.eval()
+    return party
+
+
+def _read(source: Source, name: str, secret: bytes | None, path: Path) -> tuple[Samples, list[bytes]]:
+    rows = source.own_rows(path, name)
+    if rows is None or not rows.keys:
+        raise ConfigError(f"data.tables.{name}.serve: {path} is no table")
+    keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]
+    return rows.parts[source.parties.index(name)], keys

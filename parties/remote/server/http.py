@@ -1,0 +1,290 @@
+"""The HTTP service of scores: POST /v1/predict and what an operator needs beside it.
+
+Errors are problem details (RFC 9457). The framework writes the OpenAPI page, at /docs.
+"""
+
+import asyncio
+import hmac
+import json
+import ssl
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Annotated, Any
+
+import prometheus_client as prometheus
+import uvicorn
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from pydantic import BaseModel, Field, StrictInt, StrictStr
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from parties.remote.server.serving import Key, QueueFull, Scored, Scorer
+from vfl.config.serving import ServingConfig
+from vfl.runs.secret_files import read_secret
+from vfl.wire.keys import key_bytes
+
+MOST_BODY = 1 << 20
+"""Bytes of a request."""
+BODY_LIMIT_S = 10.0
+"""A client that has not sent its request by then is refused."""
+MOST_CONNECTIONS = 1024
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+"""Bounds of the latency histogram's bins."""
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Cell = StrictStr | StrictInt
+
+
+class Asked(BaseModel):
+    """Keys to score; one of several columns is a list of its cells."""
+
+    keys: Annotated[list[Cell | list[Cell]], Field(min_length=1)]
+
+
+class KeyScore(BaseModel):
+    """What is known of one key."""
+
+    key: str | list[str]
+    prediction: str | None = None
+    """The class; of a regression nothing."""
+    probabilities: dict[str, float] | None = None
+    """By class."""
+    value: float | None = None
+    """Of a regression."""
+    parties: dict[str, str]
+    """By owner: row, cached (a row that it had a moment ago), none, away, declined (its owner does not agree)."""
+
+
+class Answer(BaseModel):
+    """Scores in the order of the keys."""
+
+    model: str
+    """Digest of the version that scored all of them."""
+    when_absent: str
+    """What stands in the place of an owner without a row: serving.when_absent."""
+    scores: list[KeyScore]
+    unknown: list[str | list[str]]
+    """Keys of which no owner that answered has a row; they have no score."""
+
+
+class Problem(BaseModel):
+    """Problem details of RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+def make_app(scorer: Scorer) -> FastAPI:
+    """Return the service. Raises ConfigError for an unusable token."""
+    settings = scorer.settings
+    guard = [Depends(_bearer(settings))] if settings.token else []
+    app = FastAPI(title="Scores by key", version="1", redoc_url=None)
+    metrics = prometheus.CollectorRegistry()
+    metrics.register(_Collected(scorer))
+    seconds = prometheus.Histogram("request_seconds", "Time of a request", buckets=SECONDS, registry=metrics)
+    requests = prometheus.Counter("requests", "Requests by status", ["status"], registry=metrics)
+    problems: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (400, 401, 413, 422, 429, 503)}
+
+    @app.post("/v1/predict", dependencies=guard, responses=problems)
+    async def predict(asked: Asked) -> Answer:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
+        with seconds.time():
+            keys = _keys_of(asked, scorer)
+            try:
+                future = scorer.submit(keys)
+            except QueueFull as full:
+                raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
+            return _answer(scorer, await asyncio.wrap_future(future))
+
+    @app.get("/healthz")
+    async def healthy() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+        return {"status": "ok"}
+
+    @app.get("/readyz", responses={503: {}})
+    async def ready(response: Response) -> dict[str, Any]:  # pyright: ignore[reportUnusedFunction]
+        parties = scorer.ready()
+        needed = all if settings.when_absent == "refuse" else any
+        response.status_code = 200 if needed(parties.values()) else 503
+        return {"model": scorer.version.digest, "parties": parties}
+
+    @app.get("/metrics", dependencies=guard)
+    async def measured() -> Response:  # pyright: ignore[reportUnusedFunction]
+        return Response(prometheus.generate_latest(metrics), media_type=prometheus.CONTENT_TYPE_PLAIN_0_0_4)
+
+    @app.post("/v1/reload", dependencies=guard, status_code=202)
+    async def reload() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+        scorer.reload()
+        return {"status": "the last checkpoint is taken before the next batch"}
+
+    @app.middleware("http")
+    async def count(request: Request, go_on: Any) -> Response:  # pyright: ignore[reportUnusedFunction]
+        response: Response = await go_on(request)
+        requests.labels(response.status_code).inc()
+        return response
+
+    app.add_exception_handler(StarletteHTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(Exception, _on_error)
+    app.add_middleware(_Bounded)
+    return app
+
+
+def run_http(scorer: Scorer) -> None:
+    """Serve until a signal ends it. Raises OSError where the address cannot be bound."""
+    settings = scorer.settings
+    host, _, port = settings.listen.rpartition(":")
+    config = uvicorn.Config(
+        make_app(scorer),
+        host=host.strip("[]"),
+        port=int(port),
+        log_level="warning",
+        access_log=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=5,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.key,
+        ssl_ca_certs=None if settings.client_ca is None else str(settings.client_ca),
+        ssl_cert_reqs=ssl.CERT_NONE if settings.client_ca is None else ssl.CERT_REQUIRED,
+        server_header=False,
+    )
+    uvicorn.Server(config).run()
+
+
+def _bearer(settings: ServingConfig) -> Callable[..., None]:
+    token = read_secret(settings.token) or b""
+
+    def check(sent: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]) -> None:
+        if sent is None or not hmac.compare_digest(sent.credentials.encode(), token):
+            raise HTTPException(401, "send the token: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+
+    return check
+
+
+def _keys_of(asked: Asked, scorer: Scorer) -> list[Key]:
+    if len(asked.keys) > scorer.settings.batch:
+        raise HTTPException(
+            413, f"{len(asked.keys)} keys; at most serving.batch = {scorer.settings.batch} in a request"
+        )
+    columns = scorer.version.columns
+    keys: list[Key] = []
+    for place, cells in enumerate(asked.keys):
+        key = tuple(map(str, cells if isinstance(cells, list) else [cells]))
+        if len(key) != len(columns):
+            raise HTTPException(400, f"keys[{place}]: a key has {len(columns)} cells: {', '.join(columns)}")
+        try:
+            key_bytes(key, None)
+        except ValueError as error:
+            raise HTTPException(400, f"keys[{place}]: {error}") from None
+        keys.append(key)
+    return keys
+
+
+def _answer(scorer: Scorer, scored: Scored) -> Answer:
+    names = scorer.version.task.names
+    scores: list[KeyScore] = []
+    for each in scored.scores:
+        score = KeyScore(key=_shown(each.key), parties=dict(each.parties))
+        if each.values is not None and names:
+            score.probabilities = dict(zip(names, each.values, strict=True))
+            score.prediction = max(score.probabilities, key=score.probabilities.__getitem__)
+        elif each.values is not None:
+            (score.value,) = each.values
+        scores.append(score)
+    unknown = [_shown(each.key) for each in scored.scores if each.unknown]
+    return Answer(model=scored.version, when_absent=scorer.settings.when_absent, scores=scores, unknown=unknown)
+
+
+def _shown(key: Key) -> str | list[str]:
+    return key[0] if len(key) == 1 else list(key)
+
+
+def _problem(status: int, title: str, detail: str, headers: dict[str, str] | None = None) -> Response:
+    content = Problem(title=title, status=status, detail=detail).model_dump_json()
+    return Response(content, status, headers, "application/problem+json")
+
+
+async def _on_http(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, StarletteHTTPException)
+    headers = dict(error.headers) if error.headers else None
+    return _problem(error.status_code, "The request was refused", str(error.detail), headers)
+
+
+async def _on_invalid(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    return _problem(422, "The request cannot be read", f"{where}: {first['msg']}"[:300])
+
+
+async def _on_error(_request: Request, _error: Exception) -> Response:
+    return _problem(500, "The service failed", "its own log has the reason")
+
+
+class _Bounded:
+    """Refuses requests that are too large or come too slowly, before anything reads them."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_LIMIT_S):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return
+                    body += message.get("body", b"")
+                    if len(body) > MOST_BODY:
+                        await self._refuse(send, 413, f"a request has at most {MOST_BODY} bytes")
+                        return
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            await self._refuse(send, 408, f"the request did not come within {BODY_LIMIT_S:g} s")
+            return
+        given = False
+
+        async def whole() -> MutableMapping[str, Any]:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": bytes(body), "more_body": False}
+
+        await self.app(scope, whole, send)
+
+    async def _refuse(self, send: Send, status: int, detail: str) -> None:
+        content = json.dumps({"type": "about:blank", "title": "Refused", "status": status, "detail": detail}).encode()
+        headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+class _Collected:
+    """What the scorer counts, at the moment of the question."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+
+    def collect(self) -> list[CounterMetricFamily | GaugeMetricFamily]:
+        """Return the metrics."""
+        rows = CounterMetricFamily("keys", "Keys by party and outcome", labels=["party", "outcome"])
+        for (party, outcome), count in dict(self.scorer.counters.rows).items():
+            rows.add_metric([party, outcome], count)
+        ready = GaugeMetricFamily("party_ready", "Whether a party can be asked", labels=["party"])
+        for party, there in self.scorer.ready().items():
+            ready.add_metric([party], there)
+        gauges = {
+            "queue_keys": ("Keys that wait", self.scorer.waiting),
+            "cached_embeddings": ("Embeddings that are kept", self.scorer.cached),
+        }
+        batches = CounterMetricFamily("batches", "Batches scored", value=self.scorer.counters.batches)
+        return [rows, batches, ready, *(GaugeMetricFamily(name, *each) for name, each in gauges.items())]

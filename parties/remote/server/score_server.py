@@ -1,0 +1,47 @@
+"""The service of scores as a process: the parties' port, the scorer and HTTP, from start to signal."""
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from parties.remote.server.http import run_http
+from parties.remote.server.hub import Hub
+from parties.remote.server.serving import Scorer
+from parties.remote.tls.certificates import SERVER
+from parties.remote.training_terms import expected_to_serve
+from parties.remote.transport.security import load_identity
+from vfl.config import ConfigError, load_config
+from vfl.runs.run_folder import check_run, only_process_in, read_run_id
+
+
+def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, console: Console) -> None:
+    """Serve the scores of a run by key until a signal ends it.
+
+    The parties are not told when it ends: they dial until it is back. Raises ConfigError for a run or settings that
+    cannot be served, OSError where an address cannot be bound.
+    """
+    if not (run_dir / "config.yaml").exists():
+        raise ConfigError(f"{run_dir}: holds no run; name the server's folder of a training by processes")
+    config = load_config(run_dir / "config.yaml", overrides)
+    check_run(run_dir, config, resume=True)
+    run = read_run_id(run_dir)
+    if not run:
+        raise ConfigError(f"{run_dir}: trained in one process; only runs of processes are served")
+    tls = load_identity(SERVER, config.network, insecure=insecure)
+    hub = Hub(run, expected_to_serve(config), config.network, tls, log=console.print, folder=run_dir)
+    scorer = Scorer(run_dir, config, hub, console.print)
+
+    def reload(_number: int, _frame: FrameType | None) -> None:
+        scorer.reload()
+
+    signal.signal(signal.SIGHUP, reload)
+    with only_process_in(run_dir), hub, scorer:
+        where = f"{'https' if config.serving.certificate else 'http'}://{config.serving.listen}"
+        console.print(
+            f"{config.name}: run {run}, version {scorer.version.digest[:12]}; parties at {config.network.listen}"
+        )
+        console.print(f"scores at {where}/v1/predict, their interface at {where}/docs")
+        run_http(scorer)

@@ -1,0 +1,436 @@
+"""Scores by key: keys are gathered into batches, parties are asked for their rows' embeddings, the head scores them.
+
+Requests come from any thread by ``submit``; one thread of `Scorer` does all else. A party that is away, slow or lost
+holds up nobody: for that batch it is away. Every batch is of one version of the model.
+"""
+
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from parties.build import TrainingLabels, build_joint_model, build_roster, feature_config
+from parties.head_server import OWNER
+from parties.joint_model import MOST_TESTED, JointModel
+from parties.predict import leader_of
+from parties.remote.server.connection import PartyConnection
+from parties.remote.server.hub import Hub
+from parties.remote.server.link import RemoteLink
+from parties.remote.server.prediction import MeanEmbeddings
+from parties.remote.server.sessions import Offences
+from parties.trained import Trained, load_run
+from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.files import Labels
+from vfl.errors import Diverged, PeerLost
+from vfl.runs.checkpoint import State
+from vfl.runs.secret_files import read_secret
+from vfl.runtime import Runtime, start_runtime
+from vfl.vertical.embeddings import decode_finite
+from vfl.vertical.link import read
+from vfl.vertical.tasks import Task, restored_task
+from vfl.wire.keys import Found, key_bytes, keys_part, read_presence
+from vfl.wire.messages import Kind, Message, PartKind
+
+Outcome = Literal["row", "cached", "none", "away", "declined"]
+"""Of a key at a party: it has a row; it had one a moment ago; none; it did not answer; its owner does not agree."""
+Key = tuple[str, ...]
+"""A cell for each key column."""
+MOST_CACHED = 100_000
+"""Embeddings that are kept, of all parties."""
+IDLE_S = 0.2
+"""Between looks at whether to stop, and at parties that have come."""
+
+
+class QueueFull(RuntimeError):  # noqa: N818 - says what happened
+    """More keys wait than ``serving.queue`` allows."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What is known of one key."""
+
+    key: Key
+    values: tuple[float, ...] | None
+    """Probabilities by class, or one value; None where there is no score."""
+    parties: Mapping[str, Outcome]
+
+    @property
+    def unknown(self) -> bool:
+        """No party has a row of the key."""
+        return not {"row", "cached"} & set(self.parties.values())
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The scores of a request, all by one version of the model."""
+
+    version: str
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """The head of one checkpoint, and where each party's own is."""
+
+    digest: str
+    joint: JointModel
+    references: Mapping[str, State]
+    """By party, what its link restores it from."""
+    instead: Mapping[str, Tensor]
+    """By party, the embedding [D] in the place of one that is missing; empty for placeholders."""
+    columns: tuple[str, ...]
+    """Of a key."""
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+        return self.joint.trainer.task
+
+
+@dataclass
+class Served:
+    """A party that is connected."""
+
+    link: RemoteLink
+    ready: "Future[None]"
+    """Done when it has restored the version's model."""
+    asked: "Future[Message] | None" = None
+    """The last order; while it is open nothing more is asked."""
+
+
+@dataclass
+class _Request:
+    keys: tuple[Key, ...]
+    future: "Future[Scored]"
+
+
+@dataclass
+class Counters:
+    """What has happened so far; read by other threads."""
+
+    rows: Counter[tuple[str, Outcome]] = field(default_factory=Counter[tuple[str, Outcome]])
+    """Keys by party and outcome."""
+    batches: int = 0
+
+
+@dataclass(eq=False)
+class Scorer:
+    """Scores keys with the parties that are connected to a hub, from ``with`` to its end."""
+
+    run_dir: Path
+    config: ExperimentConfig
+    hub: Hub
+    log: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.settings = self.config.serving
+        self.runtime = start_runtime(self.config)
+        self.secret = read_secret(self.settings.key_secret)
+        self.version = load_version(self.run_dir, self.config, self.runtime)
+        self.counters = Counters()
+        self._offences = Offences(self.config.network.max_offences)
+        self._parties: dict[str, Served] = {}
+        self._session = 0
+        self._waiting = deque[_Request]()
+        self._waiting_keys = 0
+        self._changed = threading.Condition()
+        self._stopping = self._reloading = False
+        self._cache: OrderedDict[tuple[str, Key], tuple[float, Tensor]] = OrderedDict()
+        self._thread = threading.Thread(target=self._run, name="scorer", daemon=True)
+
+    def __enter__(self) -> "Scorer":
+        """Begin to score."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Score what waits, and stop."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def submit(self, keys: Sequence[Key]) -> "Future[Scored]":
+        """Return the future scores of keys, in their order. Raises QueueFull."""
+        with self._changed:
+            if self._waiting_keys + len(keys) > self.settings.queue:
+                raise QueueFull(f"{self._waiting_keys} keys wait, serving.queue is {self.settings.queue}")
+            request = _Request(tuple(keys), Future())
+            self._waiting.append(request)
+            self._waiting_keys += len(keys)
+            self._changed.notify()
+        return request.future
+
+    def reload(self) -> None:
+        """Take the run's last checkpoint before the next batch, if it is another one."""
+        with self._changed:
+            self._reloading = True
+            self._changed.notify()
+
+    def ready(self) -> dict[str, bool]:
+        """Return whether each party can be asked."""
+        parties = dict(self._parties)
+        return {name: name in parties and _usable(parties[name]) for name in self.config.parties}
+
+    @property
+    def waiting(self) -> int:
+        """Keys that wait."""
+        return self._waiting_keys
+
+    @property
+    def cached(self) -> int:
+        """Embeddings that are kept."""
+        return len(self._cache)
+
+    def _run(self) -> None:
+        while True:
+            requests = self._gather()
+            if self._reloading:
+                self._reload()
+            self._attach()
+            if requests:
+                self._answer(requests)
+            elif self._stopping:
+                return
+
+    def _gather(self) -> list[_Request]:
+        """Return the requests of the next batch; none after a while."""
+        with self._changed:
+            if not self._waiting and not self._stopping:
+                self._changed.wait(IDLE_S)
+            if not self._waiting:
+                return []
+            deadline_s = time.monotonic() + self.settings.gather_ms / 1000
+            while self._waiting_keys < self.settings.batch and not self._stopping:
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            taken: list[_Request] = []
+            keys = 0
+            while self._waiting and (not taken or keys + len(self._waiting[0].keys) <= self.settings.batch):
+                taken.append(self._waiting.popleft())
+                keys += len(taken[-1].keys)
+            self._waiting_keys -= keys
+            return taken
+
+    def _reload(self) -> None:
+        self._reloading = False
+        try:
+            version = load_version(self.run_dir, self.config, self.runtime)
+        except (OSError, ValueError) as error:
+            self.log(f"the new version cannot be used, the old one stays: {error}")
+            return
+        if version.digest == self.version.digest:
+            return
+        self.version = version
+        self._cache.clear()
+        self._parties.clear()  # each begins a new session at the new version
+        self.log(f"serving version {version.digest[:12]}")
+
+    def _attach(self) -> None:
+        """Let parties that have come restore the version's model; forget those that are gone."""
+        joined = self.hub.joined()
+        for name in [name for name, served in self._parties.items() if joined.get(name) is not served.link.connection]:
+            del self._parties[name]
+        for name, connection in joined.items():
+            if name not in self._parties:
+                self._begin(name, connection)
+
+    def _begin(self, name: str, connection: PartyConnection) -> None:
+        self._session += 1
+        try:
+            link = RemoteLink(connection, self._session)
+            self._parties[name] = Served(link, link.load(self.version.references[name]))
+        except PeerLost as lost:
+            self._lose(name, lost)
+
+    def _lose(self, name: str, lost: PeerLost) -> None:
+        self._parties.pop(name, None)
+        if reason := self._offences.note(lost):
+            self.hub.barred[name] = reason
+        self.log(str(lost))
+
+    def _answer(self, requests: Sequence[_Request]) -> None:
+        keys = list(dict.fromkeys(key for request in requests for key in request.keys))
+        try:
+            scores = self._score(keys)
+        except Exception as error:
+            for request in requests:
+                request.future.set_exception(error)
+            return
+        for request in requests:
+            mine = tuple(scores[key] for key in request.keys)
+            if request.future.set_running_or_notify_cancel():
+                request.future.set_result(Scored(self.version.digest, mine))
+
+    def _score(self, keys: Sequence[Key]) -> dict[Key, Score]:
+        found = self._ask_all(keys)
+        outcomes: dict[Key, dict[str, Outcome]] = {
+            key: {name: found[name].outcomes[key] for name in self.config.parties} for key in keys
+        }
+        self.counters.batches += 1
+        for each in outcomes.values():
+            self.counters.rows.update(each.items())
+        refusing = self.settings.when_absent == "refuse"
+        scored = [
+            key
+            for key in keys
+            if (there := {"row", "cached"} & set(outcomes[key].values()))
+            and not (refusing and set(outcomes[key].values()) - there)
+        ]
+        values = dict(zip(scored, self._values(scored, found), strict=True))
+        return {key: Score(key, values.get(key), outcomes[key]) for key in keys}
+
+    def _values(self, keys: Sequence[Key], found: Mapping[str, "_Found"]) -> list[tuple[float, ...]]:
+        if not keys:
+            return []
+        joint, embeddings = self.version.joint, dict[str, Tensor]()
+        for party in joint.roster:
+            rows = found[party.name].rows
+            missing_D = self.version.instead.get(party.name, joint.missing(1, party.receiver.width)[0])
+            embeddings[party.name] = torch.stack([rows.get(key, missing_D) for key in keys])
+        predictions_NC = self.version.task.predictions(joint.outputs(embeddings)).cpu()
+        # Nine digits hold all bits of a float32: the same text as in a table of predictions.
+        return [tuple(float(f"{float(value):.9g}") for value in row) for row in predictions_NC.numpy()]
+
+    def _ask_all(self, keys: Sequence[Key]) -> dict[str, "_Found"]:
+        """Ask all parties at once; return what came in time, by party."""
+        asked = {name: self._ask(name, keys) for name in self.config.parties}
+        open_ones = [each.reply for each in asked.values() if each.reply is not None]
+        wait(open_ones, self.settings.timeout_ms / 1000)
+        for name, each in asked.items():
+            if each.reply is not None and each.reply.done():
+                self._take(name, each, each.reply)
+        return asked
+
+    def _ask(self, name: str, keys: Sequence[Key]) -> "_Found":
+        """Ask a party for what is not kept of it; nothing where it cannot be asked."""
+        found = _Found(dict.fromkeys(keys, "away"))
+        for key in keys:
+            if (kept := self._kept(name, key)) is not None:
+                found.outcomes[key], found.rows[key] = "cached", kept
+        found.asked = [key for key in keys if key not in found.rows]
+        served = self._parties.get(name)
+        if not found.asked or served is None:
+            return found
+        try:
+            if not _usable(served):
+                return found
+            part = keys_part([key_bytes(key, self.secret) for key in found.asked])
+            found.reply = served.asked = served.link.send(Message(Kind.LOOK_UP, parts=(part,)))
+        except PeerLost as lost:
+            self._lose(name, lost)
+        return found
+
+    def _take(self, name: str, found: "_Found", reply: "Future[Message]") -> None:
+        """Take a party's answer; it is lost by one that is wrong, and counts as away."""
+        served = self._parties[name]
+        request = Message(Kind.LOOK_UP)
+        try:
+            rows = read(served.link, request, reply, partial(self._parse, name, found.asked))
+        except PeerLost as lost:
+            self._lose(name, lost)
+            return
+        if rows is None:
+            found.outcomes.update(dict.fromkeys(found.asked, "declined"))
+            return
+        for key in found.asked:
+            found.outcomes[key] = "row" if key in rows else "none"
+            if key in rows:
+                found.rows[key] = rows[key]
+                self._keep(name, key, rows[key])
+
+    def _parse(self, name: str, keys: Sequence[Key], reply: Message) -> dict[Key, Tensor] | None:
+        """Return the embeddings [D] of the keys that a party has; None where its owner declines.
+
+        Raises MessageError and Diverged for an answer that is none.
+        """
+        if Found.of(reply).outcome != "looked":
+            return None
+        there = read_presence(reply.only(PartKind.PRESENCE), len(keys))
+        present = [key for key, here in zip(keys, there, strict=True) if here]
+        frame = reply.only(PartKind.EMBEDDING)
+        if not present:
+            return {}
+        (receiver,) = (party.receiver for party in self.version.joint.roster if party.name == name)
+        embedding_nD = decode_finite(frame, (len(present), receiver.width), self.config.wire.values, receiver.what)
+        if embedding_nD.abs().max() > MOST_TESTED:
+            raise Diverged(f"{receiver.what} has values beyond {MOST_TESTED:g}")
+        return dict(zip(present, embedding_nD.clone().unbind(), strict=True))
+
+    def _kept(self, name: str, key: Key) -> Tensor | None:
+        if not self.settings.cache_s:
+            return None
+        until_s, embedding_D = self._cache.get((name, key), (0.0, None))
+        return embedding_D if time.monotonic() < until_s else None
+
+    def _keep(self, name: str, key: Key, embedding_D: Tensor) -> None:
+        if self.settings.cache_s:
+            self._cache.pop((name, key), None)  # the oldest stand first
+            self._cache[name, key] = time.monotonic() + self.settings.cache_s, embedding_D
+            if len(self._cache) > MOST_CACHED:
+                self._cache.popitem(last=False)
+
+
+@dataclass
+class _Found:
+    """What is known of some keys at one party."""
+
+    outcomes: dict[Key, Outcome]
+    rows: dict[Key, Tensor] = field(default_factory=dict[Key, Tensor])
+    """Embeddings [D]."""
+    asked: list[Key] = field(default_factory=list[Key])
+    reply: "Future[Message] | None" = None
+
+
+def _usable(served: Served) -> bool:
+    """Return whether a party has restored its model and answered what it was asked. Raises PeerLost."""
+    if not served.ready.done():
+        return False
+    served.ready.result()
+    return served.asked is None or served.asked.done()
+
+
+def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> Version:
+    """Read the last checkpoint of a run of processes, as its server has it. Raises ConfigError for another folder."""
+    trained = load_run(run_dir)
+    own = trained.sections[OWNER]
+    if any("model" in trained.sections[name] for name in config.parties):
+        raise ConfigError(f"{run_dir}: trained in one process, which has all models; only runs of processes are served")
+    leader = leader_of(config)
+    table = config.data.tables.get(leader)
+    if table is None or table.key is None:
+        raise ConfigError(f"data.tables.{leader}.key: is missing; only tables have keys to ask for")
+    task, names = restored_task(own["task"]), config.parties
+    values_N = torch.zeros(2, dtype=torch.int64 if task.names else torch.float32)
+    present_NK = torch.ones(2, len(names), dtype=torch.bool) if own["placeholders"] else None
+    train = TrainingLabels(values_N, task, present_NK)
+    roster = build_roster({}, train, config)
+    joint = build_joint_model(roster, train, Labels(torch.arange(2), values_N), config, runtime)
+    joint.trainer.load_state_dict(own["head"])
+    joint.trainer.head.eval()
+    if table.keys:
+        raise ConfigError(
+            f"data.tables.{leader}.keys: scores are asked for by one key that all owners have; leave it out"
+        )
+    references = {name: trained.sections[name] for name in names}
+    return Version(trained.digest, replace(joint, new=True), references, _instead(run_dir, config, trained), table.key)
+
+
+def _instead(run_dir: Path, config: ExperimentConfig, trained: Trained) -> dict[str, Tensor]:
+    match config.serving.when_absent:
+        case "mean":
+            return MeanEmbeddings(run_dir, trained).of(config.parties)
+        case "zeros":
+            return {name: torch.zeros(feature_config(config, name).embedding_size) for name in config.parties}
+        case _:
+            return {}

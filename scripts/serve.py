@@ -1,0 +1,49 @@
+"""Serve scores by key with a trained model, while the owners are at work: lvfl serve RUN [key=value ...].
+
+RUN is the server's folder of a training by processes. Every owner starts lvfl party CONFIG --party NAME --serve, with
+data.tables.NAME.serve, the table of its rows to be scored. Then:
+
+  curl -X POST http://127.0.0.1:8080/v1/predict -H 'Content-Type: application/json' -d '{"keys": ["42"]}'
+
+http://127.0.0.1:8080/docs shows the whole interface. SIGHUP takes the run's last checkpoint. Needs the extra serve:
+pip install "lvfl[serve]".
+
+Exit codes: 0 done, 2 bad input (one line on stderr), 75 what may succeed later (disk, memory, port), 130 interrupted.
+"""
+
+import argparse
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+
+from vfl.cli import DONE, TEXT, OneLineParser, command
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the server's folder of a training by processes")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings of this service, such as serving.listen"
+    )
+    parser.add_log(TEXT)
+    parser.add_argument("--insecure", action="store_true", help="parties by plaintext; only on loopback")
+    return parser.parse_intermixed_args()
+
+
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Serve until a signal ends it."""
+    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    if missing:
+        raise ValueError(f'{missing[0]} is missing; pip install "lvfl[serve]"')
+    from parties.remote.server.score_server import serve_scores
+
+    serve_scores(arguments.run, arguments.overrides, insecure=arguments.insecure, console=console)
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Settings of ``lvfl serve``: scores by key, while the owners are at work. None changes a score."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from vfl.config.network import Address
+from vfl.config.settings import Number, Positive, Section
+
+Milliseconds = Annotated[Number, Field(ge=0, le=60_000)]
+
+
+class ServingConfig(Section):
+    """How scores are asked for by HTTP, and how long parties are waited for."""
+
+    listen: Address = "127.0.0.1:8080"
+    """The address of the HTTP service. Any but a loopback address needs ``token`` or ``client_ca``."""
+    token: Path | None = None
+    """File with the bearer token that clients send, at least 16 characters; readable by its owner alone."""
+    certificate: Path | None = None
+    """Certificate of the HTTP service, in PEM; null serves plain HTTP."""
+    key: Path | None = None
+    """Private key of that certificate."""
+    client_ca: Path | None = None
+    """Authority of clients' certificates; with it a client without one is refused. Needs ``certificate``."""
+    timeout_ms: Annotated[Milliseconds, Field(gt=0)] = 1000
+    """Within this time a party answers, or counts as away for a request."""
+    gather_ms: Milliseconds = 2
+    """So long requests are gathered into one batch."""
+    batch: Annotated[Positive, Field(le=4096)] = 256
+    """Most keys that parties are asked for at once."""
+    queue: Positive = 4096
+    """Most keys that wait; requests beyond are refused (429)."""
+    cache_s: Annotated[Number, Field(ge=0)] = 0
+    """Seconds for which the server keeps the embedding of a key; 0 keeps none."""
+    when_absent: Literal["refuse", "placeholder", "zeros", "mean"] = "refuse"
+    """What replaces the embedding of a party that is away or has no row: nothing, so that there is no score; its
+    learned placeholder (zeros if none was learned); zeros; its mean embedding of the training."""
+    key_secret: Path | None = None
+    """File with a secret that all owners share, at least 16 characters: keys then travel as HMAC-SHA256 under it. Set
+    by all or by none."""
+
+    @property
+    def keys(self) -> Literal["clear", "hashed"]:
+        """How keys travel between server and parties, on which both sides must agree."""
+        return "clear" if self.key_secret is None else "hashed"
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate: goes with key; set both or none")
+        if self.client_ca is not None and self.certificate is None:
+            raise ValueError("client_ca: needs certificate and key of the service")
+        if not _on_loopback(self.listen) and self.token is None and self.client_ca is None:
+            raise ValueError(
+                f"listen: {self.listen} is open to others; set serving.token or serving.client_ca, or take 127.0.0.1"
+            )
+        return self
+
+
+def _on_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
