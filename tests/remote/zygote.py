@@ -25,6 +25,8 @@ def serve() -> None:
         "parties.remote.server.prediction",
         "parties.remote.party.party_process",
         "parties.remote.matching",
+        "parties.remote.server.http",
+        "parties.remote.party.serving",
     ):
         importlib.import_module(name)
     for line in sys.stdin:

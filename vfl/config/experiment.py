@@ -304,13 +304,16 @@ class ExperimentConfig(Section):
     def fixed(self) -> "ExperimentConfig":
         """Return the experiment without settings that may change on resume: these have their defaults.
 
-        They are the network, how long to train, how often to evaluate and to save, and how many parties compute at once
-        with equal threads.
+        They are the network, serving, how long to train, how often to evaluate and to save, and how many parties
+        compute at once with equal threads.
         """
+        tables = {owner: table.model_copy(update={"serve": None}) for owner, table in self.data.tables.items()}
         free = {
             "threads": self.threads_of_each,
             "parties_at_once": 1,
             "network": NetworkConfig(),
+            "serving": ServingConfig(),
+            "data": self.data.model_copy(update={"tables": tables}),
             "training": self.training.model_copy(update={"rounds": 1, "patience": None}),
             "evaluation": self.evaluation.model_copy(update={"every": 1, "subsets": False}),
             "checkpoint": CheckpointConfig(),

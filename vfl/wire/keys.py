@@ -35,8 +35,11 @@ class Found(Control):
 
 
 def key_bytes(cells: Sequence[str], secret: bytes | None) -> bytes:
-    """Return a key as it travels. Raises ValueError for one that is too long."""
-    text = json.dumps(list(cells), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    """Return a key as it travels. Raises ValueError for one that is too long, or no Unicode."""
+    try:
+        text = json.dumps(list(cells), ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a key is no text") from None
     if len(text) > LONGEST_KEY:
         raise ValueError(f"a key has {len(text)} bytes, at most {LONGEST_KEY} are allowed")
     return text if secret is None else hmac.digest(secret, text, hashlib.sha256)

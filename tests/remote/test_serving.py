@@ -1,0 +1,272 @@
+"""Scores by key from processes: those of a prediction in one process to the bit, whoever is away."""
+
+import json
+import os
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from rich.console import Console
+from two_tables import ROWS, sections_of, write_tables
+
+from parties.predict import predict_in_process
+from parties.remote.tls.certificates import SERVER
+from vfl.runs.experiments.run import run_experiment
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+NEW = range(1000, 1150)
+
+
+class Reply(NamedTuple):
+    status: int
+    body: Any
+
+
+class Service:
+    """``lvfl serve`` and its parties as processes."""
+
+    def __init__(self, federation, tables: dict[str, Path], whole: Path) -> None:
+        self.federation, self.tables, self.whole = federation, tables, whole
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+
+    def start(self, *names: str, server: tuple[str, ...] = (), party: tuple[str, ...] = ()) -> None:
+        for name in names:
+            if name == SERVER:
+                argv = [
+                    str(SCRIPTS / "serve.py"),
+                    str(self.federation.run_dir),
+                    f"serving.listen=127.0.0.1:{self.port}",
+                ]
+                self.federation.launch(SERVER, [*argv, *server])
+            else:
+                table = f"data.tables.{name}.serve={self.tables[name]}"
+                self.federation.start(name, extra=("--serve", table, *party))
+
+    def get(self, path: str) -> Reply:
+        return self._open(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}"))
+
+    def post(self, path: str, body: Any, **headers: str) -> Reply:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} | headers
+        return self._open(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers))
+
+    def score(self, *keys: Any) -> list[dict[str, Any]]:
+        reply = self.post("/v1/predict", {"keys": list(keys)})
+        assert reply.status == 200, reply
+        return reply.body["scores"]
+
+    def predicted(self, absent=(), when_absent="refuse") -> dict[str, dict[str, float]]:
+        """The probabilities by key and class that one process with all tables predicts, as in its table."""
+        tables = {owner: path for owner, path in self.tables.items() if owner not in absent}
+        heading, *rows = predict_in_process(self.whole, None, absent, when_absent, tables).rows()
+        classes = [name.removeprefix("p_") for name in heading[3:-1]]
+        return {row[0]: dict(zip(classes, map(float, row[3:-1]), strict=True)) for row in rows}
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + 60
+        while True:
+            try:
+                if holds():
+                    return
+            except OSError:
+                pass
+            assert time.monotonic() < until_s, self.federation.logs()
+            time.sleep(0.05)
+
+    def until_ready(self, *names: str) -> None:
+        self.until(lambda: [name for name, there in self.get("/readyz").body["parties"].items() if there] == [*names])
+
+    def _open(self, request: urllib.request.Request) -> Reply:
+        try:
+            answer = urllib.request.urlopen(request, timeout=30)
+        except urllib.error.HTTPError as refused:
+            answer = refused
+        with answer:
+            text = answer.read()
+            plain = answer.headers["content-type"].startswith("text/")
+            return Reply(answer.status, text.decode() if plain else json.loads(text))
+
+
+@pytest.fixture(scope="module")
+def trained(trained_with, tmp_path_factory: pytest.TempPathFactory):
+    """A run of the processes of two owners, the tables of rows to be scored, and what one process predicts of them."""
+    folder = tmp_path_factory.mktemp("tables")
+    for name in ("old", "new"):
+        (folder / name).mkdir()
+    old = write_tables(folder / "old", range(ROWS), labelled=True)
+    new = write_tables(folder / "new", NEW, labelled=False)
+    federation = trained_with(**sections_of(old) | {"serving": {"timeout_ms": 5000, "gather_ms": 5}})
+    run_experiment(federation.config, folder / "whole", resume=False, console=Console(quiet=True))
+    return federation, new, folder / "whole"
+
+
+@pytest.fixture
+def service(trained, tmp_path: Path) -> Iterator[Service]:
+    federation, tables, whole = trained
+    copies = {owner: tmp_path / f"{owner}.csv" for owner in tables}
+    for owner, path in copies.items():
+        path.write_bytes(tables[owner].read_bytes())
+    yield Service(federation, copies, whole)
+    federation.close()
+
+
+def test_scores_are_those_of_a_prediction_whoever_is_asked_for_beside(service):
+    service.start(*service.federation.names)
+    service.until_ready("bank", "shop")
+    expected = service.predicted()
+    for keys in ([1000], [*NEW], [1100, 1003], [str(key) for key in reversed(NEW)], [1007] * 3):
+        scores = service.score(*keys)
+        assert [score["key"] for score in scores] == [str(key) for key in keys]
+        assert [score["probabilities"] for score in scores] == [expected[str(key)] for key in keys]
+        assert {owner for score in scores for owner in score["parties"].values()} == {"row"}
+    with ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(lambda key: service.score(key, 1000), NEW))
+    assert [one["probabilities"] for one, _ in answers] == [expected[str(key)] for key in NEW]
+    reply = service.post("/v1/predict", {"keys": ["nobody", 1000]})
+    assert reply.body["unknown"] == ["nobody"]
+    assert [score["probabilities"] for score in reply.body["scores"]] == [None, expected["1000"]]
+    assert service.get("/docs").status == 200
+    assert 'keys_total{outcome="row",party="shop"}' in service.get("/metrics").body
+
+
+def test_a_party_that_is_killed_is_away_until_it_is_back_and_so_is_the_server(service):
+    federation = service.federation
+    service.start(*federation.names)
+    service.until_ready("bank", "shop")
+    expected = service.predicted()
+    federation.signal("shop", signal.SIGKILL)
+    federation.wait("shop")
+    service.until(lambda: service.score(1001)[0]["parties"] == {"bank": "row", "shop": "away"})
+    assert service.score(1001)[0]["probabilities"] is None
+    assert service.get("/readyz").status == 503
+    service.start("shop")
+    service.until_ready("bank", "shop")
+    assert service.score(1001)[0]["probabilities"] == expected["1001"]
+    federation.signal(SERVER, signal.SIGKILL)
+    federation.wait(SERVER)
+    service.start(SERVER)
+    service.until_ready("bank", "shop")  # by themselves
+    assert service.score(1001)[0]["probabilities"] == expected["1001"]
+
+
+def test_a_frozen_party_holds_up_nobody_and_what_is_absent_is_replaced_as_in_a_prediction(service):
+    service.start(SERVER, server=("serving.timeout_ms=300", "serving.when_absent=zeros"))
+    service.start("bank", "shop")
+    service.until_ready("bank", "shop")
+    without = service.predicted(absent=("shop",), when_absent="zeros")
+    os.kill(service.federation.running["shop"], signal.SIGSTOP)
+    assert service.score(1002)[0]["parties"] == {"bank": "row", "shop": "away"}
+    since_s = time.monotonic()
+    for key in (1003, 1004):  # the first answer is still out: it is not asked again
+        (score,) = service.score(key)
+        assert score["probabilities"] == without[str(key)]
+    assert time.monotonic() - since_s < 60
+    os.kill(service.federation.running["shop"], signal.SIGCONT)
+    service.until(lambda: service.score(1002)[0]["parties"]["shop"] == "row")
+
+
+def test_a_table_is_replaced_while_it_is_served_and_a_broken_one_is_not_taken(service, tmp_path: Path):
+    service.start(*service.federation.names)
+    service.until_ready("bank", "shop")
+    before = service.score(1005)[0]["probabilities"]
+    text = service.tables["shop"].read_text()
+    broken = tmp_path / "broken.csv"
+    broken.write_text("k,spent\n1005,no number\n")
+    broken.replace(service.tables["shop"])
+    service.federation.wait_for_line("shop", "rows of before stay")
+    assert service.score(1005)[0]["probabilities"] == before
+    broken.write_text(text + "\n2000,0.5,0.5")
+    broken.replace(service.tables["shop"])
+    service.federation.wait_for_line("shop", "read again")
+    assert service.score(2000)[0]["parties"] == {"bank": "none", "shop": "row"}
+    assert service.score(1005)[0]["probabilities"] == before
+
+
+def test_an_owner_answers_for_no_more_keys_than_it_has_agreed_to(service):
+    service.start(SERVER, "bank")
+    service.start("shop", party=("network.consent.scored_keys=3",))
+    service.until_ready("bank", "shop")
+    assert {score["parties"]["shop"] for score in service.score(1000, 1001)} == {"row"}
+    assert {score["parties"]["shop"] for score in service.score(1002, 1003)} == {"declined"}
+    audit = (service.federation.folder / "shop" / "audit.jsonl").read_text()
+    assert "too_many: 2 keys were asked for" in audit
+
+
+def test_keys_may_travel_hashed_and_a_cached_row_stands_in_for_its_party(service, tmp_path: Path):
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of all owners")
+    secret.chmod(0o600)
+    hashed = (f"serving.key_secret={secret}",)
+    service.start(SERVER, server=(*hashed, "serving.cache_s=600"))
+    service.start("bank", "shop", party=hashed)
+    service.until_ready("bank", "shop")
+    expected = service.predicted()
+    assert service.score(1006)[0]["probabilities"] == expected["1006"]
+    service.federation.signal("shop", signal.SIGKILL)
+    (score,) = service.score(1006)
+    assert score["probabilities"] == expected["1006"]
+    assert score["parties"] == {"bank": "cached", "shop": "cached"}
+
+
+@pytest.fixture
+def guarded(service, tmp_path: Path) -> Service:
+    """The server alone, with a token; nobody answers for it."""
+    token = tmp_path / "token"
+    token.write_text("the token of the clients")
+    token.chmod(0o600)
+    service.start(SERVER, server=(f"serving.token={token}", "serving.batch=4", "serving.queue=4"))
+    service.until(lambda: service.get("/healthz").status == 200)
+    return service
+
+
+def test_whoever_has_no_token_and_whatever_is_no_request_is_refused(guarded):
+    allowed = {"Authorization": "Bearer the token of the clients"}
+    assert guarded.post("/v1/predict", {"keys": [1]}).status == 401
+    assert guarded.post("/v1/predict", {"keys": [1]}, Authorization="Bearer another").status == 401
+    assert guarded.post("/v1/reload", {}).status == 401
+    assert guarded.get("/metrics").status == 401
+    for body, status, said in (
+        (b"no json", 422, "JSON"),
+        ({}, 422, "keys"),
+        ({"keys": []}, 422, "keys"),
+        ({"keys": [1.5]}, 422, "keys"),
+        ({"keys": [["a", "b"]]}, 400, "a key has 1 cells: k"),
+        ({"keys": ["x" * 1000]}, 400, "at most 512"),
+        ({"keys": ["\ud800"]}, 400, "no text"),
+        ({"keys": [1, 2, 3, 4, 5]}, 413, "serving.batch = 4"),
+        (b" " * (1 << 21), 413, "1048576 bytes"),
+    ):
+        reply = guarded.post("/v1/predict", body, **allowed)
+        assert reply.status == status, reply
+        assert said in reply.body["detail"], reply
+        assert reply.body["status"] == status
+    odd = ["\x00\x1b[31m", "=cmd()", "a\nb"]
+    reply = guarded.post("/v1/predict", {"keys": odd}, **allowed)
+    assert reply.status == 200
+    assert {*reply.body["scores"][0]["parties"].values()} == {"away"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("serving.listen=0.0.0.0:8080",), "set serving.token or serving.client_ca"),
+        (("serving.token=/none/token",), "/none/token: No such file or directory"),
+        (("serving.when_absent=mean",), "no mean embedding of bank, shop"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(service, options: tuple[str, ...], said: str):
+    service.federation.codes[SERVER].clear()
+    service.start(SERVER, server=options)
+    assert service.federation.wait(SERVER) == 2
+    last = service.federation.log(SERVER).splitlines()[-1]
+    assert last.startswith("error: ")
+    assert said in last

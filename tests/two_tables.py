@@ -1,0 +1,32 @@
+"""Tables of two owners, and an experiment on them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROWS = 80
+
+
+def write_tables(folder: Path, rows: range, labelled: bool) -> dict[str, Path]:
+    """Write both owners' tables, the shop's in another order, with gaps and a rare category."""
+    draw = np.random.default_rng(rows.start)
+    numbers = draw.normal(size=(len(rows), 3)).round(3)
+    bank = ["k,age,job" + ",late" * labelled]
+    bank += [f"{k},{a},j{k % 4}" + f",{int(a + b > 0)}" * labelled for k, (a, b, _) in zip(rows, numbers, strict=True)]
+    shop = [f"{k},{b},{'' if k % 9 == 0 else c}" for k, (_, b, c) in zip(rows, numbers, strict=True)]
+    texts = {"bank": bank, "shop": ["k,spent,visits", *reversed(shop)]}
+    for owner, lines in texts.items():
+        (folder / f"{owner}.csv").write_text("\n".join(lines))
+    return {owner: folder / f"{owner}.csv" for owner in texts}
+
+
+def sections_of(tables: dict[str, Path]) -> dict[str, Any]:
+    """Settings of an experiment on these tables, the bank's with the label."""
+    owners: dict[str, dict[str, Any]] = {owner: {"file": str(path), "key": "k"} for owner, path in tables.items()}
+    owners["bank"] |= {"label": "late", "features": {"age": "number", "job": "category"}}
+    return {
+        "data": {"dataset": {"kind": "tables"}, "tables": owners, "train_samples": None, "test_samples": None},
+        "models": {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 8}},
+        "training": {"labels": "server", "optimizer": {"kind": "adam", "learning_rate": 0.01, "momentum": 0.0}},
+    }
