@@ -25,15 +25,15 @@ class ServingConfig(Section):
     """Private key of that certificate."""
     client_ca: Path | None = None
     """Authority of clients' certificates; with it a client without one is refused. Needs ``certificate``."""
-    timeout_ms: Annotated[Milliseconds, Field(gt=0)] = 1000
+    timeout_ms: Annotated[Milliseconds, Field(gt=0)] = 1000.0
     """Within this time a party answers, or counts as away for a request."""
-    gather_ms: Milliseconds = 2
+    gather_ms: Milliseconds = 2.0
     """So long requests are gathered into one batch."""
     batch: Annotated[Positive, Field(le=4096)] = 256
     """Most keys that parties are asked for at once."""
     queue: Positive = 4096
     """Most keys that wait; requests beyond are refused (429)."""
-    cache_s: Annotated[Number, Field(ge=0)] = 0
+    cache_s: Annotated[Number, Field(ge=0)] = 0.0
     """Seconds for which the server keeps the embedding of a key; 0 keeps none."""
     when_absent: Literal["refuse", "placeholder", "zeros", "mean"] = "refuse"
     """What replaces the embedding of a party that is away or has no row: nothing, so that there is no score; its
