@@ -299,8 +299,8 @@ class Scorer:
             missing_D = self.version.instead.get(party.name, joint.missing(1, party.receiver.width)[0])
             embeddings[party.name] = torch.stack([rows.get(key, missing_D) for key in keys])
         predictions_NC = self.version.task.predictions(joint.outputs(embeddings)).cpu()
-        # Nine digits hold all bits of a float32: the same text as in a table of predictions.
-        return [tuple(float(f"{float(value):.9g}") for value in row) for row in predictions_NC.numpy()]
+        digits = 9 if self.version.task.names else 15  # as in a table of predictions
+        return [tuple(float(f"{float(value):.{digits}g}") for value in row) for row in predictions_NC.numpy()]
 
     def _ask_all(self, keys: Sequence[Key]) -> dict[str, "_Found"]:
         """Ask all parties at once; return what came in time, by party."""
