@@ -5,6 +5,7 @@ Shapes: B batch, N samples, D embedding width, C classes.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch's own signatures are partly untyped.
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -199,6 +200,10 @@ def predict_new_rows(
     samples = trained.source.read_tables({name: tables[name] for name in names if name not in away})
     if when_absent == "refuse":
         check_complete(samples)
+    for party, part in zip(trained.parties, samples.parts, strict=True):
+        line = "" if party.name in away else trained.source.strangers(party.name, party.preparation, part)
+        if line:
+            warnings.warn(line, stacklevel=2)
     joint = take_samples(trained, samples, away)
     predictions_NC = predict(joint, away, embeddings_instead(joint, away, when_absent))
     predicted = prediction_of(joint, predictions_NC, trained.split.labels.classes, None, {}, away)

@@ -31,7 +31,7 @@ def parse_arguments() -> argparse.Namespace:
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Read, show, write."""
-    from vfl.data.tables.describe import describe_table, proposed_yaml
+    from vfl.data.tables.describe import describe_with_missing, proposed_yaml
     from vfl.runs.atomic import write_atomically
 
     out = arguments.out or arguments.file.with_suffix(".yaml")
@@ -40,7 +40,8 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if not out.parent.is_dir():
         raise ValueError(f"--out: there is no folder {out.parent}; make it, or name another file")
     with console.status(f"reading {arguments.file}") as status:
-        summaries = describe_table(arguments.file, None, lambda rows: status.update(f"{rows:,} rows read"))
+        progress = lambda rows: status.update(f"{rows:,} rows read")  # noqa: E731 - of two readings
+        summaries, missing = describe_with_missing(arguments.file, progress)
     if arguments.label not in (None, *(each.name for each in summaries)):
         raise ValueError(f"--label: {arguments.file} has no column {arguments.label!r}")
     table = Table("column", "proposed", "missing", "values", "range", "note", box=SIMPLE_HEAD, pad_edge=False)
@@ -52,7 +53,9 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     console.print(table)
     if len(summaries) > MOST_SHOWN:
         console.print(f"and {len(summaries) - MOST_SHOWN:,} columns more, in {out}")
-    write_atomically(out, proposed_yaml(arguments.file, summaries, out.parent, arguments.label))
+    write_atomically(out, proposed_yaml(arguments.file, summaries, out.parent, arguments.label, missing))
+    if missing:
+        console.print(printable(f"taken as missing: {', '.join(missing)}"))
     console.print(f"{summaries[0].rows:,} rows; edit {out}, and name it under data.tables")
     return DONE
 

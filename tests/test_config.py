@@ -476,7 +476,7 @@ def test_an_experiment_cannot_be_changed(digits: Path):
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        ("device=gpu", "device: must be cpu, cuda, or one GPU as cuda:0 (got 'gpu')"),
+        ("device=gpu", "device: must be cpu, or (untested) cuda, or one GPU as cuda:0 (got 'gpu')"),
         ("lightweighting.alpha={0:0.2,4:0.4}", "without a value; write a blank after each colon: {0: 0.2, 4: 0.4}"),
         (
             "training.optimizer.learning_rate={0:0.2}",

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 from two_tables import ROWS, sections_of, write_tables
 
@@ -26,6 +27,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     found = federation.outcome()["summary"]
     assert {name: found[name] for name in SAME} == {name: summary[name] for name in SAME}
 
+    new["bank"].write_text(new["bank"].read_text().replace(",j0", ",newcomer", 2))
     out = tmp_path / "new.csv"
     server = ["--serve", str(federation.folder / "server.yaml"), "--table", str(new["bank"]), "--out", str(out)]
     federation.launch(SERVER, [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server])
@@ -33,7 +35,12 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
         federation.start(owner, extra=("--samples", str(path)))
     federation.finish()
     assert federation.codes == {name: [0, 0] for name in federation.names}, federation.logs()
-    expected = predict_in_process(tmp_path / "whole", None, [], "refuse", new)
+    with pytest.warns(UserWarning, match="^bank: .*2 of column 'job'"):
+        expected = predict_in_process(tmp_path / "whole", None, [], "refuse", new)
+    told = (
+        "warning: bank: cells that hold a category of fewer than 5 training rows and are taken as unknown: 2 of column"
+    )
+    assert [federation.log(name).count(told) for name in federation.names] == [0, 1, 0], "told to its owner alone, once"
     text = "".join(",".join(map(str, row)) + "\n" for row in expected.rows())
     assert out.read_text() == text
     assert text.splitlines()[1].endswith(",bank+shop")

@@ -200,7 +200,7 @@ class ExperimentConfig(Section):
     task: Annotated[Literal["classification", "regression"], REPLAYED] = "classification"
     """classification: of two or more classes; regression: a number per sample (tables only)."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,2})?)$"), OWN] = "cpu"
-    """cpu, cuda, or one GPU as cuda:0."""
+    """cpu, or, untested, cuda or one GPU as cuda:0."""
     precision: Annotated[Literal["float32", "bfloat16"], REPLAYED] = "float32"
     """bfloat16: autocast, float32 weights."""
     channels_last: Annotated[bool, OWN] = False
@@ -331,6 +331,8 @@ class ExperimentConfig(Section):
     def warnings(self) -> list[str]:
         """Return one line for every setting that is ignored or only partly followed."""
         lines = ignored_settings(self)
+        if self.device != "cpu":
+            lines.append("device: cuda is untested, no run of it has been compared with one of device=cpu")
         if self.mode == "horizontal":
             return lines + self._late_rates()
         alphas = {party: falls(schedule_of(self.lightweighting.alpha, party)) for party in self.parties}

@@ -18,7 +18,7 @@ from vfl.errors import ConfigError, one_line
 S = TypeVar("S", bound=Section)
 
 FORMS = {
-    "device": "must be cpu, cuda, or one GPU as cuda:0",
+    "device": "must be cpu, or (untested) cuda, or one GPU as cuda:0",
     "name": "must be of letters, digits, dots, dashes and underscores, as it names a folder",
 }
 """Error texts by field, in place of pydantic's about a regular expression."""

@@ -70,6 +70,10 @@ class Preparation:
     def module(self) -> nn.Module | None:
         """Return ``apply`` as an exported model's first layer; None if the exported model takes prepared samples."""
 
+    def unknown(self, samples: Samples) -> list[int]:
+        """Return the number of raw cells of each category column that share the embedding of unknown ones."""
+        return []
+
     def state_dict(self) -> State:
         """Return the fitted state; it is saved with the party's state and never leaves the party."""
         return {}
@@ -162,6 +166,10 @@ class Source:
     def preparation_text(self, party: str, preparation: Preparation) -> str | None:
         """Return the fitted values as JSON, for exported models that take prepared samples; None if there are none."""
         return None
+
+    def strangers(self, party: str, preparation: Preparation, samples: Samples) -> str:
+        """Return a line about raw values of new samples that training did not have, for their owner; "" for none."""
+        return ""
 
     def names(self, party: str) -> State:
         """Return the column names of a party's new samples, which are saved with the party."""

@@ -52,6 +52,7 @@ class Holding:
     """A party's data: its samples, and the training labels if they are shared."""
 
     prepared: Prepared
+    source: Source
     wanted: Samples | None
     """Raw samples to predict in place of the test samples."""
     labels: TrainingLabels | None
@@ -101,12 +102,21 @@ def run_party(
     store = open_store(run_dir, config.checkpoint.keep)
     view = OwnView(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
 
+    said: set[str] = set()
+
+    def note_strangers(party: FeatureParty) -> None:
+        assert holding.wanted is not None
+        line = holding.source.strangers(name, party.preparation, holding.wanted)
+        if line and line not in said:  # every session restores the party
+            said.add(line)
+            console.print(f"warning: {line}")
+
     def begin(welcome: Envelope) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
         check_welcome(run_dir, welcome.run)
         passed_on = partial(pass_on, workers)
-        worker = PartyWorker(welcome.run, restore, store, consent, passed_on, view.note, holding.wanted)
+        worker = PartyWorker(welcome.run, restore, store, consent, passed_on, view.note, holding.wanted, note_strangers)
         return partial(_obey, worker, run_dir, welcome.run)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
@@ -184,7 +194,7 @@ def load_holding(config: ExperimentConfig, name: str, samples: Path | None = Non
             raise ConfigError(f"data.labels_file: {config.data.labels_file} is of other samples than data.file")
         labels = training_labels(shared, config)
     digests = DataDigests(data.train.ids_digest(), (wanted or data.test).ids_digest(), labels_digest(labels))
-    return Holding(prepare_party(source, data), wanted, labels, digests)
+    return Holding(prepare_party(source, data), source, wanted, labels, digests)
 
 
 def _wanted(source: Source, path: Path, name: str, train: Samples) -> Samples:

@@ -41,6 +41,8 @@ class PartyWorker(Worker[FeatureParty]):
     on_answer: Watch = lambda party, samples, request, reply: None
     wanted: Samples | None = None
     """To be predicted in place of the test samples, raw."""
+    on_wanted: Callable[[FeatureParty], None] = lambda party: None
+    """Called with the restored party before it prepares them."""
 
     def __post_init__(self) -> None:
         self._agenda: Agenda
@@ -80,6 +82,8 @@ class PartyWorker(Worker[FeatureParty]):
         self._branch = {saved for saved in self.store.rounds() if saved <= restore.round}
         # Later than what it saved, if it was away: the server goes on from there, and its next round must follow.
         self._agenda = Agenda(party.name, party.steps, party.config.training.staleness, restore.as_of)
+        if self.wanted is not None:
+            self.on_wanted(party)
         self._samples = party.test if self.wanted is None else prepare_samples(party.preparation, self.wanted)
         if self.consent is not None:
             self.consent.start_session()

@@ -14,7 +14,7 @@ from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError, column_names
 from vfl.data.tables.columns import Categories, Numbers, read_table
-from vfl.data.tables.describe import describe_table, propose_features, proposed_yaml
+from vfl.data.tables.describe import describe_table, describe_with_missing, propose_features, proposed_yaml
 
 HEAD = b"k,a,b\n"
 KINDS: dict[str, ColumnKind] = {"a": "number", "b": "category"}
@@ -287,3 +287,22 @@ def test_a_label_is_proposed_as_the_label_and_no_feature(tmp_path: Path):
     assert proposed["key"] == "id"
     assert proposed["label"] == "late"
     assert proposed["features"] == {"id": "ignore", "age": "number"}
+
+
+def test_words_and_codes_for_a_missing_value_are_proposed(tmp_path: Path):
+    """Words among numbers are taken; a code is asked about, as it might be a number; a category's word stays one."""
+    path = tmp_path / "t.csv"
+    rows = [f"{'unknown' if row % 3 == 0 else row % 7},{'-' if row % 9 == 0 else row / 8},{['missing', 'b'][row % 2]}"
+            f",{-999 if row % 5 == 0 else row % 11}" for row in range(60)]  # fmt: skip
+    path.write_text("age,size,kind,visits\n" + "\n".join(rows))
+    summaries, missing = describe_with_missing(path)
+    assert missing == ["-", "unknown"]
+    text = proposed_yaml(path, summaries, tmp_path, missing=missing)
+    proposed = yaml.safe_load(text)
+    assert proposed["missing"] == ["-", "unknown"]
+    assert "every column; -999 as well?" in text
+    assert proposed["features"]["age"] == proposed["features"]["size"] == "number"
+    assert next(each for each in summaries if each.name == "age").missing == 20
+    path.write_text("kind,visits\n" + "\n".join(f"{'unknown' if row % 2 else 'b'},{row - 5}" for row in range(60)))
+    assert describe_with_missing(path)[1] == []
+    assert "missing" not in yaml.safe_load(proposed_yaml(path, describe_table(path), tmp_path))

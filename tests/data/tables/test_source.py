@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from parties.local import build_in_process
-from parties.predict import predict, predict_in_process, take_samples
+from parties.predict import predict, predict_in_process, predict_new_rows, take_samples
 from vfl.config import parse_config
 from vfl.config.tables import TableConfig
 from vfl.data.samples import Samples
@@ -268,6 +268,12 @@ def test_new_rows_are_predicted_as_the_test_samples_were_and_missing_rows_by_the
     of_id = {int(identity): row for row, identity in enumerate(new.whole.ids)}
     rows = torch.tensor([of_id[int(identity)] for identity in built.parties[0].test.ids])
     joint = take_samples(built, new)
+    lines = (tmp_path / "airline.csv").read_text().splitlines()
+    changed = [line.replace(",A,", ",Z,") if row < 4 else line.replace(",B,", ",,") for row, line in enumerate(lines)]
+    (tmp_path / "changed.csv").write_text("\n".join(changed))
+    with pytest.warns(UserWarning, match="taken as unknown") as said:
+        predict_new_rows(built, paths | {"airline": tmp_path / "changed.csv"}, (), "zeros")
+    assert [str(each.message).partition("unknown: ")[2] for each in said] == ["2 of column 'carrier'"]
     predicted = predict(joint)
     torch.testing.assert_close(predicted[rows], expected)
     lacking = ~new.present["register"]

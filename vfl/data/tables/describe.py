@@ -28,6 +28,23 @@ SHOWN = 3
 FEW_ROWS = 20
 """Fewest rows from which more than types is guessed; fewer cannot show a key."""
 
+WORDS = (
+    "unknown",
+    "missing",
+    "not available",
+    "not applicable",
+    "undefined",
+    "nil",
+    "n.a.",
+    "n.a",
+    "-",
+    "--",
+    ".",
+    "..",
+)
+"""Words that stand for a missing value, in lower case, beside those that are always taken so."""
+CODES = ("-9", "-99", "-999", "-9999", "-99999")
+"""Numbers that may stand for a missing value where no other number of the column is negative."""
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 WITH_COMMA = r"^[+-]?[\d. ]*\d,\d+$"
 DATE = r"^(\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}([T ].*)?)$"
@@ -50,6 +67,8 @@ class ColumnSummary:
     whole: bool = True
     values: set[str] = field(default_factory=set[str])
     """Different values, at most `MOST_VALUES` + 1."""
+    texts: set[str] = field(default_factory=set[str])
+    """Different values that are no numbers, at most `SHOWN` + 1."""
     first_text: str = ""
     """The first value that is not a number, with its row."""
 
@@ -79,6 +98,8 @@ class ColumnSummary:
         others = pc.and_(pc.invert(is_number), cells.is_valid())
         if not pc.any(others).as_py():
             return
+        if len(self.texts) <= SHOWN:
+            self.texts.update(pc.unique(cells.filter(others)).to_pylist()[: SHOWN + 1])
         self.dates += _matching(cells, DATE)
         self.commas += _matching(cells, WITH_COMMA)
         if not self.first_text:
@@ -96,6 +117,17 @@ class ColumnSummary:
         if self._numeric:
             return f"{self.low:g} to {self.high:g}"
         return printable(", ".join(sorted(map(str, self.values))[:3])[:40])
+
+    def missing_words(self) -> set[str]:
+        """Return the words for a missing value, if all cells but those and missing ones are numbers."""
+        return self.texts if self.numbers and all(text.lower() in WORDS for text in self.texts) else set()
+
+    def missing_codes(self) -> list[str]:
+        """Return a negative number that may stand for a missing value: the only one among positive ones."""
+        if not self._numeric or len(self.values) > MOST_VALUES:
+            return []
+        negative = [value for value in self.values if value.startswith("-") and value not in self.texts]
+        return negative if len(negative) == 1 and negative[0] in CODES else []
 
     @property
     def _numeric(self) -> bool:
@@ -151,6 +183,18 @@ def describe_table(
     return list(summaries.values())
 
 
+def describe_with_missing(
+    path: Path, progress: Callable[[int], None] = lambda rows: None
+) -> tuple[list[ColumnSummary], list[str]]:
+    """Return the summaries of a table with its own words for a missing value, and these words. Raises TableError.
+
+    A table that has such words is read twice.
+    """
+    summaries = describe_table(path, None, progress)
+    words = sorted(set[str]().union(*(each.missing_words() for each in summaries)))
+    return (describe_table(path, None, progress, words) if words else summaries), words
+
+
 def propose_features(
     path: Path, left_out: Sequence[str], missing: Sequence[str] = ()
 ) -> tuple[dict[str, ColumnKind], list[str]]:
@@ -170,8 +214,17 @@ def propose_features(
     return kinds, lines
 
 
-def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary], folder: Path, label: str | None = None) -> str:
-    """Return an owner's ``data.tables.OWNER`` as YAML to edit, for a file in ``folder``. JSON's strings are YAML's."""
+def proposed_yaml(
+    path: Path,
+    summaries: Sequence[ColumnSummary],
+    folder: Path,
+    label: str | None = None,
+    missing: Sequence[str] = (),
+) -> str:
+    """Return an owner's ``data.tables.OWNER`` as YAML to edit, for a file in ``folder``. JSON's strings are YAML's.
+
+    ``missing`` are the table's words for a missing value, with which it was summarised.
+    """
     features = [each for each in summaries if each.name != label]
     keys = [each.name for each in features if each.looks_like_key()]
     lines = [
@@ -179,6 +232,7 @@ def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary], folder: Path, 
         f"file: {_quoted(os.path.relpath(path, folder))}",
         f"key: {_quoted(keys[0])}" if keys else "key:   # COLUMN or [COLUMNS] by which a row is known",
         f"label: {_quoted(label)}" if label else "# label: COLUMN   # at the owner of the labels; no feature",
+        *_missing_lines(summaries, missing),
         "features:",
     ]
     for each in features:
@@ -187,6 +241,17 @@ def proposed_yaml(path: Path, summaries: Sequence[ColumnSummary], folder: Path, 
         note = " ".join(f"{seen}; {warning}".rstrip("; ").split())
         lines.append(f"  {_quoted(each.name)}: {kind}   # {note}")
     return "\n".join(lines) + "\n"
+
+
+def _missing_lines(summaries: Sequence[ColumnSummary], missing: Sequence[str]) -> list[str]:
+    codes = {each.name: each.missing_codes() for each in summaries}
+    found = sorted({code for own in codes.values() for code in own})
+    asked = f"; {', '.join(found)} as well?" if found and missing else ""
+    if missing:
+        words = ", ".join(map(_quoted, missing))
+        return [f"missing: [{words}]   # found among numbers; taken as missing in every column{asked}"]
+    where = ", ".join(_quoted(name) for name, own in codes.items() if own)
+    return [f"# missing: [{', '.join(found)}]   # stands for no value in {where}?"] if found else []
 
 
 def _quoted(text: str) -> str:

@@ -90,6 +90,11 @@ class TablePreparation(Preparation):
         edges = self.edges[place].numpy()
         return torch.from_numpy(np.interp(column_N.numpy(), edges, np.arange(len(edges), dtype=np.float64)))
 
+    def unknown(self, samples: Samples) -> list[int]:
+        """Return by column how many present cells hold a category that is new, or was rare in the training rows."""
+        columns = zip(samples.held().more[0].unbind(1), self.known, strict=True)
+        return [int(((_codes(hashes_N, known) == 0) & (hashes_N >= 0)).sum()) for hashes_N, known in columns]
+
     def module(self) -> None:
         """Return None: an exported model takes prepared rows, as it cannot contain text. `to_json` describes them."""
 

@@ -31,7 +31,7 @@ from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shared_rows, split_rows
 from vfl.data.tables.keys import SHOWN, VALIDATION, Rows, groups_of, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, read_labels, refuse_copies
-from vfl.data.tables.preparation import TablePreparation
+from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples, unless_all
 from vfl.random import generator
 from vfl.runs.checkpoint import State
@@ -93,6 +93,13 @@ class Tables(Source):
         """Return means, standard deviations and known categories by column."""
         assert isinstance(preparation, TablePreparation)
         return preparation.to_json(*self.columns(party))
+
+    def strangers(self, party: str, preparation: Preparation, samples: Samples) -> str:
+        """Return a line that counts the owner's new or rare categories by column, for the owner alone; "" for none."""
+        counts = zip(self.columns(party)[1], preparation.unknown(samples), strict=True)
+        cells = [f"{count} of column {name!r}" for name, count in counts if count]
+        what = f"cells that hold a category of fewer than {MIN_COUNT} training rows and are taken as unknown"
+        return f"{party}: {what}: {', '.join(cells)}" if cells else ""
 
     def names(self, party: str) -> State:
         """Return the kinds of the owner's columns by name, in their order; empty for a file without names."""
