@@ -30,3 +30,23 @@ def sections_of(tables: dict[str, Path]) -> dict[str, Any]:
         "models": {"feature": {"kind": "mlp", "width": 0.1, "embedding_size": 8}},
         "training": {"labels": "server", "optimizer": {"kind": "adam", "learning_rate": 0.01, "momentum": 0.0}},
     }
+
+
+def write_branches(folder: Path, rows: range, labelled: bool) -> dict[str, Path]:
+    """Write both owners' tables where the shop has a row for each of the bank's branches, known to the bank alone."""
+    paths = write_tables(folder, rows, labelled)
+    heading, *lines = paths["bank"].read_text().splitlines()
+    bank = [f"{line},{place % 7}" for place, line in enumerate(lines)]
+    paths["bank"].write_text("\n".join([f"{heading},branch", *bank]))
+    shop = [f"{each},{each / 3:.3f},{each % 2}" for each in range(6)]
+    paths["shop"].write_text("\n".join(["branch,spent,visits", *shop]))
+    return paths
+
+
+def sections_of_branches(tables: dict[str, Path]) -> dict[str, Any]:
+    """Settings of an experiment on these tables; the shop lacks one of the branches."""
+    sections = sections_of(tables)
+    sections["data"]["tables"]["bank"]["keys"] = {"shop": "branch"}
+    sections["data"]["tables"]["shop"]["key"] = "branch"
+    sections["data"]["join"] = "left"
+    return sections

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from rich.console import Console
-from two_tables import ROWS, sections_of, write_tables
+from two_tables import ROWS, sections_of, sections_of_branches, write_branches, write_tables
 
 from parties.predict import predict_in_process
 from parties.remote.tls.certificates import SERVER
@@ -97,16 +97,24 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def trained(trained_with, tmp_path_factory: pytest.TempPathFactory):
-    """A run of the processes of two owners, the tables of rows to be scored, and what one process predicts of them."""
-    folder = tmp_path_factory.mktemp("tables")
-    for name in ("old", "new"):
-        (folder / name).mkdir()
-    old = write_tables(folder / "old", range(ROWS), labelled=True)
-    new = write_tables(folder / "new", NEW, labelled=False)
-    federation = trained_with(**sections_of(old) | {"serving": {"timeout_ms": 5000, "gather_ms": 5}})
-    run_experiment(federation.config, folder / "whole", resume=False, console=Console(quiet=True))
-    return federation, new, folder / "whole"
+def train(trained_with, tmp_path_factory: pytest.TempPathFactory):
+    """Make the run of the processes of two owners, with tables of rows to be scored, and the run of one process."""
+
+    def make(write, sections):
+        folder = tmp_path_factory.mktemp("tables")
+        for name in ("old", "new"):
+            (folder / name).mkdir()
+        old, new = write(folder / "old", range(ROWS), labelled=True), write(folder / "new", NEW, labelled=False)
+        federation = trained_with(**sections(old) | {"serving": {"timeout_ms": 5000, "gather_ms": 5}})
+        run_experiment(federation.config, folder / "whole", resume=False, console=Console(quiet=True))
+        return federation, new, folder / "whole"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def trained(train):
+    return train(write_tables, sections_of)
 
 
 @pytest.fixture
@@ -117,6 +125,26 @@ def service(trained, tmp_path: Path) -> Iterator[Service]:
         path.write_bytes(tables[owner].read_bytes())
     yield Service(federation, copies, whole)
     federation.close()
+
+
+@pytest.mark.filterwarnings("ignore:data.tables.*shop:UserWarning")
+def test_an_owner_that_knows_rows_by_a_key_of_its_own_is_asked_by_it(train, tmp_path: Path):
+    federation, tables, whole = train(write_branches, sections_of_branches)
+    service = Service(federation, tables, whole)
+    try:
+        service.start(SERVER, server=("serving.when_absent=placeholder", "serving.cache_s=600"))
+        service.start("bank", "shop")
+        service.until_ready("bank", "shop")
+        expected = service.predicted(when_absent="placeholder")
+        for _ in range(2):  # the second time all rows are cached
+            scores = service.score(*NEW)
+            assert [score["probabilities"] for score in scores] == [expected[str(key)] for key in NEW]
+        missing = [place % 7 == 6 for place in range(len(NEW))]
+        assert [score["parties"]["shop"] == "none" for score in scores] == missing
+        (score,) = service.score("nobody")
+        assert score["parties"] == {"bank": "none", "shop": "none"}
+    finally:
+        federation.close()
 
 
 def test_scores_are_those_of_a_prediction_whoever_is_asked_for_beside(service):

@@ -47,6 +47,8 @@ class NewSamples:
     """Tables only: by owner that is not absent, bool [N], True if it has a row for the sample."""
     order: Tensor | None = None
     """Tables only: the samples in the order of the rows of the table that names them, int64 [N]."""
+    known_as: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict[str, Sequence[Sequence[str]]])
+    """Of ``served_rows``: by other owner, the key by which it knows each sample where that is not the sample's own."""
 
 
 class Preparation:
@@ -208,6 +210,10 @@ class Source:
         Returns None if ``path`` is not such a file but one that ``write_prediction_files`` wrote.
         """
         return None
+
+    def served_rows(self, path: Path, owner: str) -> NewSamples:
+        """Read an owner's rows to be scored, with their keys. Raises ValueError if the source has no tables."""
+        raise ValueError(f"data.tables.{owner}.serve: {self.data.dataset.kind} has no tables")
 
     def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
         """Read samples to predict from a file of this source's own kind.

@@ -4,6 +4,8 @@
     FOUND     CONTROL    `Found`
               PRESENCE   a bit for every key, in their order: the party has a row of it
               EMBEDDING  frame [n, D] of these rows, in that order; empty for none
+              KEYS       of the label owner the n keys by which another owner knows these rows, owner by owner in the
+                         order of their names; empty where none knows them by another key
 
 A key is the JSON array of its cells, or 32 bytes of HMAC-SHA256 of that under a secret of the owners.
 """
@@ -46,7 +48,9 @@ def key_bytes(cells: Sequence[str], secret: bytes | None) -> bytes:
 
 
 def keys_part(keys: Sequence[bytes]) -> Part:
-    """Return the part of a LOOK_UP."""
+    """Return the part that holds keys, empty for none."""
+    if not keys:
+        return Part(PartKind.KEYS, b"")
     packed = (each for key in keys for each in (_LENGTH.pack(len(key)), key))
     return Part(PartKind.KEYS, b"".join((_COUNT.pack(len(keys)), *packed)))
 

@@ -146,7 +146,7 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.PRICES: (PartKind.CONTROL,),
     Kind.PRICED: (PartKind.CONTROL,),
     Kind.LOOK_UP: (PartKind.KEYS,),
-    Kind.FOUND: (PartKind.CONTROL, PartKind.PRESENCE, PartKind.EMBEDDING),
+    Kind.FOUND: (PartKind.CONTROL, PartKind.PRESENCE, PartKind.EMBEDDING, PartKind.KEYS),
     Kind.MATCH: (),
     Kind.BROUGHT: (PartKind.CONTROL, PartKind.POINTS),
     Kind.LIST: (PartKind.CONTROL,),

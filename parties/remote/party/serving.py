@@ -42,7 +42,7 @@ from vfl.errors import one_line
 from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id
 from vfl.runs.secret_files import read_secret
 from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Restore
-from vfl.wire.keys import Found, key_bytes, presence_part, read_keys
+from vfl.wire.keys import Found, key_bytes, keys_part, presence_part, read_keys
 from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 
 LOOKS_S = 1.0
@@ -56,6 +56,20 @@ class ServedRows:
 
     samples: Samples
     places: dict[bytes, int]
+    known_as: tuple[list[bytes], ...]
+    """For each other owner that knows the rows by another key, in the order of their names, those keys."""
+
+
+@dataclass(frozen=True, eq=False)
+class RawRows:
+    """The rows of a table as they were read."""
+
+    samples: Samples
+    keys: list[bytes]
+    known_as: tuple[list[bytes], ...]
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
 
 @dataclass(eq=False)
@@ -64,12 +78,12 @@ class ServedTable:
 
     Args:
         path: of the table.
-        read: returns its raw rows and their keys. Raises ValueError and OSError.
+        read: returns its raw rows. Raises ValueError and OSError.
         log: shows a line.
     """
 
     path: Path
-    read: Callable[[Path], tuple[Samples, list[bytes]]]
+    read: Callable[[Path], RawRows]
     log: Callable[[str], None]
 
     def __post_init__(self) -> None:
@@ -80,17 +94,16 @@ class ServedTable:
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="served table", daemon=True)
         self._thread.start()
-        self.log(f"{self.path}: {len(self._raw[1])} rows to be scored")
+        self.log(f"{self.path}: {len(self._raw)} rows to be scored")
 
     def rows_for(self, party: FeatureParty) -> ServedRows:
         """Return the present rows as the party's model takes them."""
         with self._lock:
-            raw, keys = self._raw
-            if self._prepared is None or self._prepared[0] != (party, id(raw)):
-                rows = ServedRows(
-                    prepare_samples(party.preparation, raw), {key: place for place, key in enumerate(keys)}
-                )
-                self._prepared = (party, id(raw)), rows
+            raw = self._raw
+            if self._prepared is None or self._prepared[0] != (party, raw):
+                places = {key: place for place, key in enumerate(raw.keys)}
+                rows = ServedRows(prepare_samples(party.preparation, raw.samples), places, raw.known_as)
+                self._prepared = (party, raw), rows
             return self._prepared[1]
 
     def close(self) -> None:
@@ -113,14 +126,14 @@ class ServedTable:
                 raw = self.read(self.path)
             except (OSError, ValueError) as error:
                 if self._seen is not None or changed is not None:
-                    rows = len(self._raw[1])
+                    rows = len(self._raw)
                     self.log(f"{self.path}: cannot be read, the {rows} rows of before stay: {one_line(error)}")
                 if not isinstance(error, ValueError):
                     self._seen = changed = None
                 continue
             with self._lock:
                 self._raw = raw
-            self.log(f"{self.path}: read again, {len(raw[1])} rows to be scored")
+            self.log(f"{self.path}: read again, {len(raw)} rows to be scored")
 
 
 @dataclass(eq=False)
@@ -167,16 +180,18 @@ class ServingParty:
         if request.kind is not Kind.LOOK_UP:
             raise MessageError(f"{self.party.name} serves scores; it does not answer {request.kind.name}")
         keys = read_keys(request.only(PartKind.KEYS))
-        found, frame = self.allowance.take(len(keys)), b""
+        found, frame, foreign = self.allowance.take(len(keys)), b"", list[bytes]()
         there = np.zeros(len(keys), dtype=bool)
         if found.outcome == "looked":
             rows = self.table.rows_for(self.party)
             places = [rows.places.get(key, -1) for key in keys]
             there = np.asarray(places) >= 0
-            frame = self.party.embed_new(rows.samples, torch.tensor([place for place in places if place >= 0]))
+            held = [place for place in places if place >= 0]
+            frame = self.party.embed_new(rows.samples, torch.tensor(held))
+            foreign = [known[place] for known in rows.known_as for place in held]
         else:
             self.refused(f"{found.outcome}: {len(keys)} keys were asked for")
-        parts = (found.part(), presence_part(there), Part(PartKind.EMBEDDING, frame))
+        parts = (found.part(), presence_part(there), Part(PartKind.EMBEDDING, frame), keys_part(foreign))
         return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 
 
@@ -285,9 +300,8 @@ def _finished(run_dir: Path, config: ExperimentConfig, restore: Restore) -> Feat
     return party
 
 
-def _read(source: Source, name: str, secret: bytes | None, path: Path) -> tuple[Samples, list[bytes]]:
-    rows = source.own_rows(path, name)
-    if rows is None or not rows.keys:
-        raise ConfigError(f"data.tables.{name}.serve: {path} is no table")
+def _read(source: Source, name: str, secret: bytes | None, path: Path) -> RawRows:
+    rows = source.served_rows(path, name)
+    known_as = tuple([key_bytes(cells, secret) for cells in rows.known_as[other]] for other in sorted(rows.known_as))
     keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]
-    return rows.parts[source.parties.index(name)], keys
+    return RawRows(rows.parts[source.parties.index(name)], keys, known_as)

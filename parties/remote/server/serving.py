@@ -36,8 +36,8 @@ from vfl.runtime import Runtime, start_runtime
 from vfl.vertical.embeddings import decode_finite
 from vfl.vertical.link import read
 from vfl.vertical.tasks import Task, restored_task
-from vfl.wire.keys import Found, key_bytes, keys_part, read_presence
-from vfl.wire.messages import Kind, Message, PartKind
+from vfl.wire.keys import MOST_KEYS, Found, key_bytes, keys_part, read_keys, read_presence
+from vfl.wire.messages import Kind, Message, MessageError, PartKind
 
 Outcome = Literal["row", "cached", "none", "away", "declined"]
 """Of a key at a party: it has a row; it had one a moment ago; none; it did not answer; its owner does not agree."""
@@ -88,6 +88,10 @@ class Version:
     """By party, the embedding [D] in the place of one that is missing; empty for placeholders."""
     columns: tuple[str, ...]
     """Of a key."""
+    leader: str
+    """The label owner."""
+    foreign: tuple[str, ...]
+    """Who knows the label owner's rows by another key, in the order of their names."""
 
     @property
     def task(self) -> Task:
@@ -143,7 +147,7 @@ class Scorer:
         self._waiting_keys = 0
         self._changed = threading.Condition()
         self._stopping = self._reloading = False
-        self._cache: OrderedDict[tuple[str, Key], tuple[float, Tensor]] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, bytes], tuple[float, _Row]] = OrderedDict()
         self._thread = threading.Thread(target=self._run, name="scorer", daemon=True)
 
     def __enter__(self) -> "Scorer":
@@ -275,7 +279,7 @@ class Scorer:
     def _score(self, keys: Sequence[Key]) -> dict[Key, Score]:
         found = self._ask_all(keys)
         outcomes: dict[Key, dict[str, Outcome]] = {
-            key: {name: found[name].outcomes[key] for name in self.config.parties} for key in keys
+            key: {name: found[name].outcome(key) for name in self.config.parties} for key in keys
         }
         self.counters.batches += 1
         for each in outcomes.values():
@@ -295,62 +299,80 @@ class Scorer:
             return []
         joint, embeddings = self.version.joint, dict[str, Tensor]()
         for party in joint.roster:
-            rows = found[party.name].rows
             missing_D = self.version.instead.get(party.name, joint.missing(1, party.receiver.width)[0])
-            embeddings[party.name] = torch.stack([rows.get(key, missing_D) for key in keys])
+            rows = (found[party.name].row(key) for key in keys)
+            embeddings[party.name] = torch.stack([missing_D if row_D is None else row_D for row_D in rows])
         predictions_NC = self.version.task.predictions(joint.outputs(embeddings)).cpu()
         digits = 9 if self.version.task.names else 15  # as in a table of predictions
         return [tuple(float(f"{float(value):.{digits}g}") for value in row) for row in predictions_NC.numpy()]
 
     def _ask_all(self, keys: Sequence[Key]) -> dict[str, "_Found"]:
-        """Ask all parties at once; return what came in time, by party."""
-        asked = {name: self._ask(name, keys) for name in self.config.parties}
-        open_ones = [each.reply for each in asked.values() if each.reply is not None]
-        wait(open_ones, self.settings.timeout_ms / 1000)
+        """Ask all parties; return what came in time, by party.
+
+        Whoever knows rows by a key of its own is asked when the label owner has said it.
+        """
+        until_s = time.monotonic() + self.settings.timeout_ms / 1000
+        own = {key: key_bytes(key, self.secret) for key in keys}
+        foreign = self.version.foreign
+        found = self._ask_some({name: own for name in self.config.parties if name not in foreign}, until_s)
+        if foreign:
+            leader = found[self.version.leader]
+            named = {
+                other: {key: leader.foreign[own[key]][place] for key in keys if own[key] in leader.foreign}
+                for place, other in enumerate(foreign)
+            }
+            found |= self._ask_some(named, until_s)
+            for other in foreign:  # without a row at the label owner nobody knows whom to ask for
+                found[other].otherwise = "none" if leader.looked else "away"
+        return found
+
+    def _ask_some(self, wanted: Mapping[str, Mapping[Key, bytes]], until_s: float) -> dict[str, "_Found"]:
+        asked = {name: self._ask(name, keys) for name, keys in wanted.items()}
+        wait([each.reply for each in asked.values() if each.reply is not None], max(until_s - time.monotonic(), 0))
         for name, each in asked.items():
             if each.reply is not None and each.reply.done():
                 self._take(name, each, each.reply)
         return asked
 
-    def _ask(self, name: str, keys: Sequence[Key]) -> "_Found":
+    def _ask(self, name: str, keys: Mapping[Key, bytes]) -> "_Found":
         """Ask a party for what is not kept of it; nothing where it cannot be asked."""
-        found = _Found(dict.fromkeys(keys, "away"))
-        for key in keys:
-            if (kept := self._kept(name, key)) is not None:
-                found.outcomes[key], found.rows[key] = "cached", kept
-        found.asked = [key for key in keys if key not in found.rows]
-        served = self._parties.get(name)
-        if not found.asked or served is None:
-            return found
-        try:
-            if not _usable(served):
-                return found
-            part = keys_part([key_bytes(key, self.secret) for key in found.asked])
-            found.reply = served.asked = served.link.send(Message(Kind.LOOK_UP, parts=(part,)))
-        except PeerLost as lost:
-            self._lose(name, lost)
+        found, served = _Found(keys), self._parties.get(name)
+        for key in dict.fromkeys(keys.values()):
+            if (kept := self._kept(name, key)) is None:
+                found.asked.append(key)
+                continue
+            found.of[key] = "cached"
+            found.rows[key], found.foreign[key] = kept
+        if not found.asked:
+            found.looked = True
+        elif served is not None:
+            try:
+                if _usable(served):
+                    request = Message(Kind.LOOK_UP, parts=(keys_part(found.asked),))
+                    found.reply = served.asked = served.link.send(request)
+            except PeerLost as lost:
+                self._lose(name, lost)
         return found
 
     def _take(self, name: str, found: "_Found", reply: "Future[Message]") -> None:
         """Take a party's answer; it is lost by one that is wrong, and counts as away."""
-        served = self._parties[name]
-        request = Message(Kind.LOOK_UP)
         try:
-            rows = read(served.link, request, reply, partial(self._parse, name, found.asked))
+            came = read(self._parties[name].link, Message(Kind.LOOK_UP), reply, partial(self._parse, name, found.asked))
         except PeerLost as lost:
             self._lose(name, lost)
             return
-        if rows is None:
-            found.outcomes.update(dict.fromkeys(found.asked, "declined"))
+        if came is None:
+            found.of.update(dict.fromkeys(found.asked, "declined"))
             return
+        found.looked = True
         for key in found.asked:
-            found.outcomes[key] = "row" if key in rows else "none"
-            if key in rows:
-                found.rows[key] = rows[key]
-                self._keep(name, key, rows[key])
+            found.of[key] = "row" if key in came else "none"
+            if key in came:
+                found.rows[key], found.foreign[key] = came[key]
+                self._keep(name, key, came[key])
 
-    def _parse(self, name: str, keys: Sequence[Key], reply: Message) -> dict[Key, Tensor] | None:
-        """Return the embeddings [D] of the keys that a party has; None where its owner declines.
+    def _parse(self, name: str, keys: Sequence[bytes], reply: Message) -> dict[bytes, "_Row"] | None:
+        """Return the rows of the keys that a party has; None where its owner declines.
 
         Raises MessageError and Diverged for an answer that is none.
         """
@@ -358,38 +380,66 @@ class Scorer:
             return None
         there = read_presence(reply.only(PartKind.PRESENCE), len(keys))
         present = [key for key, here in zip(keys, there, strict=True) if here]
-        frame = reply.only(PartKind.EMBEDDING)
         if not present:
             return {}
         (receiver,) = (party.receiver for party in self.version.joint.roster if party.name == name)
-        embedding_nD = decode_finite(frame, (len(present), receiver.width), self.config.wire.values, receiver.what)
+        shape = len(present), receiver.width
+        embedding_nD = decode_finite(
+            reply.only(PartKind.EMBEDDING), shape, self.config.wire.values, receiver.what
+        ).clone()
         if embedding_nD.abs().max() > MOST_TESTED:
             raise Diverged(f"{receiver.what} has values beyond {MOST_TESTED:g}")
-        return dict(zip(present, embedding_nD.clone().unbind(), strict=True))
+        others = len(self.version.foreign) if name == self.version.leader else 0
+        payload = reply.only(PartKind.KEYS)
+        foreign = read_keys(payload) if len(payload) else []
+        if len(foreign) != others * len(present):
+            raise MessageError(f"{len(foreign)} keys of other owners came for {len(present)} rows and {others} owners")
+        by_row = zip(*(foreign[place * len(present) :][: len(present)] for place in range(others)), strict=True)
+        names = list(by_row) if others else [()] * len(present)
+        return dict(zip(present, zip(embedding_nD.unbind(), names, strict=True), strict=True))
 
-    def _kept(self, name: str, key: Key) -> Tensor | None:
+    def _kept(self, name: str, key: bytes) -> "_Row | None":
         if not self.settings.cache_s:
             return None
-        until_s, embedding_D = self._cache.get((name, key), (0.0, None))
-        return embedding_D if time.monotonic() < until_s else None
+        until_s, row = self._cache.get((name, key), (0.0, None))
+        return row if time.monotonic() < until_s else None
 
-    def _keep(self, name: str, key: Key, embedding_D: Tensor) -> None:
+    def _keep(self, name: str, key: bytes, row: "_Row") -> None:
         if self.settings.cache_s:
             self._cache.pop((name, key), None)  # the oldest stand first
-            self._cache[name, key] = time.monotonic() + self.settings.cache_s, embedding_D
+            self._cache[name, key] = time.monotonic() + self.settings.cache_s, row
             if len(self._cache) > MOST_CACHED:
                 self._cache.popitem(last=False)
+
+
+_Row = tuple[Tensor, tuple[bytes, ...]]
+"""An embedding [D]; at the label owner also the keys by which other owners know the row."""
 
 
 @dataclass
 class _Found:
     """What is known of some keys at one party."""
 
-    outcomes: dict[Key, Outcome]
-    rows: dict[Key, Tensor] = field(default_factory=dict[Key, Tensor])
+    names: Mapping[Key, bytes]
+    """How the party knows each key."""
+    of: dict[bytes, Outcome] = field(default_factory=dict[bytes, Outcome])
+    rows: dict[bytes, Tensor] = field(default_factory=dict[bytes, Tensor])
     """Embeddings [D]."""
-    asked: list[Key] = field(default_factory=list[Key])
+    foreign: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict[bytes, tuple[bytes, ...]])
+    asked: list[bytes] = field(default_factory=list[bytes])
     reply: "Future[Message] | None" = None
+    looked: bool = False
+    """It has answered, or needed not be asked."""
+    otherwise: Outcome = "away"
+    """Of a key without a name at this party."""
+
+    def outcome(self, key: Key) -> Outcome:
+        """Return what is known of a key."""
+        return self.of.get(self.names[key], "away") if key in self.names else self.otherwise
+
+    def row(self, key: Key) -> Tensor | None:
+        """Return a key's embedding [D], if it came."""
+        return self.rows.get(self.names[key]) if key in self.names else None
 
 
 def _usable(served: Served) -> bool:
@@ -418,12 +468,14 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
     joint = build_joint_model(roster, train, Labels(torch.arange(2), values_N), config, runtime)
     joint.trainer.load_state_dict(own["head"])
     joint.trainer.head.eval()
-    if table.keys:
-        raise ConfigError(
-            f"data.tables.{leader}.keys: scores are asked for by one key that all owners have; leave it out"
-        )
     references = {name: trained.sections[name] for name in names}
-    return Version(trained.digest, replace(joint, new=True), references, _instead(run_dir, config, trained), table.key)
+    foreign = tuple(sorted(other for other in table.keys if other in names))
+    if config.serving.batch * len(foreign) > MOST_KEYS:
+        raise ConfigError(
+            f"serving.batch: {config.serving.batch} rows have too many keys; {MOST_KEYS // len(foreign)} fit"
+        )
+    joint, instead = replace(joint, new=True), _instead(run_dir, config, trained)
+    return Version(trained.digest, joint, references, instead, table.key, leader, foreign)
 
 
 def _instead(run_dir: Path, config: ExperimentConfig, trained: Trained) -> dict[str, Tensor]:

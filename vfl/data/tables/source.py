@@ -126,11 +126,22 @@ class Tables(Source):
         Samples are the label owner's rows or, if it is absent, those of the first owner in ``paths``, by key. Raises
         TableError.
         """
+        return self._new_rows(paths, [owner for owner in self.parties if owner in paths])
+
+    def served_rows(self, path: Path, owner: str) -> NewSamples:
+        """Read an owner's rows to be scored, with the keys by which others know them. Raises TableError."""
+        return self._new_rows({owner: path}, self.parties)
+
+    def _new_rows(self, paths: Mapping[str, Path], known: Sequence[str]) -> NewSamples:
+        """Read new rows, and the keys by which the owners in ``known`` know those of the first one."""
         owners = [owner for owner in self.parties if owner in paths]
         # Not `leader` for a single owner, whose own file need not name the label's owner.
         first = owners[0] if len(owners) == 1 or self.leader not in owners else self.leader
-        tables = {owner: self._read(owner, owners, paths[owner]) for owner in dict.fromkeys((first, *owners))}
+        tables = {owner: self._read(owner, known, paths[owner]) for owner in dict.fromkeys((first, *owners))}
         joined = join(tables, self.data.tables, first, keep_all=True)
+        foreign = {
+            other: tables[first].keys[key] for other, key in self.data.tables[first].keys.items() if other in known
+        }
         ids = joined.ids
         away = Samples(ids, torch.empty(len(ids), 0, dtype=torch.float64), more=(ids.new_empty(len(ids), 0),))
         parts = {o: raw_samples(tables[o], joined.rows[o], ids, *self.columns(o)) for o in owners}
@@ -142,6 +153,7 @@ class Tables(Source):
             keys=(key, *key_cells(joined.keys)),
             present={o: torch.from_numpy(joined.rows[o] >= 0) for o in owners},
             order=torch.from_numpy(joined.rows[first].argsort()),
+            known_as={other: key_cells(key.take(pa.array(joined.rows[first]))) for other, key in foreign.items()},
         )
 
     def whose_table(self, path: Path) -> tuple[str, ...]:

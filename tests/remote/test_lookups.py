@@ -1,0 +1,74 @@
+"""What a party may answer when it is asked for rows by key: anything else is a MessageError, and it is blamed."""
+
+from contextlib import suppress
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parties.remote.server.serving import Scorer
+from vfl.errors import Diverged
+from vfl.vertical.embeddings import encode_as
+from vfl.wire.keys import Found, keys_part, presence_part
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
+
+KEYS = [b"a", b"b", b"c"]
+WIDTH = 4
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    made = Scorer.__new__(Scorer)
+    party = SimpleNamespace(name="shop", receiver=SimpleNamespace(width=WIDTH, what="shop's embedding"))
+    roster = SimpleNamespace(roster=[party])
+    made.version = SimpleNamespace(joint=roster, foreign=("other",), leader="shop")
+    made.config = SimpleNamespace(wire=SimpleNamespace(values="float32"))
+    return made
+
+
+def reply(there=(True, False, True), rows=2, width=WIDTH, value=1.0, foreign=(b"x", b"y"), control=None):
+    frame = encode_as("float32", torch.full((rows, width), value), "rows")
+    parts = (control or Found().part(), presence_part(np.asarray(there)), Part(PartKind.EMBEDDING, frame))
+    return Message(Kind.FOUND, parts=(*parts, keys_part(foreign)))
+
+
+def test_rows_come_with_their_keys(scorer):
+    found = scorer._parse("shop", KEYS, reply())
+    assert {key: names for key, (_, names) in found.items()} == {b"a": (b"x",), b"c": (b"y",)}
+    assert all(row_D.tolist() == [1.0] * WIDTH for row_D, _ in found.values())
+    assert scorer._parse("shop", KEYS, reply(there=(False,) * 3, foreign=())) == {}
+    assert scorer._parse("shop", KEYS, reply(control=Found(outcome="expired").part())) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(rows=3),
+        reply(width=5),
+        reply(there=(True,) * 9),
+        reply(there=(True,) * 3),
+        reply(foreign=(b"x",)),
+        reply(foreign=()),
+        reply(control=Part(PartKind.CONTROL, b'{"outcome": "other"}')),
+    ],
+)
+def test_other_answers_are_refused(scorer, answer):
+    with pytest.raises(MessageError):
+        scorer._parse("shop", KEYS, answer)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e7])
+def test_values_that_would_spoil_a_score_are_refused(scorer, value):
+    with pytest.raises(Diverged, match="shop's embedding"):
+        scorer._parse("shop", KEYS, reply(value=value))
+
+
+@given(st.integers(0, 3), st.binary(max_size=60))
+def test_any_bytes_are_an_answer_or_refused(scorer, place, payload):
+    parts = list(reply().parts)
+    parts[place] = Part(parts[place].kind, payload)
+    with suppress(MessageError, Diverged):
+        scorer._parse("shop", KEYS, Message(Kind.FOUND, parts=tuple(parts)))
