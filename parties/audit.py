@@ -115,7 +115,7 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> Audit:
     by_round = {last: [finding for finding in findings if finding.attack == NORM]}
     for done in earlier if inferring else ():
         watched = watch(load_trained(run_dir, done), done, rows)
-        by_round[done] = [leak for seen in watched for leak in attacks_with_gradients(seen, seed, only=NORM)]
+        by_round[done] = [leak for seen in watched for leak in attacks_with_gradients(seen, seed, only=(NORM,))]
     if inferring and not earlier:
         left_out += ("gradients by round: checkpoint.keep of as many rounds as are to be compared",)
     return Audit(tuple(findings), by_round, left_out)

@@ -3,7 +3,7 @@
 Shapes: N rows, D embedding width, C classes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -28,6 +28,8 @@ Attack = Literal[
     "embedding clusters",
 ]
 NORM: Attack = "gradient norm"
+DIRECTION: Attack = "gradient direction"
+INVERSION: Attack = "gradient inversion"
 DECODER: Attack = "embedding decoder"
 
 
@@ -85,7 +87,9 @@ class Seen:
         return f"who sees {self.party}'s embeddings"
 
 
-def attacks_with_gradients(seen: Seen, seed: int, only: Attack | None = None) -> list[Finding]:
+def attacks_with_gradients(
+    seen: Seen, seed: int, only: Collection[Attack] = (NORM, DIRECTION, INVERSION)
+) -> list[Finding]:
     """Return the findings of attacks on labels with a party's gradients."""
     assert seen.gradients_ND is not None, "labels are at the server"
     labels_N, classes, rows = seen.labels_N, seen.classes, len(seen.labels_N)
@@ -93,7 +97,7 @@ def attacks_with_gradients(seen: Seen, seed: int, only: Attack | None = None) ->
     permuted_N = stream.permutation(labels_N)
     leaks: tuple[tuple[Attack, Callable[..., Estimate], int], ...] = (
         (NORM, norm_leak, 0),
-        ("gradient direction", direction_leak, 1),
+        (DIRECTION, direction_leak, 1),
     )
     findings = [
         Finding(
@@ -106,14 +110,14 @@ def attacks_with_gradients(seen: Seen, seed: int, only: Attack | None = None) ->
             known,
         )
         for attack, leak, known in leaks
-        if only in (None, attack)
+        if attack in only
     ]
-    if only is not None:
+    if INVERSION not in only:
         return findings
     prior_C = np.bincount(labels_N, minlength=classes) / rows
     guesses_N = inverted_labels(seen.embeddings_ND, seen.gradients_ND, seen.hidden, prior_C, seed)
     right, control = (inversion_leak(guesses_N, each_N, classes, stream) for each_N in (labels_N, permuted_N))
-    return [*findings, Finding("gradient inversion", seen.party, "labels right", right, control, rows)]
+    return [*findings, Finding(INVERSION, seen.party, "labels right", right, control, rows)]
 
 
 def attacks_on_labels(seen: Seen, seed: int) -> list[Finding]:
