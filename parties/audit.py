@@ -35,6 +35,8 @@ MOST_ROWS, FEWEST_ROWS = 2000, 100
 class Audit:
     """Result of an audit."""
 
+    rounds: int
+    """Rounds that the run had done."""
     findings: tuple[Finding, ...]
     by_round: Mapping[int, Sequence[Finding]]
     """Findings from the lengths of gradients, by the rounds done when a checkpoint was saved."""
@@ -44,6 +46,7 @@ class Audit:
     def as_json(self) -> dict[str, Any]:
         """Return the audit as JSON values."""
         return {
+            "rounds": self.rounds,
             "findings": [finding.as_row() for finding in self.findings],
             "by_round": {done: [finding.as_row() for finding in leaks] for done, leaks in self.by_round.items()},
             "left_out": self.left_out,
@@ -118,7 +121,7 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> Audit:
         by_round[done] = [leak for seen in watched for leak in attacks_with_gradients(seen, seed, only=(NORM,))]
     if inferring and not earlier:
         left_out += ("gradients by round: checkpoint.keep of as many rounds as are to be compared",)
-    return Audit(tuple(findings), by_round, left_out)
+    return Audit(last, tuple(findings), by_round, left_out)
 
 
 def label_attacks(config: ExperimentConfig) -> tuple[bool, tuple[str, ...]]:

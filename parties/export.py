@@ -28,6 +28,9 @@ from vfl.digest import weights_digest
 from vfl.export import TOLERANCE, Exported, export_model
 from vfl.macs import count_macs, count_parameters
 from vfl.runs.atomic import write_atomically
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runs.reports.leakage import EXPLANATION, HEADINGS, audit_rows, read_audit, verdict
+from vfl.runs.reports.markdown import table
 from vfl.vertical.tasks import Classification, Regression
 
 CHECKED_SAMPLES = 32
@@ -51,7 +54,9 @@ def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         unfinished.mkdir(parents=True)
-        card = write(unfinished)
+        card = write(unfinished) | {
+            "leakage": read_audit(run_dir, CheckpointStore(run_dir / "checkpoints").rounds()[-1])
+        }
         write_atomically(unfinished / CARD, json.dumps(card, indent=2) + "\n")
         write_atomically(unfinished / CARD_TEXT, card_text(card))
         unfinished.rename(folder)
@@ -161,4 +166,6 @@ def card_text(card: Mapping[str, Any]) -> str:
     """Return the card as Markdown."""
     template = Path(__file__).with_name("card.md.j2").read_text(encoding="utf-8")
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(template).render(card=card, amount=amount)
+    leakage = card.get("leakage")
+    leaks = [] if leakage is None else [verdict(leakage), EXPLANATION, "", *table(HEADINGS, audit_rows(leakage))]
+    return environment.from_string(template).render(card=card, amount=amount, leaks="\n".join(leaks))

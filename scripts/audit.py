@@ -8,15 +8,14 @@ Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted.
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, command, numbers_table, print_table, to_stderr
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from parties.audit import Audit
-    from vfl.leakage.audit import Finding
-    from vfl.leakage.estimate import Estimate
+from vfl.cli import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -36,43 +35,31 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Attack, show, write."""
     from parties.audit import audit
     from vfl.runs.atomic import write_atomically
+    from vfl.runs.reports.leakage import AUDIT
 
-    found = audit(arguments.run, arguments.rows)
+    found = audit(arguments.run, arguments.rows).as_json()
     show(found, console)
-    path = arguments.run / "leakage.json"
-    write_atomically(path, json.dumps(found.as_json(), indent=1) + "\n")
-    console.print(f"all of it, with intervals: {path}")
+    path = arguments.run / AUDIT
+    write_atomically(path, json.dumps(found, indent=1) + "\n")
+    console.print(f"all of it: {path}; lvfl report and lvfl export show it too")
     return DONE
 
 
-def show(found: "Audit", console: ShowConsole) -> None:
+def show(found: Mapping[str, Any], console: ShowConsole) -> None:
     """Print a line per attack, what was left out, and what a reader should know."""
-    table = numbers_table("what leaks", ["attack", "attacker", "knows", "measure", "found", "control", "leaks"])
-    for finding in found.findings:
-        table.add_row(*cells(finding))
+    from vfl.runs.reports.leakage import EXPLANATION, HEADINGS, TITLE, audit_rows, verdict
+
+    table = Table(title=TITLE.lower(), box=SIMPLE_HEAD, pad_edge=False)
+    for heading in HEADINGS:
+        table.add_column(heading, no_wrap=True)
+    for row in audit_rows(found):
+        if row[0] and table.rows:
+            table.add_section()
+        table.add_row(*row)
     print_table(console, table)
-    for line in found.left_out:
+    for line in found["left_out"]:
         console.print(f"not measured: {line}")
-    console.print("Each number with its 95 % interval. An attack that finds nothing here is no proof that none can.")
-
-
-def cells(finding: "Finding") -> list[str]:
-    """Return a finding as a line of the table."""
-    knows = f"{finding.known} rows" if finding.known else "nothing"
-    said = "yes" if finding.leaks else "no"
-    return [
-        finding.attack,
-        finding.attacker,
-        knows,
-        finding.measure,
-        _text(finding.found),
-        _text(finding.control),
-        said,
-    ]
-
-
-def _text(estimate: "Estimate") -> str:
-    return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+    console.print(f"{verdict(found)} {EXPLANATION}")
 
 
 if __name__ == "__main__":

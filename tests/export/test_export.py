@@ -109,6 +109,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         patch.setattr(warnings, "showwarning", warnings.showwarning)
         patch.setattr(threading, "excepthook", threading.excepthook)
         run_experiment(config, run_dir, resume=False, console=Console(quiet=True))
+        found = {"value": 0.9, "low": 0.8, "high": 1.0}
+        finding = {"attacker": "party_1", "attack": "gradient norm", "known": 0, "measure": "AUC", "leaks": True}
+        audit = {"rounds": 2, "findings": [finding | {"found": found, "control": found}], "left_out": []}
+        (run_dir / "leakage.json").write_text(json.dumps(audit))
         patch.setattr(sys, "argv", ["export.py", str(run_dir)])
         code = runpy.run_path(str(SCRIPT))["main"]()
     signal.signal(signal.SIGTERM, handler)
@@ -215,7 +219,10 @@ def test_the_card_says_what_the_files_are(exported: tuple[Path, int]):
         assert all(model["widths"][layer] < width for layer, width in model["original_widths"].items())
         for file, size in model["bytes"].items():
             assert (run_dir / "export" / file).stat().st_size == size
-    assert "| party_2 | 1 x 32 x 16 | 0.4 |" in (run_dir / "export" / "card.md").read_text()
+    text = (run_dir / "export" / "card.md").read_text()
+    assert "| party_2 | 1 x 32 x 16 | 0.4 |" in text
+    assert card["leakage"]["rounds"] == 2
+    assert "| party_1 | gradient norm | no row | AUC | 0.90 (0.80 to 1.00) | 0.90 (0.80 to 1.00) | yes |" in text
 
 
 @pytest.mark.parametrize("bins", [(), (1, 4, 16, 2)])

@@ -13,7 +13,8 @@ from parties.audit import audit, watch
 from parties.remote.noise_key import NOISE_KEY, noise_key
 from parties.trained import load_trained
 from vfl.config import ConfigError, parse_config
-from vfl.leakage.audit import NORM
+from vfl.leakage.audit import NORM, Finding
+from vfl.leakage.estimate import Estimate
 
 
 @pytest.fixture
@@ -67,6 +68,22 @@ def test_shared_labels_leave_only_features_to_attack(train):
     found = audit(train("run"), rows=160)
     assert {each.attack for each in found.findings} == {"embedding decoder"}
     assert found.left_out == ("inference of labels: training.labels=server; here all parties hold the labels",)
+
+
+@pytest.mark.parametrize(
+    ("measure", "value", "leaks"),
+    [
+        ("AUC", 0.9, True),
+        ("AUC", 0.1, True),
+        ("AUC", 0.52, False),
+        ("error left", 0.1, True),
+        ("error left", 0.9, False),
+        ("labels right", 0.1, False),
+    ],
+)
+def test_a_leak_is_what_lies_apart_from_chance_on_a_side_that_tells(measure, value, leaks):
+    found, chance = Estimate(value, value - 0.05, value + 0.05), Estimate(0.5, 0.45, 0.55)
+    assert Finding("gradient norm", "anna", measure, found, chance, 200).leaks is leaks
 
 
 def test_too_few_rows_are_refused(tmp_path):

@@ -52,7 +52,12 @@ class Finding:
 
     @property
     def leaks(self) -> bool:
-        """Return whether the interval lies apart from the control's, on the attacker's side."""
+        """Return whether the interval lies apart from the control's, on the attacker's side.
+
+        An AUC below the control's tells as much as one above: who knows the defence reads it the other way round.
+        """
+        if self.measure == "AUC" and self.found.high < self.control.low:
+            return True
         if self.measure == "error left":
             return self.found.high < self.control.low
         return self.found.low > self.control.high

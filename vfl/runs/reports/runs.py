@@ -10,6 +10,7 @@ from typing import Any
 from vfl.config import ConfigError, ExperimentConfig, dotted_settings, load_config
 from vfl.metrics import reached
 from vfl.runs.experiments.sweep_plan import ALPHA, BETA
+from vfl.runs.reports.leakage import read_audit
 from vfl.runs.results import Quantity, RunResult, read_result
 from vfl.runs.run_folder import read_manifest
 
@@ -32,6 +33,8 @@ class ReportedRun(RunResult):
     settings: dict[str, Any]
     """The settings that vary in its sweep, by dotted key, without the seed."""
     config: ExperimentConfig
+    leakage: Mapping[str, Any] | None = None
+    """The run's audit, if `lvfl audit` has been asked."""
 
 
 @dataclass(frozen=True)
@@ -212,7 +215,9 @@ def is_number(value: Any) -> bool:
 
 
 def _load_run(run_dir: Path, name: str, settings: dict[str, Any]) -> ReportedRun:
-    return ReportedRun(*read_result(run_dir), name, settings, load_config(run_dir / "config.yaml"))
+    rows, summary = read_result(run_dir)
+    config, leakage = load_config(run_dir / "config.yaml"), read_audit(run_dir, summary["rounds"])
+    return ReportedRun(rows, summary, name, settings, config, leakage)
 
 
 def _variants(runs: Sequence[ReportedRun]) -> tuple[Variant, ...]:

@@ -21,6 +21,7 @@ from vfl.runs.reports.judge import (
     target_score,
     train_macs,
 )
+from vfl.runs.reports.leakage import EXPLANATION, HEADINGS, TITLE, audit_rows, verdict
 from vfl.runs.reports.markdown import section, table
 from vfl.runs.reports.runs import ReportedRun, Subject, Variant
 from vfl.runs.reports.subsets import CAPTION, subset_rows, tested_variants
@@ -51,7 +52,16 @@ def tables(subject: Subject) -> list[TableData]:
     choice = [choice_table(subject)] if subject.saves else []
     errors = [errors_table(subject)] if subject.lightweights else []
     time = [time_table(subject)] if subject.followed else []
-    return [*choice, settings_table(subject), *time, *_subsets_table(subject), *errors]
+    leaks = [table for run in subject.runs for table in _leakage_table(subject, run)]
+    return [*choice, settings_table(subject), *time, *_subsets_table(subject), *errors, *leaks]
+
+
+def _leakage_table(subject: Subject, run: ReportedRun) -> list[TableData]:
+    if run.leakage is None:
+        return []
+    heading = TITLE if len(subject.runs) == 1 else f"{TITLE}: {run.name}"
+    left_out = "".join(f" Not measured: {line}." for line in run.leakage["left_out"])
+    return [TableData(heading, f"{verdict(run.leakage)} {EXPLANATION}{left_out}", HEADINGS, audit_rows(run.leakage))]
 
 
 def _subsets_table(subject: Subject) -> list[TableData]:
