@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 BLOCK = re.compile(r"(<!-- (claims|accuracies): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADINGS = ("claim", "verdict", "effect", "seeds", "setting")
-SOURCES = ("lvfl", "lvfl_prunings", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "benchmark")
+SOURCES = ("lvfl", "lvfl_prunings", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "leakage", "benchmark")
 """Files of claims, in the order of the page."""
 FEWEST = 3
 """Fewest seeds or pairs for a verdict."""
