@@ -77,20 +77,17 @@ def test_every_run_has_the_same_columns_with_a_value_in_each(monkeypatch: pytest
     columns = [[info.name for info in experiment.hparam_infos] for experiment, _start in shown]
     assert columns[0] == columns[1]
     for experiment, start in shown:
-        first = sorted(info.name for info in experiment.hparam_infos if info.differs)
-        assert first == ["alpha", "beta", "data.dataset.kind", "mode", "seed"]
-        assert {info.name for info in experiment.hparam_infos} == set(start.hparams)
-        assert {value.WhichOneof("kind") for value in start.hparams.values()} >= {"bool_value", "number_value"}
+        assert {info.name for info in experiment.hparam_infos} == {*start.hparams} == {"alpha", "beta", "seed"}
+        assert start.hparams["seed"].number_value == 0
     assert shown[1][1].hparams["alpha"].string_value == "{'party_1': {2: 0.5}}"
 
 
-def test_what_a_sweep_varies_stands_first():
+def test_what_a_sweep_varies_are_the_columns():
+    """With five or more, the metric would be out of sight."""
     experiment, _start = hparams_of(
         {"seed": 0, "training.batch_size": 8, "mode": "vertical"}, ("seed", "training.batch_size")
     )
-    assert {info.name for info in experiment.hparam_infos if info.differs} == {
-        "alpha",
-        "beta",
+    assert {info.name for info in experiment.hparam_infos} == {
         "seed",
         "training.batch_size",
     }
@@ -103,15 +100,16 @@ def test_a_row_is_named_by_the_run_first_and_its_sweep_then(tmp_path: Path):
     assert run_name(tmp_path / "runs" / "quickstart") == "quickstart"
 
 
-def test_every_party_has_a_folder_and_so_a_colour_with_units_for_people(trained: Path):
+def test_every_party_has_curves_with_units_for_people_and_a_run_one_folder(trained: Path):
+    """TensorBoard selects none of more than 40 folders, and so draws nothing."""
     whole = events_of(trained)
+    assert {path.parent for path in trained.rglob("events.out.tfevents.*")} == {trained}
     for name in ("party_1", "party_4"):
-        own = events_of(trained / "parties" / name)
         for title, tag, factor in (
             ("sent up in MB", "uplink_bytes", 1e6),
             ("model in GMAC per sample", "macs_per_sample", 1e9),
         ):
-            shown = {event.step: event.value * factor for event in own.Scalars(f"by party/{title}")}
+            shown = {event.step: event.value * factor for event in whole.Scalars(f"by party/{title}/{name}")}
             assert shown == pytest.approx({event.step: event.value for event in whole.Scalars(f"{tag}/{name}")})
 
 
@@ -124,7 +122,7 @@ def test_an_only_owner_and_runs_of_a_sweep_have_no_further_folders(tmp_path: Pat
         assert board.writer is not None
         board.writer.close()
         assert not (tmp_path / name / "parties").exists()
-    assert "by party/compute saved" in events_of(tmp_path / "only").Tags()["scalars"]
+    assert "by party/compute saved/a" in events_of(tmp_path / "only").Tags()["scalars"]
 
 
 def test_the_page_opens_on_the_savings(trained: Path):

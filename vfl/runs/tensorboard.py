@@ -25,7 +25,7 @@ Layout = dict[str, dict[str, list[str | list[str]]]]
 ADDRESS = "http://localhost:6006/?smoothing=0#custom_scalars&_smoothingWeight=0"
 """Default address of TensorBoard, without the smoothing that hides the last values."""
 MOST_OWNERS = 8
-"""Most owners with curves of their own; TensorBoard has no more colours."""
+"""Most owners with curves in units for people."""
 SHARE_OF_OWNER: Mapping[str, tuple[str, float]] = {
     "compute saved": ("savings_compute", 1.0),
     "communication saved": ("savings_communication", 1.0),
@@ -54,9 +54,8 @@ REACHED = {"test accuracy": "accuracy/test"}
 class TensorBoard(Viewer):
     """Writes every metric under its tag, step = round, time = that of the run's clock if it has one.
 
-    Rounds that a resume repeats are purged. In a run that is compared with no other, every owner has curves in a colour
-    of its own, and therefore events in a folder of its own below ``parties``: TensorBoard colours folders. If there is
-    only one owner, its curves are in the run's folder.
+    Rounds that a resume repeats are purged. A run that is compared with no other also has its owners' curves in units
+    for people. All is in one folder: of more than 40, TensorBoard selects none and shows an empty page.
     """
 
     run_dir: Path
@@ -70,7 +69,7 @@ class TensorBoard(Viewer):
     front_page: FrontPage = field(default_factory=lambda: REACHED)
     """Charts on which the page opens."""
     writer: SummaryWriter | None = field(default=None, init=False)
-    _owners: dict[str, SummaryWriter] = field(default_factory=dict[str, SummaryWriter], init=False)
+    _owners: Sequence[str] = field(default=(), init=False)
 
     def on_round(self, loop: Watched, round_index: int, metrics: Metrics) -> None:
         """Write the round; the first one of a session opens the event files and purges rounds that will be repeated."""
@@ -78,11 +77,10 @@ class TensorBoard(Viewer):
             if self.writer is None:
                 self.writer = SummaryWriter(str(self.run_dir), purge_step=round_index)
                 self.front_page = _opening(self.front_page, loop.metric)
-                self._owners = {} if self.varied else self._open_owners(self.writer, owners_of(metrics), round_index)
+                self._owners = () if self.varied else owners_of(metrics)[:MOST_OWNERS]
                 self._describe(self.writer, metrics)
-            _write(self.writer, metrics, round_index, metrics.get(CLOCK))
-            for name, writer in self._owners.items():
-                _write(writer, of_owner(metrics, name), round_index, metrics.get(CLOCK))
+            for each in (metrics, *(of_owner(metrics, name) for name in self._owners)):
+                _write(self.writer, each, round_index, metrics.get(CLOCK))
 
     def on_end(self, loop: Watched) -> None:
         """Write the final values as text, for which no curve need be read, and close the event files."""
@@ -93,14 +91,7 @@ class TensorBoard(Viewer):
             shown = {tag: value for tag, value in last if tag.endswith("/test") or tag in self.front_page.values()}
             lines = ["| last | value |", "|---|---|", *(f"| {tag} | {value:.6g} |" for tag, value in shown.items())]
             self.writer.add_text("result", "\n".join(lines), loop.next_round - 1)
-            for writer in {self.writer, *self._owners.values()}:
-                writer.close()
-
-    def _open_owners(self, own: SummaryWriter, names: Sequence[str], round_index: int) -> dict[str, SummaryWriter]:
-        if len(names) == 1:
-            return {names[0]: own}
-        folder = self.run_dir / "parties"
-        return {name: SummaryWriter(str(folder / name), purge_step=round_index) for name in names[:MOST_OWNERS]}
+            self.writer.close()
 
     def _describe(self, writer: SummaryWriter, metrics: Metrics) -> None:
         """Write what belongs to the run as a whole."""
@@ -140,8 +131,8 @@ def owners_of(metrics: Metrics) -> list[str]:
 
 def of_owner(metrics: Metrics, name: str) -> Metrics:
     """Return one owner's part of a round's metrics, by the tags of its own curves."""
-    shown = {title: (f"{metric}/{name}", factor) for title, (metric, factor) in SHARE_OF_OWNER.items()}
-    return {f"{BY_PARTY}/{title}": factor * metrics[tag] for title, (tag, factor) in shown.items() if tag in metrics}
+    shown = {f"{title}/{name}": (f"{metric}/{name}", factor) for title, (metric, factor) in SHARE_OF_OWNER.items()}
+    return {f"{BY_PARTY}/{chart}": factor * metrics[tag] for chart, (tag, factor) in shown.items() if tag in metrics}
 
 
 def layout(metrics: Metrics, page: FrontPage, owners: Iterable[str] = ()) -> Layout:
@@ -151,11 +142,11 @@ def layout(metrics: Metrics, page: FrontPage, owners: Iterable[str] = ()) -> Lay
     a run has. A run's first round may have no evaluation yet.
     """
     front = {title: tag for title, tag in page.items() if tag in metrics or tag.endswith("/test")}
-    shares = dict.fromkeys(tag for name in owners for tag in of_owner(metrics, name))
-    names = dict.fromkeys(tag.partition("/")[0] for tag in metrics if tag not in {*front.values(), *shares})
+    shares = dict.fromkeys(tag.split("/")[1] for name in owners for tag in of_owner(metrics, name))
+    names = dict.fromkeys(tag.partition("/")[0] for tag in metrics if tag not in front.values())
     sections = {
         "1 what is reached": {title: f"^{tag}$" for title, tag in front.items()},
-        f"2 {BY_PARTY}": {tag.partition("/")[2]: f"^{re.escape(tag)}$" for tag in shares},
+        f"2 {BY_PARTY}": {chart: f"^{re.escape(f'{BY_PARTY}/{chart}/')}" for chart in shares},
         "3 every quantity": {name: _all_but(name, front.values()) for name in names},
     }
     return {
@@ -166,6 +157,8 @@ def layout(metrics: Metrics, page: FrontPage, owners: Iterable[str] = ()) -> Lay
 
 
 def _opening(page: FrontPage, metric: str) -> FrontPage:
+    if not page:  # a party, which need not be told the metric: its chart would stay empty
+        return page
     rest = {title: tag for title, tag in page.items() if tag not in REACHED.values()}
     return {f"test {metric_title(metric)}": f"{metric}/test"} | rest
 

@@ -1,7 +1,6 @@
-"""TensorBoard's page HParams: a row per run, the same few columns first for every run.
+"""TensorBoard's page HParams: a row per run, and few columns.
 
-Written as TensorBoard's own messages, for what PyTorch's ``add_hparams`` leaves out: a run's name, and which columns
-come first.
+Written as TensorBoard's own messages, as PyTorch's ``add_hparams`` leaves out a run's name.
 """
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportAttributeAccessIssue=false, reportMissingTypeStubs=false, reportUnknownParameterType=false
@@ -16,11 +15,7 @@ from tensorboard.plugins.hparams.api_pb2 import DataType, Experiment, HParamInfo
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionStartInfo
 
 SHORT = {"alpha": "lightweighting.alpha", "beta": "lightweighting.beta", "seed": "seed"}
-"""The first columns of every run, and their settings."""
-COMMON = ("data.dataset.kind", "mode")
-"""Next columns if no sweep varies anything else; TensorBoard opens on five columns."""
-LEFT_OUT = ("name", "network", "checkpoint", "data.file", "data.labels_file")
-"""Settings, or sections, that do not influence what is learned."""
+"""Columns of a run that no sweep made, and their settings."""
 
 
 def hparams_summaries(
@@ -28,13 +23,12 @@ def hparams_summaries(
 ) -> list[Summary]:
     """Return the summaries that make a run a row of the page: settings by dotted key, then metrics, titles by tag.
 
-    The keys ``varied`` come first, after alpha, beta and seed.
+    Columns are the settings that a sweep ``varied``, else alpha, beta and seed, and no others: TensorBoard shows five
+    settings before the first metric, which would then be out of sight. The page Text has all settings.
     """
-    columns = {title: settings.get(key, "") for title, key in SHORT.items()}
-    columns |= {key: value for key, value in settings.items() if key not in SHORT.values() and not _left_out(key)}
-    first = {*SHORT, *(set(varied) - {*SHORT.values()} or COMMON)}
-    # TensorBoard sorts by "differs", then by name.
-    infos = [HParamInfo(name=key, type=_type_of(value), differs=key in first) for key, value in columns.items()]
+    titles = {key: title for title, key in SHORT.items()}
+    columns = {titles.get(key, key): settings.get(key, "") for key in list(varied) or titles}
+    infos = [HParamInfo(name=key, type=_type_of(value), differs=True) for key, value in columns.items()]
     shown = [MetricInfo(name=MetricName(tag=tag), display_name=title) for tag, title in metrics.items()]
     start = SessionStartInfo(group_name=name)
     for key, value in columns.items():
@@ -56,10 +50,6 @@ def _type_of(value: object) -> int:
     if isinstance(value, bool):
         return DataType.DATA_TYPE_BOOL
     return DataType.DATA_TYPE_FLOAT64 if isinstance(value, int | float) else DataType.DATA_TYPE_STRING
-
-
-def _left_out(key: str) -> bool:
-    return any(key == left_out or key.startswith(f"{left_out}.") for left_out in LEFT_OUT)
 
 
 def _summary(tag: str, **content: Any) -> Summary:

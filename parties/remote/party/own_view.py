@@ -127,7 +127,8 @@ class OwnView:
             f"downlink_bytes/{self.name}": "received {:,.0f} B",
             f"train_time_s/{self.name}": "{:.1f} s",
         }
-        board = TensorBoard(self.run_dir, dump_config(self.config))  # page HParams: the server's row, with its results
+        # The page HParams is the server's, as are the results; a chart of a metric that nobody tells would stay empty.
+        board = TensorBoard(self.run_dir, dump_config(self.config), front_page={})
         self.watching = [board, OwnRows(self.run_dir / "metrics.jsonl"), ShowProgress(self.console, shown)]
         for callback in self.watching:
             callback.on_start(self)

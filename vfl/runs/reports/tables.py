@@ -1,7 +1,7 @@
 """The tables of a report as data, from which both Markdown and the page are written."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -27,6 +27,8 @@ from vfl.runs.reports.runs import ReportedRun, Subject, Variant
 from vfl.runs.reports.subsets import CAPTION, subset_rows, tested_variants
 from vfl.runs.results import Quantity, RunResult
 
+MAY_BE_LOST = (0.5, 1.0, 2.0, 5.0)
+"""Points (for an error, percent) for which the cheapest setting is listed."""
 ADVISED = 1.0
 """Points (for an error, percent) that the advised setting may lose."""
 MOST_PARTIES = 16
@@ -205,22 +207,28 @@ def _client_table(title: str, clients: dict[str, dict[str, Any]]) -> TableData:
 
 
 def choice_table(subject: Subject) -> TableData:
-    """Return the cheapest setting for each number of points that may be lost."""
+    """Return each setting that is the cheapest for some number of points that may be lost, best score first."""
     costs = (sent_bytes, train_macs, joint_cost(subject))
+    chosen = [[cheapest_within(subject, most, cost) for most in MAY_BE_LOST] for cost in costs]
     rows: list[tuple[str, ...]] = []
-    for most in (0.5, 1.0, 2.0, 5.0):
-        cells = [f"{most:g}"]
-        for cost in costs:
-            best = cheapest_within(subject, most, cost)
-            cells += [f"{best.label} (saves {_saved(best)})", _score(best)]
-        rows.append(tuple(cells))
+    for variant in sorted(subject.variants, key=merit, reverse=True):
+        allowed = [[most for most, best in zip(MAY_BE_LOST, each, strict=True) if best is variant] for each in chosen]
+        if any(allowed):
+            saved = (_percent(variant, lambda run: run.bytes_saved), _percent(variant, lambda run: run.macs_saved))
+            rows.append((variant.label, _score(variant), *saved, *map(_span, allowed)))
+    given_up = f"{_unit(subject)} of {title(subject.metric)} may be lost against {subject.reference.label}"
     caption = (
-        f"The cheapest setting that loses at most so much {title(subject.metric)} against {subject.reference.label}; "
-        f"costs within {TIE:.0%} of each other are ties, which go to the better. Saved is of bytes and of MACs."
+        f"By how many {given_up} ({_span(MAY_BE_LOST)}): the setting with the fewest bytes, the fewest MACs, and the "
+        f"least of both. Costs within {TIE:.0%} of each other are ties, which go to the better."
     )
-    score = axis(subject.metric)
-    headings = (f"may be lost ({_unit(subject)})", "fewest bytes", score, "fewest MACs", score, "both", score)
+    saved = ("bytes saved (%)", "MACs saved (%)")
+    headings = ("setting", axis(subject.metric), *saved, "fewest bytes", "fewest MACs", "both")
     return TableData("What to choose", caption, headings, rows)
+
+
+def _span(losses: Sequence[float]) -> str:
+    """Return what may be lost for a setting to be the cheapest; the losses of one setting follow one another."""
+    return "" if not losses else f"{losses[0]:g}" if len(losses) == 1 else f"{losses[0]:g} to {losses[-1]:g}"
 
 
 def advice(subject: Subject) -> str:
