@@ -28,7 +28,7 @@ class ServingConfig(Section):
     timeout_ms: Annotated[Milliseconds, Field(gt=0)] = 1000.0
     """Within this time a party answers, or counts as away for a request."""
     gather_ms: Milliseconds = 2.0
-    """So long requests are gathered into one batch."""
+    """So long after a batch requests are gathered into the next one."""
     batch: Annotated[Positive, Field(le=4096)] = 256
     """Most keys that parties are asked for at once."""
     queue: Positive = 4096

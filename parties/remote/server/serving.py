@@ -147,6 +147,7 @@ class Scorer:
         self._waiting_keys = 0
         self._changed = threading.Condition()
         self._stopping = self._reloading = False
+        self._answered_s = 0.0
         self._cache: OrderedDict[tuple[str, bytes], tuple[float, _Row]] = OrderedDict()
         self._thread = threading.Thread(target=self._run, name="scorer", daemon=True)
 
@@ -212,7 +213,8 @@ class Scorer:
                 self._changed.wait(IDLE_S)
             if not self._waiting:
                 return []
-            deadline_s = time.monotonic() + self.settings.gather_ms / 1000
+            # Only after another batch: alone a request waits for nobody, and in a crowd batches fill meanwhile.
+            deadline_s = self._answered_s + self.settings.gather_ms / 1000
             while self._waiting_keys < self.settings.batch and not self._stopping:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
@@ -271,6 +273,7 @@ class Scorer:
             for request in requests:
                 request.future.set_exception(error)
             return
+        self._answered_s = time.monotonic()
         for request in requests:
             mine = tuple(scores[key] for key in request.keys)
             if request.future.set_running_or_notify_cancel():

@@ -1,0 +1,79 @@
+"""Time a running service of scores: python -m scripts.lab.serving --url URL --keys TABLE --column KEY --out OUT.
+
+Sends requests by hey (Debian's package; github.com/rakyll/hey): one key at 50 requests a second, then 64 keys as fast
+as two connections take them. Writes OUT/latency.csv, a row per request, OUT/latency.png, the percentiles, and prints
+what docs/results/serving states. The service and its parties are started by hand, as docs/serve.md says.
+"""
+
+import argparse
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from rich.console import Console
+
+from vfl.cli import DONE, OneLineParser, command
+from vfl.runs.atomic import write_csv
+
+LOADS = {"1 key, 50 requests/s": (1, ["-c", "5", "-q", "10"]), "64 keys, 2 connections": (64, ["-c", "2"])}
+"""Keys of a request, and hey's options."""
+GOALS_MS = {50: 5.0, 99: 20.0}
+"""Of one key, by percentile."""
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = OneLineParser(__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8080/v1/predict")
+    parser.add_argument("--keys", type=Path, required=True, metavar="TABLE", help="the label owner's served table")
+    parser.add_argument("--column", required=True, help="its key")
+    parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--out", type=Path, required=True)
+    return parser.parse_args()
+
+
+def send(url: str, keys: list[str], options: list[str], seconds: int) -> list[tuple[float, float, int]]:
+    """Return (offset in seconds, milliseconds, status) of every request."""
+    body = ["-m", "POST", "-T", "application/json", "-d", json.dumps({"keys": keys})]
+    hey = ["hey", "-z", f"{seconds}s", "-o", "csv", *options, *body, url]
+    text = subprocess.run(hey, capture_output=True, text=True, check=True).stdout
+    rows = csv.DictReader(io.StringIO(text))
+    return [(float(row["offset"]), 1000 * float(row["response-time"]), int(row["status-code"])) for row in rows]
+
+
+@command(parse_arguments)
+def main(arguments: argparse.Namespace, console: Console) -> int:
+    """Send both loads and write what came back."""
+    if shutil.which("hey") is None:
+        raise ValueError("hey is missing; apt-get install hey")
+    with arguments.keys.open(newline="", encoding="utf-8") as file:
+        keys = [row[arguments.column] for row in islice(csv.DictReader(file), 64)]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
+    rows: list[list[object]] = [["load", "offset_s", "milliseconds", "status"]]
+    for name, (count, options) in LOADS.items():
+        found = send(arguments.url, keys[:count], options, arguments.seconds)
+        rows += [[name, f"{offset:.4f}", f"{taken:.2f}", status] for offset, taken, status in found]
+        times_ms = np.array([taken for _, taken, _ in found])
+        wrong = sum(status != 200 for *_, status in found)
+        shown = ", ".join(f"p{percent} {np.percentile(times_ms, percent):.1f} ms" for percent in (50, 90, 99))
+        scored = count * (len(found) - wrong) / arguments.seconds
+        console.print(f"{name}: {shown}, {scored:.0f} rows/s, {wrong} of {len(found)} not answered")
+        axes.plot(np.linspace(0, 100, len(times_ms)), np.sort(times_ms), label=name)
+    axes.plot(list(GOALS_MS), list(GOALS_MS.values()), "k+", label="goals for one key")
+    axes.set(xlabel="percentile of requests", ylabel="milliseconds", yscale="log")
+    axes.legend()
+    figure.savefig(arguments.out / "latency.png", dpi=150)
+    write_csv(arguments.out / "latency.csv", rows)
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
