@@ -49,7 +49,7 @@ class PartyHandle:
         reply = self.attempt(lambda link: link.send(request))
         if reply is not None:
             self.ledger.record(self.name, "downlink", request)
-        return Asked(self, request, reply)
+        return Asked(self, reply)
 
     def save(self, rounds: int) -> Callable[[], State]:
         """Let the party save its state after ``rounds`` rounds; return a function that waits for the server's part."""
@@ -89,7 +89,6 @@ class Asked:
     """A request under way to a party."""
 
     party: PartyHandle
-    request: Message
     reply: "Future[Message] | None"
     """Future of the reply; None if the party was absent."""
 
@@ -107,7 +106,7 @@ class Asked:
             self.party.ledger.record(self.party.name, "uplink", message)
             return parsed
 
-        return self.party.attempt(lambda link: read(link, self.request, reply, parse_and_book))
+        return self.party.attempt(lambda link: read(link, reply, parse_and_book))
 
     def wait(self) -> None:
         """Wait for a reply without content."""

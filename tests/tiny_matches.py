@@ -12,8 +12,9 @@ from vfl.data.tables.match import read_match
 from vfl.data.tables.own_keys import own_keys
 from vfl.errors import PeerMisbehaved
 from vfl.vertical.link import done
+from vfl.wire.frame import pack, unpack
 from vfl.wire.matching import Brought
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pack, unpack
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, check_reply
 
 MOST_KEYS = 1000
 
@@ -43,6 +44,7 @@ class Wire:
         try:
             answer = unpack(came)
             self.exchanges.append((unpack(sent), answer))
+            check_reply(request, answer)
             return done(answer)
         except MessageError as error:
             self.blame(error)

@@ -1,7 +1,7 @@
 """The cost ledger: bytes, multiply-accumulates and seconds of every party, beside those without lightweighting.
 
-Bytes are those of the packed messages; a link within the process passes the same encoded tensors without the envelope.
-They are recorded per party, direction and kind: ``embedding``, ``gradient``, ``head``, ``control`` (envelopes and
+Bytes are those of the packed messages; a link within the process passes the same encoded tensors without the header.
+They are recorded per party, direction and kind: ``embedding``, ``gradient``, ``head``, ``control`` (headers and
 settings) and ``evaluation``. Evaluation is measurement, not training: its bytes are recorded and reported separately.
 """
 
@@ -41,7 +41,7 @@ class PartyCosts:
         return sum(size for kind, size in self.bytes_of(direction, dense=dense).items() if kind != EVALUATION)
 
     def tensor_bytes(self, direction: Direction) -> int:
-        """Return the bytes of training in one direction, without control parts and envelopes."""
+        """Return the bytes of training in one direction, without control parts and headers."""
         return self.training_bytes(direction) - self.bytes_of(direction).get(CONTROL, 0)
 
     def evaluation_bytes(self, direction: Direction) -> int:

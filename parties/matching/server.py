@@ -95,7 +95,7 @@ class Peer:
                 raise PeerLost("the match has ended")
             reply = self.link.send(request)
             wait([reply])  # it works for another thread while this one looks at what came
-        return read(self.link, request, reply, take)
+        return read(self.link, reply, take)
 
 
 Sums = list[tuple[bytes, bytes]]

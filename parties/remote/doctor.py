@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.request import getproxies
 
 from parties.remote.joining import Terms, check_party
 from parties.remote.party.consent import agree
-from parties.remote.party.dialer import JOIN_LIMIT_S, as_welcomed, say_hello
+from parties.remote.party.dialer import JOIN_LIMIT_S, as_welcomed, say_hello, welcomed_by
 from parties.remote.party.party_process import Holding, check_welcome, load_holding, make_hello
 from parties.remote.party.worker import open_store
 from parties.remote.tls.certificates import peer
@@ -23,7 +24,8 @@ from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.errors import one_line
 from vfl.runs.run_folder import check_run, read_run_id
-from vfl.wire.envelope import Envelope, EnvelopeError, kind_of
+from vfl.wire.messages import Message, MessageError
+from vfl.wire.session import Hello
 
 T = TypeVar("T")
 
@@ -115,34 +117,29 @@ def _proxy(config: ExperimentConfig) -> Iterator[Check]:
 
 
 def _join(
-    config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope, own: Terms, run_dir: Path
+    config: ExperimentConfig, tls: TlsFiles | None, hello: Message, own: Terms, run_dir: Path
 ) -> tuple[None, str]:
     """Ask the server whether it would let the party in, on terms that its owner agrees to.
 
     Raises ValueError with the reason if not.
     """
-    hello.hello.only_asks = True
+    asking = Hello.of(hello).model_copy(update={"only_asks": True})
+    hello = replace(hello, parts=(asking.part(),))
     try:
         answer = asyncio.run(asyncio.wait_for(_ask(config, tls, hello), JOIN_LIMIT_S))
     except ConfigError:
         raise
-    except EnvelopeError as error:
+    except MessageError as error:
         raise ValueError(f"the server at {config.network.server}: {error}") from None
     except Exception as error:  # gRPC's own, and a server that is frozen or gone
         raise ValueError(f"the server at {config.network.server} does not answer ({error_text(error)})") from None
-    if kind_of(answer) == "refusal":
-        raise ValueError(f"refused by the server: {answer.refusal.reason}")
-    if kind_of(answer) != "welcome":
-        raise ValueError(
-            f"the server: {kind_of(answer)} came where welcome is due; install the same release on both sides"
-        )
-    as_welcomed(answer.welcome, config.network)
+    as_welcomed(welcomed_by(answer), config.network)
     check_welcome(run_dir, answer.run)
     agree(answer, agreement(config), own, config.network.consent, run_dir, accept=False)
-    return None, f"the server of run {answer.run} would let {hello.hello.party} in"
+    return None, f"the server of run {answer.run} would let {asking.party} in"
 
 
-async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Envelope) -> Envelope:
+async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Message) -> Message:
     network = config.network
     if tls is not None and not network.use_proxy:  # as the party itself does
         server = peer(await look(network.server, tls))

@@ -11,7 +11,8 @@ from pydantic import AfterValidator, Field, PlainValidator
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.schedules import Schedule, parse_ratio_schedule, schedule_of
 from vfl.config.settings import AsItIs, Fraction, Positive, Section
-from vfl.wire.envelope import Envelope, EnvelopeError, Hello, kind_of
+from vfl.wire.messages import Kind, Message, MessageError
+from vfl.wire.session import Hello
 from vfl.wire.text import plain
 
 
@@ -68,11 +69,11 @@ class Terms(Section):
 
     @classmethod
     def read(cls, received: str) -> Self:
-        """Read terms from the server. Raises EnvelopeError for malformed ones."""
+        """Read terms from the server. Raises MessageError for malformed ones."""
         try:
             return cls.model_validate(json.loads(received))
         except (ValueError, RecursionError, OverflowError) as error:
-            raise EnvelopeError(f"the server's terms cannot be read ({plain(str(error), 120)})") from None
+            raise MessageError(f"the server's terms cannot be read ({plain(str(error), 120)})") from None
 
     def text(self) -> str:
         """Return the terms as JSON."""
@@ -115,19 +116,23 @@ def check_party(config: ExperimentConfig, name: str) -> None:
         raise ConfigError(f"--party: {where} knows {', '.join(config.parties)}, not {name!r}")
 
 
-def check_identity(first: Envelope, identity: str | None, names: tuple[str, ...]) -> Hello:
+def check_identity(first: Message, identity: str | None, names: tuple[str, ...]) -> Hello:
     """Return the hello with which a stream begins.
 
     Raises JoinRefused if it is something else, or does not come from the owner of the certificate.
     """
-    if kind_of(first) != "hello":
-        raise JoinRefused(f"a stream begins with hello, not with {kind_of(first)}")
-    party = first.hello.party
+    if first.kind is not Kind.HELLO:
+        raise JoinRefused(f"a stream begins with HELLO, not with {first.kind.name}")
+    try:
+        hello = Hello.of(first)
+    except MessageError as error:
+        raise JoinRefused(str(error)) from None
+    party = hello.party
     if party not in names:
         raise JoinRefused(f"the server expects {', '.join(names)}, not {party!r}; check --party and data.partition")
     if identity is not None and identity != party:
         raise JoinRefused(f"the certificate is of {identity!r}, the hello says {party!r}; use {party}'s certificate")
-    return first.hello
+    return hello
 
 
 def check_hello(hello: Hello, expected: Expected) -> None:

@@ -34,7 +34,8 @@ from vfl.data.tables.match import read_match
 from vfl.data.tables.own_keys import own_keys
 from vfl.runs.orphans import end_with_parent
 from vfl.runs.run_folder import PROCESSES, only_process_in, private_files
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Restore
+from vfl.wire.messages import Kind, Message, MessageError
+from vfl.wire.session import Goodbye, Hello, Restore
 
 TELL_S = 5.0
 """Seconds between two lines of progress."""
@@ -48,11 +49,11 @@ class MatchingWorker(Worker[MatchingOwner]):
 
     def _restore(self, restore: Restore) -> MatchingOwner:
         if restore.round:
-            raise EnvelopeError(f"restore of round {restore.round} came, a match has none")
+            raise MessageError(f"RESTORE of round {restore.round} came, a match has none")
         return self.begin()
 
     def _save(self, rounds: int) -> str:
-        raise EnvelopeError("save came, a match saves nothing on the way")
+        raise MessageError("SAVE came, a match saves nothing on the way")
 
 
 def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, console: Console) -> Outcome:
@@ -91,7 +92,7 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
     check_party(config, name)
     path = _result_of(config, name)
     hello = Hello(party=name, instance=secrets.token_hex(8), agreement=match_agreement(config))
-    first = Envelope(version=PROTOCOL_VERSION, hello=hello)
+    first = Message(Kind.HELLO, parts=(hello.part(),))
     tls = load_identity(name, config.network, insecure=insecure)
     dialer = Dialer(lambda: first, config.network, tls, log=console.print)
     keys = own_keys(config.data, name, config.seed)
@@ -104,7 +105,7 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
         owners.append(MatchingOwner(name, keys, config.data.join, path, pool, workers, most, others))
         return owners[-1]
 
-    def begin(welcome: Envelope) -> Answer:
+    def begin(welcome: Message) -> Answer:
         return MatchingWorker(welcome.run, restore).answer
 
     sizes = " and ".join(f"{len(each):,}" for each in keys.lists)

@@ -3,8 +3,10 @@
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from attacks.wire import GOODBYE, HELLO, REFUSAL, RESTORED, SAVED, WELCOME, Frame, said
 from attacks.wire_party import (
     DESCRIBED,
     DESCRIPTION,
@@ -16,9 +18,7 @@ from attacks.wire_party import (
     REPORT,
     Answer,
     Attack,
-    Envelope,
     frame,
-    message,
 )
 
 
@@ -32,9 +32,9 @@ class Case(NamedTuple):
 
 
 def changed(**fields: Any) -> Attack:
-    """Change the envelope of the answer; a function is given the honest value."""
+    """Change the header of the answer; a function is given the honest value."""
 
-    def attack(order: Envelope, honest: Envelope) -> list[Answer]:
+    def attack(order: Frame, honest: Frame) -> list[Answer]:
         for name, value in fields.items():
             setattr(honest, name, value(getattr(honest, name)) if callable(value) else value)
         return [honest]
@@ -42,18 +42,13 @@ def changed(**fields: Any) -> Attack:
     return attack
 
 
-def instead(make: Callable[[Envelope], bytes]) -> Attack:
-    """Send another packed message."""
-    return changed_by(lambda order: {"reply": make(order)})
-
-
-def changed_by(make: Callable[[Envelope], dict[str, Any]]) -> Attack:
-    return lambda order, honest: changed(**make(order))(order, honest)
-
-
 def of(kind: int, *parts: tuple[int, bytes]) -> Attack:
     """Send a message of the order's round and exchange, whatever is in it."""
-    return instead(lambda order: message(kind, order.round, order.exchange, *parts))
+    return changed(kind=kind, parts=[*parts])
+
+
+def saying(kind: int, **values: Any) -> Attack:
+    return of(kind, *said(values))
 
 
 def embedding(payload: bytes) -> Attack:
@@ -63,8 +58,8 @@ def embedding(payload: bytes) -> Attack:
 def control(kind: int, field: str, text: str | None) -> Attack:
     """Put JSON text in the place of a field's value; None takes the field away."""
 
-    def make(order: Envelope, honest: Envelope) -> list[Answer]:
-        values = json.loads(honest.reply[17:])
+    def make(order: Frame, honest: Frame) -> list[Answer]:
+        values = honest.control
         values.pop(field, None)
         items = [f"{json.dumps(key)}:{json.dumps(value)}" for key, value in values.items()]
         items += [] if text is None else [f"{json.dumps(field)}:{text}"]
@@ -116,31 +111,33 @@ def lies() -> dict[str, Case]:
     return cases
 
 
-def twice(order: Envelope, honest: Envelope) -> list[Answer]:
+def twice(order: Frame, honest: Frame) -> list[Answer]:
     return [honest, honest]
 
 
-def last_two_bytes_gone(order: Envelope, honest: Envelope) -> list[Answer]:
-    honest.reply = honest.reply[:-2]
-    return [honest]
+def raw(change: Callable[[bytes], bytes]) -> Attack:
+    """Send other bytes than the honest frame's."""
+    return lambda order, honest: [change(honest.packed())]
 
 
-def refuse(order: Envelope, honest: Envelope) -> list[Answer]:
-    refusal = Envelope(version=2)
-    refusal.refusal.reason = "No space left on device"
-    return [refusal]
+def refuse(order: Frame, honest: Frame) -> list[Answer]:
+    return [Frame(REFUSAL, parts=said({"reason": "No space left on device"}))]
 
 
-def kind_instead(**kind: Any) -> Attack:
-    def attack(order: Envelope, honest: Envelope) -> list[Answer]:
-        honest.ClearField("reply")
-        for name, value in kind.items():
-            getattr(honest, name).SetInParent()
-            for field, content in value.items():
-                setattr(getattr(honest, name), field, content)
+def body(change: Callable[[bytes], bytes]) -> Attack:
+    """Change the bytes behind the header, whose length is true."""
+
+    def attack(order: Frame, honest: Frame) -> list[Answer]:
+        honest.body = change(honest.packed()[32:])
         return [honest]
 
     return attack
+
+
+def in_pieces(order: Frame, payload: bytes) -> list[bytes]:
+    """Return a report of any length as it is cut."""
+    data = replace(order, kind=REPORT, parts=[(PART_CONTROL, payload)]).packed()
+    return [data[start : start + 2**20] for start in range(0, len(data), 2**20)]
 
 
 SHAPE = 16, 8
@@ -148,59 +145,66 @@ VAST = bytes([1, 2, 0, 2, 0]) + struct.pack("<III", 0, 65_000, 65_000)
 """A header of 65,000 x 65,000 zeros, in the form of gaps: 17 bytes, and correct."""
 NAN, INFINITE = float("nan"), float("inf")
 
-ENVELOPES = {
-    "another run": Case("EMBED", changed(run="fedcba9876543210"), "reply of run fedcba9876543210 came"),
-    "no run": Case("EMBED", changed(run=""), r"reply of run \(none\) came"),
-    "another version": Case("EMBED", changed(version=3), "protocol version 3 came"),
-    "session 0": Case("EMBED", changed(session=0), "reply of session 0 came, this is session"),
-    "the last session": Case("EMBED", changed(session=lambda number: number - 1), "reply of session"),
-    "a session to come": Case("EMBED", changed(session=2**32 - 1), "reply of session 4294967295 came"),
+HEADERS = {
+    "another run": Case("EMBED", changed(run="fedcba9876543210"), "EMBEDDING of run fedcba9876543210 came"),
+    "no run": Case("EMBED", changed(run="00" * 8), r"EMBEDDING of run \(none\) came"),
+    "another version": Case("EMBED", changed(version=4), "protocol version 4 came"),
+    "the version before": Case("EMBED", changed(version=2), "protocol version 2 came"),
+    "session 0": Case("EMBED", changed(session=0), "EMBEDDING of session 0 came, this is session"),
+    "the last session": Case("EMBED", changed(session=lambda number: number - 1), "EMBEDDING of session"),
+    "a session to come": Case("EMBED", changed(session=2**32 - 1), "EMBEDDING of session 4294967295 came"),
     "sequence 0": Case("EMBED", changed(sequence=0), "came again: a duplicate or a replay"),
     "sequence to come": Case("EMBED", changed(sequence=2**32 - 1), "came out of order"),
-    "another round": Case("EMBED", changed(round=1), "reply of round 1, exchange 0 came where round 0"),
-    "another exchange": Case("EMBED", changed(exchange=1), "reply of round 0, exchange 1 came where"),
+    "another round": Case("EMBED", changed(round=1), "EMBEDDING of round 1, exchange 0 came where .* round 0"),
+    "another exchange": Case("EMBED", changed(exchange=1), "EMBEDDING of round 0, exchange 1 came where"),
+    "a far round": Case("EMBED", changed(round=7), "EMBEDDING of round 7"),
+    "a far exchange": Case("EMBED", changed(exchange=7), "exchange 7 came where"),
     "twice": Case("EMBED", twice, "came again: a duplicate|came out of order"),
-    "saved for a reply": Case("EMBED", kind_instead(saved={"digest": "0" * 64}), "saved came where reply is due"),
-    "restored for a reply": Case("EMBED", kind_instead(restored={}), "restored came where reply is due"),
-    "reply for restored": Case("restore", changed(reply=b""), "reply came where restored is due"),
-    "a request": Case("EMBED", changed(request=b""), "a request whose content is not its first field"),
-    "a hello": Case("EMBED", kind_instead(hello={"party": "party_1"}), "hello came"),
-    "a goodbye": Case("EMBED", kind_instead(goodbye={"exit_code": 0}), "goodbye came"),
-    "a welcome": Case("EMBED", kind_instead(welcome={"silence_s": 1e9}), "welcome came"),
+    "saved for an embedding": Case("EMBED", saying(SAVED, digest="0" * 64), "SAVED .* came where EMBEDDING"),
+    "restored for an embedding": Case("EMBED", of(RESTORED), "RESTORED .* came where EMBEDDING"),
+    "done for restored": Case("restore", of(DONE), "DONE .* came where RESTORED"),
+    "an order": Case("EMBED", of(2), "EMBED came, which only a server sends"),
+    "a hello": Case("EMBED", saying(HELLO, party="party_1"), "HELLO came"),
+    "a goodbye": Case("EMBED", saying(GOODBYE, exit_code=0), "GOODBYE came"),
+    "a welcome": Case("EMBED", saying(WELCOME, silence_s=1e9), "WELCOME came"),
     "refuses": Case("EMBED", refuse, "^$|it refused"),
-    "no envelope": Case("EMBED", lambda order, honest: [b"\xff" * 40], "40 bytes are no envelope"),
-    "nothing": Case("EMBED", lambda order, honest: [b""], "protocol version 0 came"),
-    "an unknown field": Case(
-        "EMBED", lambda order, honest: [honest.SerializeToString() + b"\xa2\x06\x01x"], "does not have|first field"
-    ),
-    "a length of 1 GiB": Case("EMBED", lambda order, honest: [b"\x7a\x80\x80\x80\x80\x04"], "1073741824 bytes came"),
-    "a length without end": Case("EMBED", lambda order, honest: [b"\x7a" + b"\xff" * 40], "a length that does not end"),
-    "a digest that is none": Case(
-        "save", kind_instead(saved={"digest": "../../etc/passwd"}), "digest .* came: up to 64"
-    ),
-    "no digest": Case("save", kind_instead(saved={"digest": ""}), "saved without a sha256"),
-    "a digest of 1 MB": Case("save", kind_instead(saved={"digest": "0" * 1_000_000}), "digest .* came: up to 64"),
+    "refuses without a reason": Case("EMBED", of(REFUSAL), "REFUSAL message with 0 CONTROL parts"),
+    "no frame": Case("EMBED", raw(lambda honest: b"\xff" * 40), "protocol version 255 came"),
+    "a frame of protobuf": Case("EMBED", raw(lambda honest: b"\x08\x02" + bytes(40)), "protocol version 8 came"),
+    "nothing": Case("EMBED", raw(lambda honest: b""), "0 bytes are no frame"),
+    "half a header": Case("EMBED", raw(lambda honest: honest[:20]), "20 bytes are no frame"),
+    "a length of 1 GiB": Case("EMBED", changed(length=1 << 30), "EMBEDDING of 1073741856 bytes came, network.max"),
+    "a length of 4 GiB": Case("EMBED", changed(length=2**32 - 1), "EMBEDDING of 4294967327 bytes came"),
+    "a length above": Case("EMBED", changed(length=lambda _: 10_000), "bytes of a EMBEDDING came where 10032 are due"),
+    "a length below": Case("EMBED", changed(length=lambda _: 0), "bytes of a EMBEDDING came where 32 are due"),
+    "a digest that is none": Case("save", saying(SAVED, digest="../../etc/passwd"), "Saved: 'digest': .* pattern"),
+    "no digest": Case("save", saying(SAVED), "Saved: 'digest': Field required"),
+    "an empty digest": Case("save", saying(SAVED, digest=""), "Saved: 'digest': .* pattern"),
+    "a digest of 1 MB": Case("save", saying(SAVED, digest="0" * 1_000_000), "Saved: 'digest': .* pattern"),
+    "an unknown field": Case("save", saying(SAVED, digest="0" * 64, x=1), "Saved: 'x': Extra inputs"),
 }
 MESSAGES = {
-    "no message": Case("EMBED", instead(lambda order: b"abc"), "3 bytes are no message"),
-    "an empty message": Case("EMBED", instead(lambda order: b""), "0 bytes are no message"),
-    "message version 2": Case("EMBED", instead(lambda order: message(EMBEDDING, 0, 0, version=2)), "version 2"),
     "an unknown kind": Case("EMBED", of(99), "99 is no Kind"),
     "a kind not due": Case("EMBED", of(DONE), "DONE of round 0, exchange 0 came where EMBEDDING"),
-    "an inner round": Case("EMBED", instead(lambda order: message(EMBEDDING, 7, 0)), "EMBEDDING of round 7"),
-    "an inner exchange": Case("EMBED", instead(lambda order: message(EMBEDDING, 0, 7)), "exchange 7 came where"),
     "no embedding": Case("EMBED", of(EMBEDDING), "EMBEDDING with 0 parts instead of 1"),
     "two embeddings": Case("EMBED", of(EMBEDDING, *[(1, frame(SHAPE))] * 2), "EMBEDDING with 2 parts instead of 1"),
     "an unknown part": Case("EMBED", of(EMBEDDING, (9, b"")), "9 is no PartKind"),
     "control in an embedding": Case("EMBED", of(EMBEDDING, (4, b"{}")), "EMBEDDING message with a CONTROL part"),
-    "65,535 parts": Case(
-        "EMBED", instead(lambda order: message(EMBEDDING, 0, 0)[:10] + b"\xff\xff"), "65535 parts, at most 4096"
-    ),
-    "cut short": Case("EMBED", last_two_bytes_gone, "truncated in a part's payload"),
-    "bytes at the end": Case("EMBED", changed(reply=lambda reply: reply + b"x"), "1 bytes after the last part"),
+    "65,535 parts": Case("EMBED", changed(count=65_535), "65535 parts, at most 4096"),
+    "a part more": Case("EMBED", changed(count=2), "truncated in a part's header"),
+    "no parts but bytes": Case("EMBED", changed(count=0), "bytes after the last part"),
+    "cut short": Case("EMBED", body(lambda honest: honest[:-2]), "truncated in a part's payload"),
+    "bytes at the end": Case("EMBED", body(lambda honest: honest + b"x"), "1 bytes after the last part"),
+    "bytes behind the frame": Case("EMBED", raw(lambda honest: honest + b"x"), "bytes of a EMBEDDING came where"),
     "bytes booked as saved": Case("START_ROUND", of(DONE, (1, VAST)), "DONE message with a EMBEDDING part"),
     "a head in DONE": Case("START_ROUND", of(DONE, (3, frame((2,)))), "DONE message with a HEAD part"),
-    "a message not cut": Case("END_ROUND", of(REPORT, (4, b" " * 1_100_000)), "came where 1048572 are due"),
+    "a control part above 1 MiB": Case(
+        "END_ROUND", lambda order, honest: in_pieces(order, b" " * 1_100_000), "control part of 1100000 bytes"
+    ),
+    "a message not cut": Case("END_ROUND", of(REPORT, (4, b" " * 1_100_000)), "larger than max"),
+    "a piece cut short": Case(
+        "END_ROUND", lambda order, honest: [in_pieces(order, b" " * 1_100_000)[0][:-1]], "came where 1048576 are due"
+    ),
     "a report that is a list": Case("END_ROUND", of(REPORT, (4, b"[]")), "Report: Input should be an object"),
     "a report that is no JSON": Case("END_ROUND", of(REPORT, (4, b"{")), "Report: Invalid JSON"),
     "a report of other bytes": Case("END_ROUND", of(REPORT, (4, b"\xff\xfe")), "Report: Invalid JSON"),
@@ -248,12 +252,12 @@ REPORTS = {
     "a formula for a name": Case("DESCRIBE", control(DESCRIPTION, "widths", '{"$\\\\frac{": 3}'), "match pattern"),
     "a digest in capitals": Case("DESCRIBE", control(DESCRIPTION, "weights_digest", f'"{"A" * 64}"'), "match pattern"),
 }
-CASES = ENVELOPES | MESSAGES | FRAMES | REPORTS | lies()
+CASES = HEADERS | MESSAGES | FRAMES | REPORTS | lies()
 ORDER = ("restore", "START_ROUND", "EMBED", "END_ROUND", "EVALUATE", "save", "DESCRIBE")
 """In which a session comes to them: an attack ends it, so the early ones are played first."""
 HELLOS: dict[str, tuple[dict[str, Any], str]] = {
     "another's name": ({"party": "party_1"}, "the certificate is of 'party_2', the hello says 'party_1'"),
-    "a name of nobody": ({"party": "../x"}, "party .* came: up to 64 letters"),
+    "a name of nobody": ({"party": "../x"}, "Hello: 'party': .* pattern"),
     "another width": ({"embedding_width": 2**32 - 1}, "embedding_size"),
     "no agreement": ({"agreement": ""}, "settings are not JSON"),
     "an agreement that is a list": ({"agreement": "[]"}, "not a JSON object"),
@@ -263,7 +267,8 @@ HELLOS: dict[str, tuple[dict[str, Any], str]] = {
     "other training ids": ({"train_ids": "0" * 64}, "ids of the training samples"),
     "other test ids": ({"test_ids": ""}, "ids of the test samples"),
     "other labels": ({"labels": "x" * 64}, "training labels"),
-    "100 kB of labels": ({"labels": "x" * 100_000}, "labels .* came: up to 64"),
-    "a million rounds": ({"rounds": [1] * 1_000_000}, "a hello with 1000000 rounds"),
+    "100 kB of labels": ({"labels": "x" * 100_000}, "Hello: 'labels': .* pattern"),
+    "20,000 rounds": ({"rounds": [1] * 20_000}, "Hello: 'rounds': .*at most 10000"),
+    "a million rounds": ({"rounds": [1] * 1_000_000}, "RESOURCE_EXHAUSTED|larger than max"),
     "3 MB of rounds": ({"rounds": [2**20] * 1_000_000}, "RESOURCE_EXHAUSTED"),
 }

@@ -3,6 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
+from attacks.wire import GOODBYE, HELLO, REFUSAL, RESTORE, SAVE, Frame
 from attacks.wire_server import (
     EMBED,
     END_ROUND,
@@ -11,12 +12,9 @@ from attacks.wire_server import (
     PART_HEAD,
     RUN,
     TERMS,
-    Envelope,
     Lie,
     Sent,
     dense_frame,
-    message,
-    request,
 )
 
 
@@ -39,7 +37,7 @@ def terms(**changes: Any) -> Lie:
     return lambda orders: orders.welcome(terms=json.dumps(offered))
 
 
-def control(kind: str, header: dict[str, Any] | None = None, **fields: Any) -> Lie:
+def control(kind: int, header: dict[str, Any] | None = None, **fields: Any) -> Lie:
     return lambda orders: orders.control(kind, header, **fields)
 
 
@@ -57,7 +55,7 @@ def update(payload: bytes) -> Lie:
 
 def header(**changes: Any) -> Lie:
     """Ask for the embedding with another header."""
-    return lambda orders: orders.request(EMBED, **changes)
+    return lambda orders: orders.frame(EMBED, **changes)
 
 
 def raw(*data: bytes) -> Lie:
@@ -68,7 +66,7 @@ def flood(orders: Any) -> Sent:
     """Order again and again without waiting for an answer, half a megabyte each time."""
     sent: Sent = []
     for _ in range(50):
-        sent += orders.request(EMBED, (PART_HEAD, bytes(500_000)))
+        sent += orders.frame(EMBED, (PART_HEAD, bytes(500_000)))
         orders.sequence += 1
     return sent
 
@@ -91,17 +89,17 @@ RANGES = {"start": '{"start":HERE,"stop":40}', "stop": '{"start":0,"stop":HERE}'
 
 CASES: dict[str, Case] = {
     # welcome
-    "welcome: heartbeats of NaN": Case("welcome", welcome(heartbeat_s=float("nan")), "no server may be set to"),
+    "welcome: heartbeats of NaN": Case("welcome", welcome(heartbeat_s=float("nan")), "Welcome: .heartbeat_s"),
     "welcome: no heartbeats": Case("welcome", welcome(heartbeat_s=0.0), "no server may be set to"),
     "welcome: negative heartbeats": Case("welcome", welcome(heartbeat_s=-1.0), "no server may be set to"),
     "welcome: heartbeats as fast as can be": Case("welcome", welcome(heartbeat_s=1e-9), "no server may be set to"),
-    "welcome: silence for ever": Case("welcome", welcome(silence_s=float("inf")), "no server may be set to"),
+    "welcome: silence for ever": Case("welcome", welcome(silence_s=float("inf")), "Welcome: .silence_s"),
     "welcome: silence for a year": Case("welcome", welcome(silence_s=3e7), "no server may be set to"),
     "welcome: silence at once": Case("welcome", welcome(silence_s=0.001), "no server may be set to"),
-    "welcome: no run": Case("welcome", welcome(run=""), r"welcome to run \(none\) came"),
-    "welcome: a path for a run": Case("welcome", welcome(run="../../etc"), "run '../../etc' came"),
-    "welcome: a run with an escape": Case("welcome", welcome(run="a\x1b[2J"), r"run 'a.x1b"),
-    "welcome: a run without end": Case("welcome", welcome(run="a" * 10**6), "run 'aaa"),
+    "welcome: no run": Case("welcome", welcome(run="00" * 8), r"welcome to run \(none\) came"),
+    "welcome: without content": Case("welcome", lambda orders: orders.frame(41), "0 CONTROL parts instead of 1"),
+    "welcome: an extra key": Case("welcome", welcome(x=1), "Welcome: 'x': Extra inputs"),
+    "welcome: terms of another type": Case("welcome", welcome(terms=["a\x1b[2J"]), "Welcome: 'terms'"),
     "welcome: no terms": Case("welcome", welcome(terms=""), NOT_READ),
     "welcome: terms of 1 MB": Case("welcome", welcome(terms="[" * 10**6), NOT_READ),
     "welcome: a list for terms": Case("welcome", welcome(terms="[]"), NOT_READ),
@@ -111,54 +109,49 @@ CASES: dict[str, Case] = {
     "welcome: everything sent": Case("welcome", terms(beta={"0": 0.5, "1": 0.0}), r"beta .*1: 0.0"),
     "welcome: more rows": Case("welcome", terms(evaluation_rows=41), r"evaluation_rows 41 \(here 40\)"),
     "welcome: rows left out": Case("welcome", terms(sample_pruning=0.5), r"sample_pruning 0.5 \(here 0.0\)"),
-    "welcome: no welcome": Case("welcome", control("goodbye"), "goodbye came where welcome is due"),
-    "welcome: twice": Case("restore", welcome(), "welcome came again"),
+    "welcome: no welcome": Case("welcome", control(GOODBYE), "GOODBYE came where WELCOME is due"),
+    "welcome: twice": Case("restore", welcome(), "WELCOME came again"),
     # restore and save
-    "restore: of another run": Case("restore", control("restore", {"run": "fedcba9876543210"}), "restore of run fed"),
-    "restore: of session 0": Case("restore", control("restore", {"session": 0}), "came before restore"),
-    "restore: a round that is not there": Case("restore", control("restore", round=7, digest="a" * 64), "round.*7"),
-    "restore: the last round of all": Case(
-        "restore", control("restore", round=2**32 - 1, digest="a" * 64), "4294967295"
+    "restore: of another run": Case("restore", control(RESTORE, {"run": "fedcba9876543210"}), "RESTORE of run fed"),
+    "restore: of session 0": Case("restore", control(RESTORE, {"session": 0}), "came before RESTORE"),
+    "restore: a round that is not there": Case("restore", control(RESTORE, round=7, digest="a" * 64), "round.*7"),
+    "restore: the last round of all": Case("restore", control(RESTORE, round=2**32 - 1, digest="a" * 64), "4294967295"),
+    "restore: a path for a digest": Case(
+        "restore", control(RESTORE, round=1, digest="../x"), "Restore: 'digest': .* pattern"
     ),
-    "restore: a path for a digest": Case("restore", control("restore", round=1, digest="../x"), "digest '../x' came"),
-    "restore: none, a request instead": Case("restore", lambda orders: orders.request(EMBED), "session|restore"),
-    "save: of a round to come": Case("save", control("save", round=2), "save of round 2 came"),
-    "save: of the last round of all": Case("save", control("save", round=2**32 - 1), "save of round 4294967295 came"),
+    "restore: none, a request instead": Case("restore", lambda orders: orders.frame(EMBED), "session|RESTORE"),
+    "save: of a round to come": Case("save", control(SAVE, round=2), "SAVE of round 2 came"),
+    "save: of the last round of all": Case("save", control(SAVE, round=2**32 - 1), "SAVE of round 4294967295 came"),
     # orders' headers
-    "request: of another run": Case("EMBED", header(run="x"), "request of run x came"),
+    "request: of another run": Case("EMBED", header(run="fedcba9876543210"), "EMBED of run fed"),
     "request: of another session": Case("EMBED", header(session=9), "of session 9 came"),
     "request: again": Case("EMBED", header(sequence=1), "came again: a duplicate or a replay"),
     "request: too early": Case("EMBED", header(sequence=77), "came out of order"),
-    "request: its envelope of another round": Case(
-        "EMBED",
-        lambda orders: [request(message(EMBED, 0, 0), **orders.header(round=1))],
-        "the envelope is of round 1",
-    ),
-    "request: version 3": Case("EMBED", header(version=3), "protocol version 3 came"),
+    "request: of no run": Case("EMBED", header(run="00" * 8), r"EMBED of run \(none\) came"),
+    "request: version 2": Case("EMBED", header(version=2), "protocol version 2 came"),
+    "request: version 4": Case("EMBED", header(version=4), "protocol version 4 came"),
     "request: a round to come": Case(
-        "EMBED", lambda orders: orders.request(EMBED, round=5), "is not at EMBED of round 5"
+        "EMBED", lambda orders: orders.frame(EMBED, round=5), "is not at EMBED of round 5"
     ),
-    "request: a kind that is an answer": Case("EMBED", lambda orders: orders.request(3), "cannot answer EMBEDDING"),
-    "request: a kind that is none": Case("EMBED", lambda orders: orders.request(99), "99 is no Kind"),
-    "request: empty": Case("EMBED", lambda orders: [request(b"", **orders.header())], "0 bytes are no message"),
-    "request: 2**32 parts": Case(
-        "EMBED",
-        lambda orders: [request(b"\x01\x02" + bytes(8) + b"\xff\xff", **orders.header())],
-        "65535 parts, at most",
+    "request: a kind that is an answer": Case(
+        "EMBED", lambda orders: orders.frame(3), "EMBEDDING came, which is no order"
     ),
-    "request: of 4 GB": Case(
-        "EMBED",
-        lambda orders: [request(bytes(1 << 20), announced=2**32 - 1, **orders.header())],
-        "network.max_message_mb allows",
-    ),
-    "request: without an end": Case("EMBED", raw(bytes([14 << 3 | 2]) + b"\xff" * 12), "a length that does not end"),
+    "request: a kind that is none": Case("EMBED", lambda orders: orders.frame(99), "99 is no Kind"),
+    "request: another's kind": Case("EMBED", lambda orders: orders.frame(21), "BROUGHT came, which is no order"),
+    "request: of a match": Case("EMBED", lambda orders: orders.frame(20), "cannot answer MATCH"),
+    "request: 2**16 parts": Case("EMBED", header(count=65_535), "65535 parts, at most"),
+    "request: of 4 GB": Case("EMBED", header(length=2**32 - 1, body=bytes(1000)), "network.max_message_mb allows"),
+    "request: cut short": Case("EMBED", header(length=9), "32 bytes of a EMBED came where 41 are due"),
+    "restore: of 2 MB": Case("restore", lambda orders: orders.frame(RESTORE, length=2**21), "at most 1048576"),
     "orders without end": Case("EMBED", flood, "more than can be under way|before the round's first embedding"),
-    "no envelope": Case("EMBED", raw(b"\xff" * 40), "40 bytes are no envelope"),
-    "nothing inside": Case("EMBED", raw(Envelope(version=2).SerializeToString()), "an envelope without content"),
-    "a reply": Case("EMBED", raw(b"\x7a\x00" + Envelope(version=2, run=RUN).SerializeToString()), "reply came"),
-    "a hello": Case("EMBED", control("hello"), "hello came, which is no order"),
+    "no frame": Case("EMBED", raw(b"\xff" * 40), "protocol version 255 came"),
+    "a frame of protobuf": Case("EMBED", raw(b"\x08\x02" + bytes(40)), "protocol version 8 came"),
+    "nothing": Case("EMBED", raw(b""), "0 bytes are no frame"),
+    "half a header": Case("EMBED", raw(Frame(EMBED).packed()[:20]), "20 bytes are no frame"),
+    "a reply": Case("EMBED", raw(Frame(10, run=RUN).packed()), "DONE came, which is no order"),
+    "a hello": Case("EMBED", control(HELLO), "HELLO came, which is no order"),
     # START_ROUND
-    "START_ROUND: no settings": Case("START_ROUND", lambda orders: orders.request(1), "0 CONTROL parts instead of 1"),
+    "START_ROUND: no settings": Case("START_ROUND", lambda orders: orders.frame(1), "0 CONTROL parts instead of 1"),
     "START_ROUND: no JSON": Case("START_ROUND", start_round("{"), "RoundStart"),
     "START_ROUND: a missing key": Case("START_ROUND", start_round('{"alpha":0.2}'), "beta"),
     "START_ROUND: an extra key": Case("START_ROUND", start_round('{"alpha":0.2,"beta":0.5,"x":1}'), "'x'"),
@@ -174,7 +167,7 @@ CASES: dict[str, Case] = {
     # an update, which EMBED and END_ROUND bring
     "UPDATE: before the first embedding": Case(
         "EMBED",
-        lambda orders: orders.request(EMBED, (PART_GRADIENT, dense_frame())),
+        lambda orders: orders.frame(EMBED, (PART_GRADIENT, dense_frame())),
         "an update came to party_1 before the round's first embedding",
     ),
     "UPDATE: NaN": Case("END_ROUND", update(dense_frame(value=float("nan"))), "finite|NaN|nan"),
@@ -183,13 +176,13 @@ CASES: dict[str, Case] = {
     "UPDATE: a shape beyond memory": Case("END_ROUND", update(dense_frame(rows=65_000, width=65_000, values=1)), "."),
     "UPDATE: cut off": Case("END_ROUND", update(dense_frame()[:-3]), "."),
     "UPDATE: no frame": Case("END_ROUND", update(b""), "."),
-    "UPDATE: none": Case("END_ROUND", lambda orders: orders.request(END_ROUND), "0 gradients|0 GRADIENT"),
+    "UPDATE: none": Case("END_ROUND", lambda orders: orders.frame(END_ROUND), "0 gradients|0 GRADIENT"),
     "UPDATE: two": Case(
         "END_ROUND",
-        lambda orders: orders.request(END_ROUND, (PART_GRADIENT, dense_frame()), (PART_GRADIENT, dense_frame())),
+        lambda orders: orders.frame(END_ROUND, (PART_GRADIENT, dense_frame()), (PART_GRADIENT, dense_frame())),
         "2 gradients|2 GRADIENT",
     ),
-    "UPDATE: settings instead": Case("END_ROUND", lambda orders: orders.request(END_ROUND, (PART_CONTROL, b"{}")), "."),
+    "UPDATE: settings instead": Case("END_ROUND", lambda orders: orders.frame(END_ROUND, (PART_CONTROL, b"{}")), "."),
     # EVALUATE
     "EVALUATE: rows that are not there": Case("EVALUATE", evaluate('{"start":30,"stop":70}'), "30 to 70"),
     "EVALUATE: backwards": Case("EVALUATE", evaluate('{"start":40,"stop":0}'), "40 to 0"),
@@ -197,9 +190,10 @@ CASES: dict[str, Case] = {
         "DESCRIBE", evaluate('{"start":0,"stop":200}'), "240 rows in a round is ordered, 160 are agreed"
     ),
     # the last words
-    "goodbye: with an unknown code": Case("EMBED", control("goodbye", exit_code=77), "goodbye with exit code 77"),
-    "refusal: with escapes": Case("EMBED", control("refusal", reason="a\x1b[31m\nb"), r"a.x1b\[31m b"),
-    "refusal: of 1 MB": Case("EMBED", control("refusal", reason="x" * 10**6), r"x{200,}\.\.\."),
+    "goodbye: with an unknown code": Case("EMBED", control(GOODBYE, exit_code=77), "Goodbye: .exit_code"),
+    "goodbye: without content": Case("EMBED", lambda orders: orders.frame(GOODBYE), "0 CONTROL parts instead of 1"),
+    "refusal: with escapes": Case("EMBED", control(REFUSAL, reason="a\x1b[31m\nb"), r"a.x1b\[31m b"),
+    "refusal: of 1 MB": Case("EMBED", control(REFUSAL, reason="x" * 10**6), r"x{200,}\.\.\."),
 }
 
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 from attacks.cases import CASES, HELLOS, LIES, ORDER
-from attacks.wire_party import Attack, Envelope, TurnedAway, WireParty, frame
+from attacks.wire import Frame
+from attacks.wire_party import Answer, Attack, TurnedAway, WireParty, frame
 from remote.conftest import Federation, Zygote
 
 from parties.remote.party.party_process import load_holding, make_hello
 from parties.remote.tls.certificates import SERVER
+from vfl.wire.frame import pack
 
 SETTINGS: dict[str, Any] = {
     "training": {"rounds": 2, "steps_per_round": 1, "local_iterations": 1},
@@ -33,11 +35,13 @@ GROWTH_BYTES = 150e6
 def attacker(federation: Federation) -> WireParty:
     """Return party_2, as evil as it is told to be."""
     config = federation.configs[EVIL]
-    hello = make_hello(config, EVIL, load_holding(config, EVIL), federation.folder / EVIL, "ab" * 8).hello
+    hello = make_hello(config, EVIL, load_holding(config, EVIL), federation.folder / EVIL, "ab" * 8)
     training = config.training
     work = 3 * (training.steps_per_round or 0) * training.batch_size * training.local_iterations
     keys = federation.folder / "keys" / EVIL
-    return WireParty(config.network.server, keys, hello, batch_size=training.batch_size, width=8, work=work)
+    return WireParty(
+        config.network.server, keys, Frame.read(pack(hello)).control, batch_size=training.batch_size, width=8, work=work
+    )
 
 
 def start(federation: Federation) -> WireParty:
@@ -137,16 +141,16 @@ def test_every_lie_is_told_about_some_field():
     assert {lie.rsplit(" ", 1)[-1] for lie in LIES} <= told
 
 
-def spoilt(order: Envelope, honest: Envelope) -> list[Envelope | bytes]:
-    honest.reply = honest.reply[:17] + frame((16, 8), float("nan"))
+def spoilt(order: Frame, honest: Frame) -> list[Answer]:
+    honest.parts = [(1, frame((16, 8), float("nan")))]
     return [honest]
 
 
-def garbage(order: Envelope, honest: Envelope) -> list[Envelope | bytes]:
+def garbage(order: Frame, honest: Frame) -> list[Answer]:
     return [b"\xff" * 40]
 
 
-def hang_up(order: Envelope, honest: Envelope) -> list[Envelope | bytes]:
+def hang_up(order: Frame, honest: Frame) -> list[Answer]:
     raise TurnedAway("hung up")
 
 

@@ -34,10 +34,12 @@ from parties.remote.transport.rpc import error_text, is_end, open_channel, open_
 from vfl.config import NetworkConfig
 from vfl.config.network import TlsConfig
 from vfl.errors import PeerLost
-from vfl.wire.envelope import Envelope, EnvelopeError, Hello, Restore, kind_of, read_envelope
-from vfl.wire.parcel import Parcel
+from vfl.wire.frame import pack, unpack
+from vfl.wire.messages import Kind, Message, MessageError, control
+from vfl.wire.session import Hello, Refusal, Save
 
 NAMES = tuple(f"party_{number}" for number in range(1, 64))
+RUN = "0123456789abcdef"
 LIMIT_S = 20.0
 
 
@@ -62,13 +64,14 @@ def listening(
     servers = network.model_copy(update={"tls": TlsConfig(**tls)})
     expected = {name: Expected(8, "{}", DataDigests()) for name in NAMES}
     log = [].append if said is None else said.append
-    with Hub("r", expected, servers, made(authority, "server"), log=log, folder=folder) as hub:
+    with Hub(RUN, expected, servers, made(authority, "server"), log=log, folder=folder) as hub:
         yield hub, network
 
 
-def hello(name: str = "party_1", **changes: Any) -> Envelope:
+def hello(name: str = "party_1", **changes: Any) -> Message:
+    """A hello, whatever is in it."""
     fields = {"party": name, "instance": "one", "embedding_width": 8, "agreement": "{}"}
-    return Envelope(version=2, hello=Hello(**fields | changes))
+    return Message(Kind.HELLO, parts=(Hello.model_construct(**fields | changes).part(),))
 
 
 @contextmanager
@@ -79,26 +82,26 @@ def dialling(network: NetworkConfig, tls: TlsFiles, name: str = "party_1") -> It
 
 def welcomed(dialer: Dialer) -> bool:
     event = dialer.inbox.get(LIMIT_S)
-    return isinstance(event, Order) and event.parcel.envelope.HasField("welcome")
+    return isinstance(event, Order) and event.message.kind is Kind.WELCOME
 
 
-async def first_answer(address: str, tls: TlsFiles, *messages: bytes) -> Envelope | str:
+async def first_answer(address: str, tls: TlsFiles, *messages: bytes) -> Message | str:
     channel = open_channel(address, tls)
     try:
         call = open_stream(channel)
         for message in messages:
             await call.write(message)
         data = await asyncio.wait_for(call.read(), LIMIT_S)
-        return "end" if is_end(data) else read_envelope(data)
+        return "end" if is_end(data) else unpack(data)
     except grpc.aio.AioRpcError as error:
         return error_text(error)
     finally:
         await channel.close()
 
 
-def refused(answer: Envelope | str) -> str:
-    assert isinstance(answer, Envelope), answer
-    return answer.refusal.reason
+def refused(answer: Message | str) -> str:
+    assert isinstance(answer, Message), answer
+    return Refusal.of(answer).reason
 
 
 def test_63_parties_that_dial_at_once_all_get_in(authority: Authority, tmp_path: Path):
@@ -118,7 +121,7 @@ def test_a_full_server_is_dialled_again(authority: Authority):
             await anext(incoming)
             await busy.wait()
             await context.write(
-                Envelope(version=2, run="r", welcome={"heartbeat_s": 1, "silence_s": 9}).SerializeToString()
+                pack(Message(Kind.WELCOME, parts=(control({"heartbeat_s": 1, "silence_s": 9, "terms": ""}),), run=RUN))
             )
             await asyncio.sleep(LIMIT_S)
 
@@ -173,14 +176,14 @@ def test_an_answer_without_end_is_told_as_the_servers(answer: grpc.Compression, 
 
     said: list[str] = []
     told = str(asyncio.run(answer_to(dial)))
-    assert told.startswith("the server: its answer to the hello is above 2097152 bytes (RESOURCE_EXHAUSTED: "), said
+    assert told.startswith("the server: its answer to the hello is above 1048576 bytes (RESOURCE_EXHAUSTED: "), said
 
 
 def test_a_hello_that_no_server_takes_is_not_sent():
     with Dialer(lambda: hello(agreement="x" * 2**22), NetworkConfig(), None, log=print) as dialer:
         over = dialer.inbox.get(LIMIT_S)
     assert isinstance(over, Over)
-    assert "the hello of 4194" in str(over.error)
+    assert "a HELLO of 4194" in str(over.error)
     assert "shorten the settings" in str(over.error)
 
 
@@ -227,7 +230,7 @@ def test_without_an_audit_log_nobody_joins_but_is_lost_all_the_same(authority: A
             assert welcomed(dialer), "by the second dial"
             assert not any("audit" in line for line in heard), "the server's files are its own business"
             connection = hub.wait_for(("party_1",), LIMIT_S)["party_1"]
-            answer = connection.order(Envelope(save={}), lambda parcel: parcel)
+            answer = connection.order(Message(Kind.SAVE, parts=(Save(round=1).part(),)), lambda answer: answer)
         with pytest.raises(PeerLost, match="party_1 is lost: "):
             answer.result(LIMIT_S)
         assert noted == ["joined", "joined", "lost"]
@@ -237,29 +240,29 @@ def test_without_an_audit_log_nobody_joins_but_is_lost_all_the_same(authority: A
 def test_a_party_that_says_for_ever_that_it_leaves_is_answered_once(authority: Authority, tmp_path: Path):
     """As by a server that predicts or matches: its answers would fill it where the party reads none."""
 
-    async def leave(address: str) -> list[str]:
+    async def leave(address: str) -> list[Kind]:
         channel = open_channel(address, made(authority, "party_1"))
         call = open_stream(channel)
-        await call.write(hello().SerializeToString())
+        await call.write(pack(hello()))
         for _ in range(200):
-            await call.write(Envelope(version=2, run="r", leaving={}).SerializeToString())
-        await call.write(Envelope(version=2, run="r", saved={}).SerializeToString())  # not due: the stream ends
-        kinds: list[str] = []
+            await call.write(pack(Message(Kind.LEAVING, run=RUN)))
+        await call.write(pack(Message(Kind.SAVED, parts=(control({}),), run=RUN)))  # not due: the stream ends
+        kinds: list[Kind] = []
         while not is_end(data := await call.read()):
-            kinds.append(kind_of(read_envelope(data)))
+            kinds.append(unpack(data).kind)
         await channel.close()
-        return [kind for kind in kinds if kind != "heartbeat"]
+        return [kind for kind in kinds if kind is not Kind.HEARTBEAT]
 
     with listening(authority, tmp_path) as (_hub, network):
-        assert asyncio.run(leave(network.listen)) == ["welcome", "goodbye", "refusal"]
+        assert asyncio.run(leave(network.listen)) == [Kind.WELCOME, Kind.GOODBYE, Kind.REFUSAL]
 
 
 def test_a_partys_refusal_is_noted_as_one_and_in_short(authority: Authority, tmp_path: Path):
     async def refuse(address: str) -> None:
         channel = open_channel(address, made(authority, "party_1"))
         call = open_stream(channel)
-        for message in (hello(), Envelope(version=2, refusal={"reason": "never\n" * 1000})):
-            await call.write(message.SerializeToString())
+        for message in (hello(), Message(Kind.REFUSAL, parts=(control({"reason": "never\n" * 1000}),))):
+            await call.write(pack(message))
         while not is_end(await call.read()):
             pass
         await channel.close()
@@ -287,7 +290,7 @@ def test_a_peer_that_does_not_take_its_refusal_is_no_traceback(authority, tmp_pa
     literal = b"".join(
         b"\0%c%b%c%b" % (len(key), key.encode(), len(text), text.encode()) for key, text in fields.items()
     )
-    strange = hello("nobody").SerializeToString()
+    strange = pack(hello("nobody"))
     no_window, headers = frame(4, 0, 0, bytes((0, 4, 0, 0, 0, 0))), frame(1, 4, 1, literal)
     data = frame(0, 0, 1, b"\0" + len(strange).to_bytes(4) + strange)
     with listening(authority, tmp_path) as (hub, network):
@@ -312,7 +315,7 @@ def test_a_third_stream_and_a_stream_without_hello(authority: Authority, tmp_pat
         calls = [open_stream(channel) for channel in channels]
         try:
             read = [asyncio.wait_for(call.read(), LIMIT_S) for call in calls]
-            return sorted(refused(read_envelope(data)) for data in await asyncio.gather(*read))
+            return sorted(refused(unpack(data)) for data in await asyncio.gather(*read))
         finally:
             for channel in channels:
                 await channel.close()
@@ -348,7 +351,7 @@ def test_a_denied_certificate_is_out_at_once_and_an_unlisted_key_never_in(author
         assert isinstance(over, Over)
         assert f"the certificate {serial:x} of 'party_2' is on the deny list" in str(over.error)
         assert hub.joined().keys() == {"party_1"}
-        answer = asyncio.run(first_answer(network.listen, other, hello("party_3").SerializeToString()))
+        answer = asyncio.run(first_answer(network.listen, other, pack(hello("party_3"))))
         assert refused(answer) == "the key of 'party_3' is not on the allow list"
     assert f"network.tls.deny: {deny} holds 1 serial number" in said
     assert f"network.tls.allow: {allow} holds 2 fingerprints" in said
@@ -386,7 +389,7 @@ HELLOS = {
     "a name without end": {"party": "p" * 10**6},
     "an instance with line ends": {"instance": "a\nb"},
     "a digest that is text": {"train_ids": "../../etc/passwd"},
-    "more rounds than can be": {"rounds": range(20_000)},
+    "more rounds than can be": {"rounds": tuple(range(20_000))},
     "settings nested without end": {"agreement": "[" * 10**6},
     "settings of another kind": {"agreement": "1"},
     "a setting of 1 MB": {"agreement": json.dumps({"x\x1b": "y" * 10**6})},
@@ -397,7 +400,7 @@ HELLOS = {
 @pytest.mark.parametrize("what", HELLOS)
 def test_a_hello_is_refused_in_one_short_line(authority: Authority, tmp_path: Path, what: str):
     with listening(authority, tmp_path) as (hub, network):
-        data = hello(**HELLOS[what]).SerializeToString()
+        data = pack(hello(**HELLOS[what]))
         reason = refused(asyncio.run(first_answer(network.listen, made(authority, "party_1"), data)))
         assert 0 < len(reason) <= 300
         assert reason.isprintable()
@@ -408,22 +411,22 @@ def test_a_hello_is_refused_in_one_short_line(authority: Authority, tmp_path: Pa
 def test_no_more_waits_at_a_party_than_can_be_under_way(ahead: int):
     inbox, stream = Inbox(ahead=ahead), object()
 
-    def put(content: bytes = b"", **kind: Any) -> None:
-        inbox.put(Order(Parcel(Envelope(**kind), content), stream))  # pyright: ignore[reportArgumentType]
+    def put(kind: Kind, sequence: int = 0) -> None:
+        inbox.put(Order(Message(kind, sequence=sequence), stream))  # pyright: ignore[reportArgumentType]
 
-    put(welcome={})
+    put(Kind.WELCOME)
     for sequence in (1, 2):
-        put(restore=Restore(round=1), sequence=sequence)
+        put(Kind.RESTORE, sequence)
     for _ in range(1 + ahead):
-        put(bytes(9), request=b"")
-    with pytest.raises(EnvelopeError, match=f"request came while {4 + ahead} orders wait: more than can be under way"):
-        put(bytes(9), request=b"")
-    put(goodbye={})
-    with pytest.raises(EnvelopeError, match=f"save came while {MOST_WAITING + ahead} orders wait"):
-        put(save={})
-    put(restore=Restore(round=1), sequence=1)  # another session: what was ordered before is void
-    kinds = [event.parcel.envelope.WhichOneof("kind") for event in iter(lambda: inbox.get(0), None)]  # pyright: ignore
-    assert kinds == ["welcome", "restore"]
+        put(Kind.EMBED)
+    with pytest.raises(MessageError, match=f"EMBED came while {4 + ahead} orders wait: more than can be under way"):
+        put(Kind.EMBED)
+    put(Kind.GOODBYE)
+    with pytest.raises(MessageError, match=f"SAVE came while {MOST_WAITING + ahead} orders wait"):
+        put(Kind.SAVE)
+    put(Kind.RESTORE, 1)  # another session: what was ordered before is void
+    kinds = [event.message.kind for event in iter(lambda: inbox.get(0), None)]  # pyright: ignore
+    assert kinds == [Kind.WELCOME, Kind.RESTORE]
 
 
 def test_a_flood_of_refused_streams_writes_few_lines(authority: Authority, tmp_path: Path):

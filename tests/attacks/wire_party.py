@@ -1,35 +1,28 @@
 """A party written against the wire format alone (docs/protocol.md, vfl/wire): no model, constant answers, any lie."""
 
 import hashlib
-import json
 import queue
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
-
-from vfl.wire.envelope_pb2 import Envelope, Hello
+from attacks.wire import GOODBYE, HEARTBEAT, HELLO, REFUSAL, RESTORE, RESTORED, SAVE, SAVED, Frame, said
 
 EMBEDDING, REPORT, EVALUATION, DONE, DESCRIPTION = 3, 6, 8, 10, 11
 PART_EMBEDDING, PART_CONTROL = 1, 4
 PATIENCE_S = 60.0
 MACS = 1000
 """Of one sample, as this party claims."""
-Answer = Envelope | bytes
-Attack = Callable[[Envelope, Envelope], list[Answer]]
-"""Takes an order and its honest answer; returns what is sent instead, envelopes or bytes as they are."""
+Answer = Frame | bytes
+Attack = Callable[[Frame, Frame], list[Answer]]
+"""Takes an order and its honest answer; returns what is sent instead, frames or bytes as they are."""
 
 
 class TurnedAway(Exception):  # noqa: N818 - says what happened
     """The server ended the stream; the text is its last word."""
-
-
-def message(kind: int, round_index: int, exchange: int, *parts: tuple[int, bytes], version: int = 1) -> bytes:
-    """Pack a message."""
-    header = struct.pack("<BBIIH", version, kind, round_index, exchange, len(parts))
-    return header + b"".join(struct.pack("<BI", part, len(payload)) + payload for part, payload in parts)
 
 
 def frame(shape: tuple[int, ...], value: float = 0.25, **header: int) -> bytes:
@@ -43,12 +36,6 @@ def frame(shape: tuple[int, ...], value: float = 0.25, **header: int) -> bytes:
     return struct.pack(f"<BBBBBI{len(shape)}I", *fields.values(), *shape) + struct.pack("<f", value) * entries
 
 
-def control_of(request: bytes) -> dict[str, Any]:
-    """Read the control part, which is a request's first."""
-    (size,) = struct.unpack_from("<I", request, 13)
-    return json.loads(request[17 : 17 + size])
-
-
 class WireParty:
     """One party of a federation, which answers correctly until it is told otherwise.
 
@@ -60,7 +47,9 @@ class WireParty:
         work: forward passes times samples in a round, a backward pass counted as two.
     """
 
-    def __init__(self, address: str, keys: Path, hello: Hello, *, batch_size: int, width: int, work: int) -> None:
+    def __init__(
+        self, address: str, keys: Path, hello: dict[str, Any], *, batch_size: int, width: int, work: int
+    ) -> None:
         self.address = address
         self.hello = hello
         self.shape = batch_size, width
@@ -71,45 +60,34 @@ class WireParty:
 
     def dial(self, **changes: Any) -> "Dialled":
         """Say hello; return the stream. Raises TurnedAway where the server refuses."""
-        hello = Hello.FromString(self.hello.SerializeToString())
-        hello.rounds[:] = sorted(self.saved)
-        for name, value in changes.items():
-            field = getattr(hello, name)
-            if isinstance(value, list):
-                field[:] = value
-            else:
-                setattr(hello, name, value)
-        return Dialled(self, Envelope(version=2, hello=hello))
+        hello = self.hello | {"rounds": sorted(self.saved)} | changes
+        return Dialled(self, Frame(HELLO, parts=said(hello)))
 
-    def reply(self, order: Envelope, assigned: dict[str, Any]) -> Envelope:
+    def reply(self, order: Frame, assigned: dict[str, Any]) -> Frame:
         """Return the honest answer to an order."""
-        answer = Envelope(version=2, run=order.run, session=order.session, sequence=order.sequence)
-        answer.round, answer.exchange = order.round, order.exchange
-        match order.WhichOneof("kind"):
-            case "restore":
-                answer.restored.SetInParent()
-            case "save":
-                self.saved.add(order.save.round)
-                answer.saved.digest = hashlib.sha256(str(order.save.round).encode()).hexdigest()
-            case _:
-                answer.reply = self._message(order.request, order.round, order.exchange, assigned)
-        return answer
+        kind, parts = self._answer(order, assigned)
+        return replace(order, kind=kind, parts=parts)
 
-    def _message(self, request: bytes, round_index: int, exchange: int, assigned: dict[str, Any]) -> bytes:
-        match request[1]:
+    def _answer(self, order: Frame, assigned: dict[str, Any]) -> tuple[int, list[tuple[int, bytes]]]:
+        match order.kind:
+            case 44:
+                return RESTORED, []
+            case 46:
+                rounds = order.control["round"]
+                self.saved.add(rounds)
+                return SAVED, said({"digest": hashlib.sha256(str(rounds).encode()).hexdigest()})
             case 1:
-                assigned |= control_of(request)
-                return message(DONE, round_index, exchange)
+                assigned |= order.control
+                return DONE, []
             case 2:
-                return message(EMBEDDING, round_index, exchange, (PART_EMBEDDING, frame(self.shape)))
+                return EMBEDDING, [(PART_EMBEDDING, frame(self.shape))]
             case 5:
-                return message(REPORT, round_index, exchange, (PART_CONTROL, encoded(self.report(assigned))))
+                return REPORT, said(self.report(assigned))
             case 7:
-                wanted = control_of(request)
-                rows = wanted["stop"] - wanted["start"], self.shape[1]
-                return message(EVALUATION, round_index, exchange, (PART_EMBEDDING, frame(rows)))
+                rows = order.control["stop"] - order.control["start"], self.shape[1]
+                return EVALUATION, [(PART_EMBEDDING, frame(rows))]
             case _:
-                return message(DESCRIPTION, round_index, exchange, (PART_CONTROL, encoded(DESCRIBED)))
+                return DESCRIPTION, said(DESCRIBED)
 
     def report(self, assigned: dict[str, Any]) -> dict[str, Any]:
         """Return what the party reports of a round."""
@@ -136,15 +114,10 @@ DESCRIBED: dict[str, Any] = {
 }
 
 
-def encoded(values: Any) -> bytes:
-    """Write JSON, Python's NaN and Infinity included."""
-    return json.dumps(values).encode()
-
-
 class Dialled:
     """A stream to the server, from its hello on."""
 
-    def __init__(self, party: WireParty, first: Envelope | bytes) -> None:
+    def __init__(self, party: WireParty, first: Frame) -> None:
         self.party = party
         self.outbox = queue.SimpleQueue[bytes | None]()
         self.assigned: dict[str, Any] = {}
@@ -160,19 +133,19 @@ class Dialled:
             yield piece
 
     def send(self, what: Answer) -> None:
-        """Send an envelope, or bytes as they are."""
-        self.outbox.put(what if isinstance(what, bytes) else serialized(what))
+        """Send a frame, or bytes as they are."""
+        self.outbox.put(what if isinstance(what, bytes) else what.packed())
 
-    def receive(self) -> Envelope:
-        """Return the next envelope that is no heartbeat. Raises TurnedAway at the stream's end."""
+    def receive(self) -> Frame:
+        """Return the next message that is no heartbeat. Raises TurnedAway at the stream's end."""
         last_word = ""
         try:
             for data in self.inbox:
-                envelope = Envelope.FromString(data)
-                if envelope.WhichOneof("kind") == "refusal":
-                    last_word = envelope.refusal.reason
-                elif envelope.WhichOneof("kind") != "heartbeat":
-                    return envelope
+                message = Frame.read(data)
+                if message.kind == REFUSAL:
+                    last_word = message.control["reason"]
+                elif message.kind != HEARTBEAT:
+                    return message
         except grpc.RpcError as error:
             last_word = last_word or str(error)
         self.hang_up()
@@ -188,32 +161,15 @@ class Dialled:
         try:
             while True:
                 order = self.receive()
-                if order.WhichOneof("kind") == "goodbye":
+                if order.kind == GOODBYE:
                     self.hang_up()
-                    return order.goodbye.reason
+                    return order.control["reason"]
                 honest = self.party.reply(order, self.assigned)
-                attacked = attack is not None and name_of(order) == at
+                attacked = attack is not None and NAMES.get(order.kind) == at
                 for answer in attack(order, honest) if attack is not None and attacked else [honest]:
                     self.send(answer)
         except TurnedAway as end:
             return str(end)
 
 
-NAMES = {1: "START_ROUND", 2: "EMBED", 5: "END_ROUND", 7: "EVALUATE", 9: "DESCRIBE"}
-
-
-def name_of(order: Envelope) -> str:
-    """Return what an order asks for."""
-    kind = order.WhichOneof("kind") or ""
-    return NAMES[order.request[1]] if kind == "request" else kind
-
-
-def serialized(envelope: Envelope) -> bytes:
-    """Serialize with the packed message first, as the protocol wants it."""
-    content = envelope.reply
-    if envelope.WhichOneof("kind") != "reply":
-        return envelope.SerializeToString()
-    others = Envelope.FromString(envelope.SerializeToString())
-    others.ClearField("reply")
-    first = Envelope(reply=content)
-    return first.SerializeToString() + others.SerializeToString()
+NAMES = {1: "START_ROUND", 2: "EMBED", 5: "END_ROUND", 7: "EVALUATE", 9: "DESCRIBE", RESTORE: "restore", SAVE: "save"}

@@ -6,7 +6,8 @@ import torch
 from vfl.config.components import ALGORITHMS
 from vfl.horizontal.traffic import transfer_bytes
 from vfl.wire.codec import encode
-from vfl.wire.messages import Kind, Message, Part, PartKind, control, pack
+from vfl.wire.frame import ROUTE_BYTES, pack
+from vfl.wire.messages import Kind, Message, Part, PartKind, control
 
 PARAMETERS = (4 * 5 + 5) + (5 * 3 + 3)
 STATISTICS = 2 * 5
@@ -57,7 +58,7 @@ def unpadded(model, vector):
 def message_bytes(vectors, settings):
     """Pack vectors with settings; a zero counts as any other value, as nothing is sparsified here."""
     parts = [Part(PartKind.HEAD, encode(vector.where(vector != 0, torch.ones(())))) for vector in vectors]
-    return len(pack(Message(Kind.START_ROUND, 7, 0, (*parts, control(settings)))))
+    return len(pack(Message(Kind.START_ROUND, 7, 0, (*parts, control(settings))))) - ROUTE_BYTES
 
 
 VARIANTS = {name: {"algorithm": name} for name in ALGORITHMS.built_in} | {
@@ -149,4 +150,4 @@ def test_short_batches_count_as_they_are(trainer, spied, problem):
 def test_transfers_take_the_time_of_their_vectors():
     vectors = [torch.randn(43), torch.randn(10)]
     parts = tuple(Part(PartKind.HEAD, encode(vector)) for vector in vectors)
-    assert transfer_bytes([43, 10]) == len(pack(Message(Kind.START_ROUND, parts=parts)))
+    assert transfer_bytes([43, 10]) == len(pack(Message(Kind.START_ROUND, parts=parts))) - ROUTE_BYTES

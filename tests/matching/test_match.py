@@ -35,7 +35,8 @@ from vfl.data.tables.join import matched
 from vfl.data.tables.keys import keys_of
 from vfl.errors import PeerMisbehaved
 from vfl.matching.group import GENERATOR, POINT_BYTES, new_scalar, raise_keys
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pack, unpack
+from vfl.wire.frame import pack, unpack
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
 
 WORDS = ["a", "b", "ä", "日本", "x y", "0", "1", "12", "é", "z" * 40]
 CASES = st.tuples(

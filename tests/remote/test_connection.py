@@ -1,7 +1,8 @@
 """What answers an order, and what does not belong on the stream: the server's end, without a network."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,19 +13,9 @@ from parties.remote.server.link import RemoteLink
 from vfl.config import NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.vertical.link import read
-from vfl.wire.envelope import (
-    PROTOCOL_VERSION,
-    Envelope,
-    EnvelopeError,
-    Heartbeat,
-    Hello,
-    Restored,
-    Saved,
-    Welcome,
-    refusal,
-)
-from vfl.wire.messages import Buffer, Kind, Message, control, pack, unpack
-from vfl.wire.parcel import Parcel, cut
+from vfl.wire.frame import cut, unpack
+from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind, control
+from vfl.wire.session import Hello, Refusal, Save, Saved, refusal
 
 RUN = "0123456789abcdef"
 
@@ -33,11 +24,11 @@ class Wire:
     """Takes what a connection sends."""
 
     def __init__(self) -> None:
-        self.sent: list[Envelope] = []
+        self.sent: list[Message] = []
         self.ended: list[str] = []
 
-    def send(self, envelope: Envelope, content: Sequence[Buffer] = ()) -> None:
-        self.sent.append(Envelope.FromString(b"".join(cut(envelope, content))))
+    def send(self, message: Message) -> None:
+        self.sent.append(unpack(b"".join(cut(message))))
 
     def end(self, reason: str, *, violation: bool = False) -> None:
         self.ended.append(reason)
@@ -47,25 +38,24 @@ def connect(**limits: float) -> tuple[PartyConnection, Wire, list[str]]:
     said: list[str] = []
     network = NetworkConfig().model_copy(update={"reply_limit_s": 1000.0, "silence_s": 1000.0} | limits)
     connection = PartyConnection(
-        Hello(party="party_1"), RUN, network, said.append, on_leaving=lambda name: said.append(f"{name} leaves")
+        Hello(party="party_1", agreement="{}"),
+        RUN,
+        network,
+        said.append,
+        on_leaving=lambda name: said.append(f"{name} leaves"),
     )
     wire = Wire()
     connection.stream = wire  # pyright: ignore[reportAttributeAccessIssue]  # all that it uses of a stream
     return connection, wire, said
 
 
-def reply_to(order: Envelope, content: bytes = pack(Message(Kind.DONE)), **changes: Any) -> Parcel:
-    """The right answer to a request, but for the changes."""
-    fields: dict[str, Any] = {
-        "version": PROTOCOL_VERSION,
-        "run": RUN,
-        "session": order.session,
-        "sequence": order.sequence,
-        "round": order.round,
-        "exchange": order.exchange,
-        "reply": b"",
-    }
-    return Parcel(Envelope(**fields | changes), content)
+FRAME = Part(PartKind.EMBEDDING, b"embedded")
+
+
+def reply_to(order: Message, *parts: Part, **changes: Any) -> Message:
+    """The right answer to an order, but for the changes; of an EMBED with an embedding."""
+    own = (FRAME,) if order.kind is Kind.EMBED else ()
+    return replace(order, **{"kind": REPLIES[order.kind], "parts": parts or own} | changes)
 
 
 Waiting = Callable[[], Message]
@@ -75,41 +65,51 @@ def send(link: RemoteLink, message: Message) -> Waiting:
     return link.send(message).result
 
 
-def two_requests() -> tuple[PartyConnection, list[Envelope], list[Waiting]]:
+def two_requests() -> tuple[PartyConnection, list[Message], list[Waiting]]:
     """A link in its second session with restore answered and two requests on their way."""
     connection, wire, _ = connect()
     RemoteLink(connection, 1)
     link = RemoteLink(connection, 2)
-    connection.receive(reply_to(wire.sent[-1], reply=None, restored=Restored()))
+    connection.receive(reply_to(wire.sent[-1]))
     waiting = [send(link, Message(Kind.EMBED, 4, exchange)) for exchange in (0, 1)]
     return connection, wire.sent[-2:], waiting
 
 
 def test_orders_are_numbered_and_answers_reach_who_waits():
     connection, (first, second), (one, two) = two_requests()
-    header = [(e.version, e.run, e.session, e.sequence, e.round, e.exchange) for e in (first, second)]
-    assert header == [(PROTOCOL_VERSION, RUN, 2, 2, 4, 0), (PROTOCOL_VERSION, RUN, 2, 3, 4, 1)]
-    assert [unpack(e.request) for e in (first, second)] == [Message(Kind.EMBED, 4, exchange) for exchange in (0, 1)]
-    for exchange, (order, wait) in enumerate(((first, one), (second, two))):
-        reply = Message(Kind.EMBEDDING, 4, exchange)
-        connection.receive(reply_to(order, pack(reply)))
-        assert wait() == reply
+    assert first == Message(Kind.EMBED, 4, 0, run=RUN, session=2, sequence=2)
+    assert second == Message(Kind.EMBED, 4, 1, run=RUN, session=2, sequence=3)
+    for order, wait in ((first, one), (second, two)):
+        connection.receive(reply_to(order))
+        assert wait() == reply_to(order)
 
 
 STRANGE = {
-    "of another run": ({"run": "fedcba9876543210"}, "reply of run fedcba9876543210 came, this is run 0123456789abcdef"),
-    "without a run": ({"run": ""}, r"reply of run \(none\) came"),
-    "of a session to come": ({"session": 3}, "reply of session 3 came, this is session 2"),
-    "duplicated": ({"sequence": 1}, "reply to order 1 came again: a duplicate or a replay"),
-    "reordered": ({"sequence": 3, "exchange": 1}, "reply to order 3 came out of order, reply to order 2 is due"),
-    "never asked for": ({"sequence": 4}, "reply to order 4 came out of order"),
-    "of a future round": ({"round": 5}, "reply of round 5, exchange 0 came where round 4, exchange 0 is due"),
-    "of another exchange": ({"exchange": 1}, "reply of round 4, exchange 1 came where"),
-    "of an earlier session": ({"session": 0}, "reply of session 0 came, this is session 2"),
-    "of another kind": ({"reply": None, "saved": Saved()}, "saved came where reply is due"),
-    "a request": ({"reply": None, "request": b""}, "request came, which only a server sends"),
-    "a second hello": ({"reply": None, "hello": Hello()}, "hello came"),
-    "a welcome": ({"reply": None, "welcome": Welcome()}, "welcome came"),
+    "of another run": (
+        {"run": "fedcba9876543210"},
+        "EMBEDDING of run fedcba9876543210 came, this is run 0123456789abcdef",
+    ),
+    "without a run": ({"run": ""}, r"EMBEDDING of run \(none\) came"),
+    "of a session to come": ({"session": 3}, "EMBEDDING of session 3 came, this is session 2"),
+    "duplicated": ({"sequence": 1}, "EMBEDDING to order 1 came again: a duplicate or a replay"),
+    "reordered": (
+        {"sequence": 3, "exchange": 1},
+        "EMBEDDING to order 3 came out of order, EMBEDDING to order 2",
+    ),
+    "never asked for": ({"sequence": 4}, "EMBEDDING to order 4 came out of order"),
+    "of a future round": (
+        {"round_index": 5},
+        "EMBEDDING of round 5, exchange 0 came where EMBEDDING of round 4",
+    ),
+    "of another exchange": ({"exchange": 1}, "EMBEDDING of round 4, exchange 1 came where"),
+    "of an earlier session": ({"session": 0}, "EMBEDDING of session 0 came, this is session 2"),
+    "of another kind": ({"kind": Kind.SAVED}, "SAVED of round 4, exchange 0 came where EMBEDDING"),
+    "the answer to another request": ({"kind": Kind.REPORT}, "REPORT of round 4, exchange 0 came where EMBEDDING"),
+    "without its part": ({"parts": ()}, "EMBEDDING with 0 parts instead of 1"),
+    "with two": ({"parts": (FRAME, FRAME)}, "EMBEDDING with 2 parts instead of 1"),
+    "an order": ({"kind": Kind.EMBED}, "EMBED came, which only a server sends"),
+    "a second hello": ({"kind": Kind.HELLO}, "HELLO came"),
+    "a welcome": ({"kind": Kind.WELCOME}, "WELCOME came"),
 }
 
 
@@ -117,7 +117,7 @@ STRANGE = {
 def test_an_answer_that_does_not_belong_here(case: str):
     changes, message = STRANGE[case]
     connection, (first, _), _ = two_requests()
-    with pytest.raises(EnvelopeError, match=message):
+    with pytest.raises(MessageError, match=message):
         connection.receive(reply_to(first, **changes))
     connection.receive(reply_to(first))  # which is still due
 
@@ -126,7 +126,7 @@ def test_an_answer_once_more_when_nothing_is_due():
     connection, orders, _ = two_requests()
     for order in orders:
         connection.receive(reply_to(order))
-    with pytest.raises(EnvelopeError, match="reply to order 3 came again"):
+    with pytest.raises(MessageError, match="EMBEDDING to order 3 came again"):
         connection.receive(reply_to(orders[1]))
 
 
@@ -134,7 +134,7 @@ def test_answers_of_an_earlier_session_are_passed_over():
     connection, (first, _), _ = two_requests()
     late = reply_to(first, session=1, sequence=1)
     connection.receive(late)
-    with pytest.raises(EnvelopeError, match="reply of session 1 came, this is session 2"):
+    with pytest.raises(MessageError, match="EMBEDDING of session 1 came, this is session 2"):
         connection.receive(late)  # asked for once
     connection.receive(reply_to(first))
 
@@ -150,7 +150,7 @@ def test_a_lost_party_fails_what_is_under_way_and_what_follows():
 
 def test_a_party_that_cannot_go_on_says_why():
     connection, _, waiting = two_requests()
-    connection.receive(Parcel(refusal("disk full")))
+    connection.receive(refusal("disk full"))
     with pytest.raises(PeerMisbehaved, match="party_1 is lost: it refuses to go on: disk full"):
         waiting[0]()
 
@@ -158,25 +158,28 @@ def test_a_party_that_cannot_go_on_says_why():
 def test_a_party_whose_reply_is_wrong_is_told_and_lost():
     connection, wire, _ = connect()
     link = RemoteLink(connection, 1)
-    connection.receive(reply_to(wire.sent[-1], reply=None, restored=Restored()))
+    connection.receive(reply_to(wire.sent[-1]))
     request = Message(Kind.DESCRIBE, 4, 0)
     reply = link.send(request)
-    connection.receive(reply_to(wire.sent[-1], pack(Message(Kind.DESCRIPTION, 4, 0, (control({}),)))))
+    connection.receive(reply_to(wire.sent[-1], control({})))
     with pytest.raises(PeerMisbehaved, match="party_1 is lost: tuple index out of range"):
-        read(link, request, reply, lambda message: message.parts[3])
+        read(link, reply, lambda message: message.parts[3])
     assert connection.lost
-    assert wire.sent[-1].refusal.reason == wire.ended[0] == "tuple index out of range"
+    assert Refusal.of(wire.sent[-1]).reason == wire.ended[0] == "tuple index out of range"
 
 
 def test_a_save_is_a_reference_and_the_round_is_on_the_partys_disk():
     connection, wire, _ = connect()
     link = RemoteLink(connection, 1)
-    connection.receive(reply_to(wire.sent[-1], reply=None, restored=Restored()))
+    connection.receive(reply_to(wire.sent[-1]))
     send(link, Message(Kind.END_ROUND, 6))
-    connection.receive(reply_to(wire.sent[-1], pack(Message(Kind.REPORT, 6, parts=(control({}),)))))
+    connection.receive(reply_to(wire.sent[-1], control({})))
     saved = link.save()
-    assert wire.sent[-1].save.round == 7
-    connection.receive(reply_to(wire.sent[-1], reply=None, saved=Saved(digest="ab" * 32)))
+    assert Save.of(wire.sent[-1]).round == 7
+    with pytest.raises(MessageError, match="'digest': String should match pattern"):
+        connection.receive(reply_to(wire.sent[-1], control({"digest": "../../etc/passwd"})))
+    assert connection.rounds == set()
+    connection.receive(reply_to(wire.sent[-1], Saved(digest="ab" * 32).part()))
     assert saved.result() == {"round": 7, "digest": "ab" * 32, "as_of": 7}
     assert connection.rounds == {7}
 
@@ -192,7 +195,7 @@ def test_a_slow_party_is_told_once_and_stays():
     RemoteLink(connection, 1)
     connection.check_pace()
     connection.check_pace()
-    assert said == ["warning: party_1 is slow: it lives, but its restored of round 0, exchange 0 takes more than 0 s"]
+    assert said == ["warning: party_1 is slow: it lives, but its RESTORED of round 0, exchange 0 takes more than 0 s"]
     assert wire.ended == []
 
 
@@ -200,23 +203,21 @@ def test_a_party_beyond_the_limit_is_lost():
     connection, wire, _ = connect(reply_limit_s=0.0)
     wait = send(RemoteLink(connection, 1), Message(Kind.EMBED))
     connection.check_pace()
-    with pytest.raises(PeerLost, match=r"party_1 lives but gave no restored .* within network.reply_limit_s = 0"):
+    with pytest.raises(PeerLost, match=r"party_1 lives but gave no RESTORED .* within network.reply_limit_s = 0"):
         wait()
     assert len(wire.ended) == 1
 
 
 def test_leaving_is_passed_on():
     connection, _, said = connect()
-    leaving = Envelope(version=PROTOCOL_VERSION, run=RUN)
-    leaving.leaving.SetInParent()
-    connection.receive(Parcel(leaving))
+    connection.receive(Message(Kind.LEAVING, run=RUN))
     assert said == ["party_1 leaves"]
 
 
 def test_heartbeats_are_not_for_the_connection():
     connection, _, _ = connect()
-    with pytest.raises(EnvelopeError, match="heartbeat came"):
-        connection.receive(Parcel(Envelope(version=PROTOCOL_VERSION, run=RUN, heartbeat=Heartbeat())))
+    with pytest.raises(MessageError, match="HEARTBEAT came"):
+        connection.receive(Message(Kind.HEARTBEAT, run=RUN))
 
 
 def test_what_is_under_way_in_a_loop_ends_before_it_is_closed():

@@ -1,9 +1,10 @@
-"""Memory of a message at the limit, through gRPC, envelope, message and codec, whichever way it goes."""
+"""Memory of a message at the limit, through gRPC, frame and codec, whichever way it goes."""
 
 import asyncio
 import ctypes
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,16 +19,14 @@ from vfl.config import NetworkConfig
 from vfl.lightweighting.sparsify import sparsify
 from vfl.vertical.embeddings import decode_finite
 from vfl.wire.codec import ValueType, encode
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello
-from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind, pieces
-from vfl.wire.parcel import MIB, PIECE_BYTES, cut
+from vfl.wire.frame import HEADER_BYTES, MIB, PIECE_BYTES, cut, frame_bytes, pack
+from vfl.wire.messages import Buffer, Kind, Message, Part, PartKind
+from vfl.wire.session import Hello
 
 LIMIT_MB = 64
 ROWS, WIDTH = 1024, LIMIT_MB * MIB // 4 // 1024 - 1
 """Of the largest dense float32 embedding that a message holds."""
 RUN = "0123456789abcdef"
-REQUEST = 14 << 3 | 2
-"""First byte of a request's first piece."""
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
 
 
@@ -58,29 +57,25 @@ class Party:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.answer: list[Buffer] = []
+        self.answer = Message(Kind.DONE)
         self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     async def _serve(self) -> None:
         channel = open_channel(self.address, None)
         call = open_stream(channel)
         hello = Hello(party="party_1", instance="one", agreement="{}")
-        await call.write(Envelope(version=PROTOCOL_VERSION, hello=hello).SerializeToString())
+        await call.write(pack(Message(Kind.HELLO, parts=(hello.part(),))))
         await call.read()  # welcome
         sequence = 0
         while not is_end(data := await call.read()):
-            if data[0] != REQUEST and not Envelope.FromString(data).HasField("restore"):
-                continue  # a heartbeat
-            sequence += 1
-            answer = Envelope(version=PROTOCOL_VERSION, run=RUN, session=1, sequence=sequence)
-            if data[0] != REQUEST:
-                answer.restored.SetInParent()
-                await call.write(answer.SerializeToString())
+            kind = data[1]
+            if kind == Kind.HEARTBEAT:
                 continue
+            sequence += 1
             while len(data) == PIECE_BYTES:
                 data = await call.read()
-            answer.reply = b""
-            for piece in cut(answer, self.answer):
+            answer = Message(Kind.RESTORED) if kind == Kind.RESTORE else self.answer
+            for piece in cut(replace(answer, run=RUN, session=1, sequence=sequence)):
                 await call.write(piece)
         await channel.close()
 
@@ -95,7 +90,7 @@ def joined() -> Iterator[tuple[Party, RemoteLink]]:
     with Hub(RUN, expected, network, None, log=lambda line: None) as hub:
         party.thread.start()
         link = RemoteLink(hub.wait_for(("party_1",), 60)["party_1"], 1)
-        party.answer = pieces(carrying(bytes(LIMIT_MB * MIB - 64)))
+        party.answer = carrying(bytes(LIMIT_MB * MIB - HEADER_BYTES - 5))
         ask(link)
         yield party, link
         link.connection.stream.end("over")
@@ -124,9 +119,9 @@ CASES: list[tuple[ValueType, float]] = [
 def test_receiving_takes_less_than_twice_the_limit(joined: tuple[Party, RemoteLink], values: ValueType, beta: float):
     party, link = joined
     embedding_BD = sparsify(torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1)), beta)
-    party.answer = pieces(carrying(encode(embedding_BD, values)))
+    party.answer = carrying(encode(embedding_BD, values))
     if (values, beta) == ("float32", 0.0):
-        assert LIMIT_MB * MIB - 8192 < sum(map(len, party.answer)) <= LIMIT_MB * MIB
+        assert LIMIT_MB * MIB - 8192 < frame_bytes(party.answer) <= LIMIT_MB * MIB
     expected_BD = embedding_BD.to(getattr(torch, values)).float()
 
     def receive() -> None:
@@ -140,6 +135,6 @@ def test_receiving_takes_less_than_twice_the_limit(joined: tuple[Party, RemoteLi
 
 def test_sending_takes_no_memory_beside_the_frame(joined: tuple[Party, RemoteLink]):
     party, link = joined
-    party.answer = pieces(Message(Kind.DONE))
+    party.answer = carrying(b"")
     embedding_BD = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(1))
     assert least(lambda: ask(link, Part(PartKind.EMBEDDING, encode(embedding_BD))), 1.6) < 1.6

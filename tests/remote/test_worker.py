@@ -1,6 +1,7 @@
 """A party carries out what is due and nothing else, and keeps its own checkpoints."""
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from vfl.data.source import AsItIs, Prepared
 from vfl.digest import weights_digest
 from vfl.runs.checkpoint import State
 from vfl.runtime import start_runtime
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Restore, Save, kind_of
-from vfl.wire.messages import Kind, Message, MessageError, PartKind, control, pack, unpack
-from vfl.wire.parcel import Parcel
+from vfl.wire.messages import Kind, Message, MessageError, PartKind, control
+from vfl.wire.session import Restore, Save, Saved
 
 RUN = "0123456789abcdef"
 RATIOS = control({"alpha": 0.0, "beta": 0.0})
@@ -34,19 +34,16 @@ class Server:
         self.session = session
         self.sequence = 0
 
-    def order(self, **fields: Any) -> Envelope:
+    def order(self, message: Message) -> Message:
         self.sequence += 1
-        header = {"version": PROTOCOL_VERSION, "run": RUN, "session": self.session, "sequence": self.sequence}
-        return Envelope(**header | fields)
+        return replace(message, run=RUN, session=self.session, sequence=self.sequence)
 
     def ask(self, message: Message) -> Message:
-        order = self.order(round=message.round_index, exchange=message.exchange, request=b"")
-        _, content = self.worker.answer(Parcel(order, pack(message)))
-        return unpack(b"".join(content))
+        return self.worker.answer(self.order(message))
 
-    def restore(self, rounds: int = 0, digest: str = "") -> Envelope:
-        restore = Restore(round=rounds, digest=digest, as_of=rounds)
-        return self.worker.answer(Parcel(self.order(restore=restore)))[0]
+    def restore(self, rounds: int = 0, digest: str = "", as_of: int | None = None) -> Message:
+        restore = Restore(round=rounds, digest=digest, as_of=rounds if as_of is None else as_of)
+        return self.ask(Message(Kind.RESTORE, parts=(restore.part(),)))
 
     def round(self, index: int) -> None:
         self.ask(Message(Kind.START_ROUND, index, parts=(RATIOS,)))
@@ -56,7 +53,7 @@ class Server:
         self.ask(Message(Kind.END_ROUND, index, 0, parts))
 
     def save(self, rounds: int) -> str:
-        return self.worker.answer(Parcel(self.order(save=Save(round=rounds))))[0].saved.digest
+        return Saved.of(self.ask(Message(Kind.SAVE, parts=(Save(round=rounds).part(),)))).digest
 
 
 @pytest.fixture
@@ -91,7 +88,7 @@ def test_a_restored_party_goes_on_with_the_same_bits(make_worker):
     for index in range(3):
         straight.round(index)
     server = Server(make_worker())
-    assert kind_of(server.restore()) == "restored"
+    assert server.restore() == Message(Kind.RESTORED, run=RUN, session=1, sequence=1)
     server.round(0)
     server.round(1)
     digest = server.save(2)
@@ -124,18 +121,19 @@ def test_a_checkpoint_that_is_another(make_worker):
         Server(server.worker, 3).restore(5, "0" * 64)
 
 
-STRANGE = {
+STRANGE: dict[str, tuple[dict[str, Any], str]] = {
     "of another run": (
         {"run": "fedcba9876543210"},
-        f"request of run fedcba9876543210 came, this is run {RUN}",
+        f"EMBED of run fedcba9876543210 came, this is run {RUN}",
     ),
-    "duplicated": ({"sequence": 2}, "request 2 came again: a duplicate or a replay"),
-    "replayed": ({"sequence": 1}, "request 1 came again"),
-    "ahead of another": ({"sequence": 4}, "request 4 came out of order, 3 is due"),
-    "of an earlier session": ({"session": 4}, "request 3 of session 4 came, this party is in session 5"),
-    "of a session not begun": ({"session": 6}, "request 3 of session 6 came, this party is in session 5"),
-    "of another round inside": ({"round": 1}, "the envelope is of round 1, exchange 0, its message of round 0"),
-    "no order": ({"request": None, "reply": b""}, "reply came, which is no order"),
+    "duplicated": ({"sequence": 2}, "EMBED 2 came again: a duplicate or a replay"),
+    "replayed": ({"sequence": 1}, "EMBED 1 came again"),
+    "ahead of another": ({"sequence": 4}, "EMBED 4 came out of order, 3 is due"),
+    "of an earlier session": ({"session": 4}, "EMBED 3 of session 4 came, this party is in session 5"),
+    "of a session not begun": ({"session": 6}, "EMBED 3 of session 6 came, this party is in session 5"),
+    "of no run": ({"run": ""}, r"EMBED of run \(none\) came"),
+    "no order": ({"kind": Kind.EMBEDDING}, "EMBEDDING came, which is no order"),
+    "of the session's kinds, and no order": ({"kind": Kind.GOODBYE}, "GOODBYE came, which is no order"),
 }
 
 
@@ -146,14 +144,11 @@ def test_an_order_that_is_not_due(make_worker, case: str):
     server.restore()
     server.ask(Message(Kind.START_ROUND, 0, parts=(RATIOS,)))
     before = weights(server.worker)
-    order, content = server.order(request=b""), pack(Message(Kind.EMBED, 0, 0))
-    wrong = Envelope.FromString(order.SerializeToString())
-    for name, value in changes.items():
-        wrong.ClearField(name) if value is None else setattr(wrong, name, value)
-    with pytest.raises(EnvelopeError, match=message):
-        server.worker.answer(Parcel(wrong, content))
+    order = server.order(Message(Kind.EMBED, 0, 0))
+    with pytest.raises(MessageError, match=message):
+        server.worker.answer(replace(order, **changes))
     assert weights(server.worker) == before
-    assert kind_of(server.worker.answer(Parcel(order, content))[0]) == "reply"  # the one that is due is still due
+    assert server.worker.answer(order).kind is Kind.EMBEDDING  # the one that is due is still due
 
 
 def test_rounds_come_one_after_another(make_worker):
@@ -170,17 +165,17 @@ def test_rounds_come_one_after_another(make_worker):
         MessageError, match="not at END_ROUND of round 2, exchange 0, but at END_ROUND of round 1, exchange 0"
     ):
         server.ask(Message(Kind.END_ROUND, 2))
-    with pytest.raises(EnvelopeError, match="save of round 5 came, this session has trained 1"):
+    with pytest.raises(MessageError, match="SAVE of round 5 came, this session has trained 1"):
         server.save(5)
 
 
 def test_orders_before_restore_are_refused(make_worker):
     for session in (0, 1):
         server = Server(make_worker(), session)
-        with pytest.raises(EnvelopeError, match="request came before restore"):
+        with pytest.raises(MessageError, match="EMBED came before RESTORE"):
             server.ask(Message(Kind.EMBED))
         server.sequence = 0
-        with pytest.raises(EnvelopeError, match="save came before restore"):
+        with pytest.raises(MessageError, match="SAVE came before RESTORE"):
             server.save(0)
 
 
@@ -194,7 +189,7 @@ def test_a_round_ends_after_its_exchanges_in_order(make_worker):
         server.ask(Message(Kind.END_ROUND, 0))
     with pytest.raises(MessageError, match="not at EMBED of round 0, exchange 1"):
         server.ask(Message(Kind.EMBED, 0, 1))
-    with pytest.raises(EnvelopeError, match="save of round 1 came, this session has trained None"):
+    with pytest.raises(MessageError, match="SAVE of round 1 came, this session has trained None"):
         server.save(1)
 
 
@@ -214,13 +209,13 @@ def history(make_worker) -> tuple[PartyWorker, dict[int, str]]:
 
 
 def restore_as_of(server: Server, rounds: int, digest: str, as_of: int) -> None:
-    server.worker.answer(Parcel(server.order(restore=Restore(round=rounds, digest=digest, as_of=as_of))))
+    server.restore(rounds, digest, as_of)
 
 
 @pytest.mark.parametrize("as_of", [3, 10, 2**32 - 1])
 def test_a_round_that_the_experiment_has_not_is_no_place_to_go_on_from(history, as_of: int):
     worker, before = history
-    with pytest.raises(EnvelopeError, match=f"round 4 as of round {as_of} came, the experiment has 9 rounds"):
+    with pytest.raises(MessageError, match=f"round 4 as of round {as_of} came, the experiment has 9 rounds"):
         restore_as_of(Server(worker, 2), 4, before[4], as_of)
     assert kept(worker) == before
 
@@ -230,7 +225,7 @@ def test_nothing_untrained_is_saved(history):
     server = Server(worker, 2)
     restore_as_of(server, 4, before[4], 7)
     for rounds in (7, 8, 5, 0, 2**32 - 1):
-        with pytest.raises(EnvelopeError, match="this session has trained None"):
+        with pytest.raises(MessageError, match="this session has trained None"):
             server.save(rounds)
     assert kept(worker) == before
 
@@ -263,7 +258,7 @@ def test_a_session_restores_at_its_beginning_only(history):
     server = Server(worker, 2)
     server.restore()
     server.restore(4, before[4])
-    with pytest.raises(EnvelopeError, match="restore came as order 3: a session begins with it"):
+    with pytest.raises(MessageError, match="RESTORE came as order 3: a session begins with it"):
         server.restore(3, before[3])
 
 

@@ -8,7 +8,8 @@ from shorthand import links_of, replace_links
 
 from parties.head_server import HeadServer
 from vfl.wire.codec import dense_frame_size, frame_info
-from vfl.wire.messages import Buffer, Kind, Message, PartKind, pack, unpack
+from vfl.wire.frame import ROUTE_BYTES, pack, unpack
+from vfl.wire.messages import Buffer, Kind, Message, PartKind
 
 EVALUATION_KINDS = (Kind.EVALUATE, Kind.EVALUATION, Kind.DESCRIBE, Kind.DESCRIPTION)
 
@@ -47,7 +48,7 @@ def messages(data: list[Buffer], *, evaluation: bool) -> Iterator[tuple[Buffer, 
 
 
 def size(data: list[Buffer], *, evaluation: bool) -> int:
-    return sum(len(item) for item, _ in messages(data, evaluation=evaluation))
+    return sum(len(item) - ROUTE_BYTES for item, _ in messages(data, evaluation=evaluation))
 
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
@@ -83,7 +84,7 @@ def test_dense_bytes_are_what_beta_0_would_have_sent(build, labels: str):
             frames = message.payloads(PartKind.EMBEDDING)
             info = [frame_info(frame) for frame in frames]
             dense = sum(dense_frame_size(each.shape) for each in info)
-            expected += len(item) - sum(map(len, frames)) + dense
+            expected += len(item) - ROUTE_BYTES - sum(map(len, frames)) + dense
     assert summary["dense_uplink_bytes"] == expected
     assert summary["uplink_bytes"] < 0.5 * summary["dense_uplink_bytes"]
     dense_run = build(training=training)

@@ -23,7 +23,8 @@ from vfl.runtime import start_runtime
 from vfl.vertical.batches import batch_rows
 from vfl.vertical.orders import orders_of
 from vfl.vertical.reference import Reference
-from vfl.wire.messages import Kind, Message, pack, unpack
+from vfl.wire.frame import pack, unpack
+from vfl.wire.messages import Kind, Message
 
 CNN = {"feature": {"kind": "cnn", "width": 0.2, "embedding_size": 8}, "head": {"hidden": [16]}}
 

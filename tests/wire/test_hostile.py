@@ -2,6 +2,7 @@
 
 import ctypes
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ from vfl.vertical.compressors import magnitude
 from vfl.vertical.embeddings import Compressor, EmbeddingReceiver
 from vfl.wire.codec import CodecError, ValueType, decode, encode
 from vfl.wire.control import SampleRange
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, check_run
-from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind, pieces, unpack
-from vfl.wire.parcel import Assembler, cut
+from vfl.wire.frame import Assembler, cut
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
+from vfl.wire.session import Goodbye, Hello, check_run
 
 RUN = "0123456789abcdef"
 ROWS, WIDTH = 6, 5
@@ -29,7 +30,7 @@ WIRES = (*(WireConfig(values=values) for values in VALUES), *(WireConfig(bits=bi
 
 
 def originals() -> list[tuple[bytes, Compressor]]:
-    """Good envelopes of every kind that carries something, frames of every format and value type."""
+    """Good messages of every kind that carries something, frames of every format and value type."""
     values = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(2))
     asked = SampleRange(start=3, stop=7).part()
     made: list[tuple[bytes, Compressor]] = []
@@ -37,15 +38,16 @@ def originals() -> list[tuple[bytes, Compressor]]:
         for beta in (0.0, 0.4, 0.9):
             frame = Part(PartKind.EMBEDDING, kind.compress(values, beta))
             for message in (Message(Kind.EMBED, 3, 1, (frame,)), Message(Kind.EVALUATE, 3, 1, (asked,))):
-                envelope = Envelope(version=PROTOCOL_VERSION, run=RUN, session=1, sequence=2, round=3, exchange=1)
-                envelope.reply = b""
-                made.append((b"".join(cut(envelope, pieces(message))), kind))
-    for other in (
-        Envelope(version=PROTOCOL_VERSION, hello=Hello(party="party_1", agreement='{"seed": 1}', rounds=[1, 2])),
-        Envelope(version=PROTOCOL_VERSION, run=RUN, goodbye=Goodbye(exit_code=3, reason="over")),
-    ):
-        made.append((other.SerializeToString(), made[0][1]))
+                made.append((b"".join(cut(replace(message, run=RUN, session=1, sequence=2))), kind))
+    said = {
+        Kind.HELLO: Hello(party="party_1", agreement='{"seed": 1}', rounds=(1, 2)),
+        Kind.GOODBYE: Goodbye(exit_code=3, reason="over"),
+    }
+    made += [(b"".join(cut(Message(kind, parts=(each.part(),), run=RUN))), made[0][1]) for kind, each in said.items()]
     return made
+
+
+CONTENTS = {Kind.HELLO: Hello, Kind.GOODBYE: Goodbye, Kind.EVALUATE: SampleRange}
 
 
 def mutate(data: bytes, choice: random.Random) -> bytes:
@@ -72,17 +74,16 @@ def mutate(data: bytes, choice: random.Random) -> bytes:
 def read_all(data: bytes, receiver: EmbeddingReceiver) -> str:
     """Do what a receiver does with bytes, and return how far it got."""
     try:
-        parcel = Assembler(1).add(data)
-        if parcel is None:
-            return "envelope"  # its announced length goes on in a next piece
-        check_run(parcel.envelope, RUN)
-        message = unpack(parcel.content)
+        message = Assembler(1).add(data)
+    except MessageError:
+        return "frame"
+    try:
+        assert message is not None, "of one piece"
+        check_run(message, RUN)
         for frame in message.payloads(PartKind.EMBEDDING):
             receiver.decode(frame, ROWS)
-        for settings in message.payloads(PartKind.CONTROL):
-            SampleRange.from_json(settings)
-    except EnvelopeError:
-        return "envelope"
+        if message.kind in CONTENTS:
+            CONTENTS[message.kind].of(message)
     except CodecError:
         return "codec"
     except MessageError:
@@ -101,7 +102,7 @@ def test_mutated_messages_give_typed_errors_only():
         end = read_all(mutate(data, choice), EmbeddingReceiver("party_1", WIDTH, kind))
         ends[end] = ends.get(end, 0) + 1
     # Every layer has had its share: what passes them all is damaged in a value alone.
-    assert ends.keys() == {"envelope", "codec", "message", "not finite", "read"}
+    assert ends.keys() == {"frame", "codec", "message", "not finite", "read"}
     assert min(ends.values()) > MUTATIONS / 1000, ends
 
 

@@ -1,6 +1,6 @@
 """Bytes of the messages between the server and its clients.
 
-A simulation moves no bytes, so they are not counted but computed, from the same envelope and frames that a message
+A simulation moves no bytes, so they are not counted but computed, from the same header and frames that a message
 of these vectors has (``vfl/wire``): a test packs messages and compares.
 """
 
@@ -10,7 +10,7 @@ from vfl.config.horizontal import HorizontalConfig
 from vfl.costs import Direction, PartyCosts
 from vfl.horizontal.flat import FlatModel
 from vfl.wire.codec import dense_frame_size
-from vfl.wire.messages import ENVELOPE_BYTES, PART_BYTES, control
+from vfl.wire.messages import MESSAGE_BYTES, PART_BYTES, control
 
 
 def frame_bytes(entries: int) -> int:
@@ -25,7 +25,7 @@ def book_message(
     for name, count in entries.items():
         size = frame_bytes(count)
         costs.book_bytes(direction, name, size, size)
-    size = ENVELOPE_BYTES + control(settings).size
+    size = MESSAGE_BYTES + control(settings).size
     costs.book_bytes(direction, "control", size, size)
 
 
@@ -37,4 +37,4 @@ def message_bytes(horizontal: HorizontalConfig, model: FlatModel, vectors: Seque
 
 def transfer_bytes(vectors: Sequence[int]) -> int:
     """Return the bytes of a message of vectors, for the simulated seconds, without its few settings."""
-    return ENVELOPE_BYTES + sum(frame_bytes(entries) for entries in vectors)
+    return MESSAGE_BYTES + sum(frame_bytes(entries) for entries in vectors)

@@ -4,6 +4,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -233,13 +234,16 @@ def row_of(line: str) -> Row | None:
 def read_run_id(run_dir: Path) -> str:
     """Return the id of the run that the folder belongs to, ``""`` if none yet.
 
-    Raises ConfigError if the file cannot be read.
+    Raises ConfigError if the file cannot be read, or holds no id.
     """
     path = run_dir / RUN_ID
     try:
-        return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+        run = path.read_text(encoding="utf-8").strip() if path.exists() else ""
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"--run-dir: {path} cannot be read ({error})") from None
+    if not re.fullmatch("([0-9a-f]{16})?", run):
+        raise ConfigError(f"--run-dir: {path} holds no id of a run (16 hexadecimal digits); restore it")
+    return run
 
 
 def write_run_id(run_dir: Path, run: str) -> None:

@@ -13,7 +13,7 @@ from vfl.costs import CONTROL, EVALUATION, Direction, PartyCosts, round_metrics,
 from vfl.lightweighting.forecast import Cost
 from vfl.runs.checkpoint import State
 from vfl.wire.control import Report
-from vfl.wire.messages import ENVELOPE_BYTES, MEASURING, Message
+from vfl.wire.messages import MEASURING, MESSAGE_BYTES, Message
 
 
 class Ledger:
@@ -29,7 +29,7 @@ class Ledger:
         for part in message.parts:
             kind = EVALUATION if measuring else part.kind.name.lower()
             costs.book_bytes(direction, kind, part.size, part.dense_size)
-        costs.book_bytes(direction, EVALUATION if measuring else CONTROL, ENVELOPE_BYTES, ENVELOPE_BYTES)
+        costs.book_bytes(direction, EVALUATION if measuring else CONTROL, MESSAGE_BYTES, MESSAGE_BYTES)
 
     def record_report(self, party: str, report: Report) -> None:
         """Record a party's computation in a round."""

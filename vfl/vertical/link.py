@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from typing import NoReturn, Protocol, TypeVar
 
 from vfl.runs.state import State
-from vfl.wire.messages import Message, check_reply
+from vfl.wire.messages import Message
 
 T = TypeVar("T")
 
@@ -47,14 +47,10 @@ class PartyLink(Protocol):
         """Release the party."""
 
 
-def read(link: PartyLink, request: Message, reply: "Future[Message]", parse: Callable[[Message], T]) -> T:
-    """Wait for the reply to a request and return ``parse`` of it.
-
-    The party is blamed for a reply to something else, and for whatever ``parse`` raises.
-    """
+def read(link: PartyLink, reply: "Future[Message]", parse: Callable[[Message], T]) -> T:
+    """Wait for the reply to a request and return ``parse`` of it. The party is blamed for whatever ``parse`` raises."""
     message = reply.result()
     try:
-        check_reply(request, message)
         return parse(message)
     except Exception as error:
         link.blame(error)

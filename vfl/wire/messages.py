@@ -1,34 +1,20 @@
-"""What travels between the head server and a party: one envelope around labelled parts.
+"""What the head server and a party say to each other: kinds of messages, the parts of each, and what answers it.
 
-    offset  bytes  field
-    0       1      version (1)
-    1       1      message kind
-    2       4      round, little endian
-    6       4      exchange within the round
-    10      2      number of parts
-    12      ...    parts: 1 byte kind, 4 bytes length, payload
-
-Tensor payloads are frames of ``vfl.wire.codec``, settings and reports JSON (``vfl.wire.control``). Nothing is ever
-unpickled.
+``frame.py`` writes messages as bytes. Tensor payloads are frames of ``codec.py``; control parts are JSON whose types
+are in ``control.py``, ``session.py`` and ``matching.py``. Nothing is ever unpickled.
 """
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any
 
-VERSION = 1
-MAX_PARTS = 4096
-MAX_SETTINGS_BYTES = 1 << 20
-E = TypeVar("E", bound=IntEnum)
 Buffer = bytes | memoryview
 """Bytes as they came or will travel; what was received is looked at where it lies, never copied."""
-_ENVELOPE = struct.Struct("<BBIIH")
-_PART = struct.Struct("<BI")
-ENVELOPE_BYTES, PART_BYTES = _ENVELOPE.size, _PART.size
-"""Of a message without parts, and of a part without payload."""
+MESSAGE_BYTES, PART_BYTES = 12, 5
+"""What the ledger counts of a frame's header, and a part's own header: version, kind, round, exchange, number of parts.
+The rest of the frame's says between which processes it travels; in one process there are none."""
 
 
 class MessageError(ValueError):
@@ -86,6 +72,23 @@ class Kind(IntEnum):
     PROVE = 28
     """Asks for a proof that points were raised by the party's scalar."""
     PROVED = 29
+    HELLO = 40
+    """A party, first of all: who it is, and what must agree with the server."""
+    WELCOME = 41
+    """The party is in."""
+    REFUSAL = 42
+    """Either side, its last word: what was wrong."""
+    HEARTBEAT = 43
+    RESTORE = 44
+    """Begins a session: be as built, or as after a round, from the party's own checkpoint."""
+    RESTORED = 45
+    SAVE = 46
+    """Have the state after a round on disk."""
+    SAVED = 47
+    LEAVING = 48
+    """The party's operator stops it; it leaves once a checkpoint is committed."""
+    GOODBYE = 49
+    """The training is over for this party."""
 
 
 class PartKind(IntEnum):
@@ -121,6 +124,8 @@ REPLIES: Mapping[Kind, Kind] = {
     Kind.PLACES: Kind.PLACED,
     Kind.MATCHED: Kind.DONE,
     Kind.PROVE: Kind.PROVED,
+    Kind.RESTORE: Kind.RESTORED,
+    Kind.SAVE: Kind.SAVED,
 }
 """What answers what."""
 MEASURING = frozenset(
@@ -128,6 +133,8 @@ MEASURING = frozenset(
     | {Kind.LOOK_UP, Kind.FOUND}
 )
 """Messages that look at the model and do not train it."""
+SESSION = frozenset(kind for kind in Kind if kind >= Kind.HELLO)
+"""Messages between processes alone, about joining, sessions and checkpoints. Not counted."""
 UPDATE = PartKind.EMBEDDING, PartKind.GRADIENT, PartKind.HEAD
 """Of an exchange's update."""
 PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
@@ -157,6 +164,16 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.MATCHED: (PartKind.CONTROL, PartKind.PLACES, PartKind.PRESENCE),
     Kind.PROVE: (PartKind.CONTROL, PartKind.POINTS),
     Kind.PROVED: (PartKind.PROOF,),
+    Kind.HELLO: (PartKind.CONTROL,),
+    Kind.WELCOME: (PartKind.CONTROL,),
+    Kind.REFUSAL: (PartKind.CONTROL,),
+    Kind.HEARTBEAT: (),
+    Kind.RESTORE: (PartKind.CONTROL,),
+    Kind.RESTORED: (),
+    Kind.SAVE: (PartKind.CONTROL,),
+    Kind.SAVED: (PartKind.CONTROL,),
+    Kind.LEAVING: (),
+    Kind.GOODBYE: (PartKind.CONTROL,),
 }
 """The kinds of part that a message may have; a reply has one of each."""
 
@@ -190,11 +207,17 @@ class Message:
     round_index: int = 0
     exchange: int = 0
     parts: tuple[Part, ...] = ()
+    run: str = ""
+    """Between processes: id of the run, 16 hexadecimal digits; empty until a party has one."""
+    session: int = 0
+    """Between processes: counts the server's starts from a checkpoint, from 1; what is of an earlier one is void."""
+    sequence: int = 0
+    """Between processes: counts the orders of a session, from 1; an answer has its order's. 0: not part of that."""
 
     @property
     def size(self) -> int:
-        """Bytes on the wire."""
-        return _ENVELOPE.size + sum(part.size for part in self.parts)
+        """Bytes that the ledger counts."""
+        return MESSAGE_BYTES + sum(part.size for part in self.parts)
 
     def payloads(self, kind: PartKind) -> list[Buffer]:
         """Return the payloads of one kind, in order."""
@@ -217,51 +240,6 @@ def control(settings: Mapping[str, Any]) -> Part:
     return Part(PartKind.CONTROL, json.dumps(settings, separators=(",", ":"), sort_keys=True).encode())
 
 
-def pieces(message: Message) -> list[Buffer]:
-    """Serialize a message without copying its payloads: what, one after another, ``pack`` returns."""
-    header = _ENVELOPE.pack(VERSION, message.kind, message.round_index, message.exchange, len(message.parts))
-    return [
-        header,
-        *(each for part in message.parts for each in (_PART.pack(part.kind, len(part.payload)), part.payload)),
-    ]
-
-
-def pack(message: Message) -> bytes:
-    """Serialize a message."""
-    return b"".join(pieces(message))
-
-
-def unpack(data: Buffer) -> Message:
-    """Read a message, whose payloads are views of ``data``. Raises MessageError for any other bytes than ``pack``'s."""
-    data = memoryview(data)
-    if len(data) < _ENVELOPE.size:
-        raise MessageError(f"{len(data)} bytes are no message")
-    version, kind, round_index, exchange, count = _ENVELOPE.unpack_from(data)
-    if version != VERSION:
-        raise MessageError(f"protocol version {version}, this side speaks {VERSION}")
-    if count > MAX_PARTS:
-        raise MessageError(f"{count} parts, at most {MAX_PARTS} are allowed")
-    parts: list[Part] = []
-    offset = _ENVELOPE.size
-    for _ in range(count):
-        if offset + _PART.size > len(data):
-            raise MessageError("truncated in a part's header")
-        part_kind, size = _PART.unpack_from(data, offset)
-        offset += _PART.size
-        if offset + size > len(data):  # before the slice, which would silently be shorter
-            raise MessageError("truncated in a part's payload")
-        if part_kind == PartKind.CONTROL and size > MAX_SETTINGS_BYTES:
-            raise MessageError(f"control part of {size} bytes, at most {MAX_SETTINGS_BYTES} are allowed")
-        parts.append(Part(_member(PartKind, part_kind), data[offset : offset + size]))
-        offset += size
-    if offset != len(data):
-        raise MessageError(f"{len(data) - offset} bytes after the last part")
-    message = Message(_member(Kind, kind), round_index, exchange, tuple(parts))
-    if strange := {part.kind for part in parts} - {*PARTS[message.kind]}:
-        raise MessageError(f"{message.kind.name} message with a {min(strange).name} part")
-    return message
-
-
 def check_reply(request: Message, reply: Message) -> None:
     """Raise MessageError for a reply to something else, or with other parts than one of each that is due."""
     came = reply.kind, reply.round_index, reply.exchange
@@ -271,10 +249,3 @@ def check_reply(request: Message, reply: Message) -> None:
         raise MessageError(f"{name(*came)} came where {name(*due)} is due")
     if tuple(part.kind for part in reply.parts) != PARTS[reply.kind]:
         raise MessageError(f"{reply.kind.name} with {len(reply.parts)} parts instead of {len(PARTS[reply.kind])}")
-
-
-def _member(enum: type[E], value: int) -> E:
-    try:
-        return enum(value)
-    except ValueError:
-        raise MessageError(f"{value} is no {enum.__name__}") from None

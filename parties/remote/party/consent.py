@@ -12,8 +12,8 @@ from vfl.config.network import ConsentConfig
 from vfl.config.schedules import value_at
 from vfl.runs.atomic import write_atomically
 from vfl.wire.control import RoundStart, SampleRange
-from vfl.wire.envelope import Envelope
 from vfl.wire.messages import Kind, Message, MessageError
+from vfl.wire.session import Welcome
 from vfl.wire.text import plain
 
 ACCEPTED = "accepted"
@@ -74,15 +74,15 @@ class Consent:
 
 
 def agree(
-    welcome: Envelope, agreement: str, own: Terms, bounds: ConsentConfig, run_dir: Path, *, accept: bool
+    welcome: Message, agreement: str, own: Terms, bounds: ConsentConfig, run_dir: Path, *, accept: bool
 ) -> Consent:
     """Return the owner's consent to the welcome's terms, if they are ``own``, the owner's file, or within bounds.
 
     ``accept``: the owner accepts others now, within the bounds; a fingerprint of them and of the ``agreement`` of both
-    sides is kept in ``run_dir``. Raises NoConsent, one line that shows the terms, EnvelopeError for terms that cannot
+    sides is kept in ``run_dir``. Raises NoConsent, one line that shows the terms, MessageError for terms that cannot
     be read.
     """
-    terms = Terms.read(welcome.welcome.terms)
+    terms = Terms.read(Welcome.of(welcome).terms)
     if bounds.run not in (None, welcome.run):
         raise NoConsent(f"network.consent.run: allows run {bounds.run} alone, the server's is {welcome.run}")
     if beyond := _beyond(terms, bounds):

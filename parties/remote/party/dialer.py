@@ -15,12 +15,13 @@ from parties.remote.tls.diagnosis import explain
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.lists import Lists
 from parties.remote.tls.looking import look
-from parties.remote.transport.rpc import LARGEST, Call, error_text, is_end, is_oversize
+from parties.remote.transport.rpc import Call, error_text, is_end, is_oversize
 from parties.remote.transport.stream import Ended, Stream
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost
-from vfl.wire.envelope import Envelope, EnvelopeError, Welcome, kind_of, read_envelope, refusal
-from vfl.wire.parcel import Parcel
+from vfl.wire.frame import MIB, PIECE_BYTES, check_size, pack, unpack
+from vfl.wire.messages import Kind, Message, MessageError
+from vfl.wire.session import Refusal, Welcome, refusal
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 """Between dialling and dialling again, about: doubles each time, and differs so that not all parties dial at once."""
@@ -52,8 +53,8 @@ class Dialer:
     Raises ConfigError for unusable lists of ``network.tls``.
     """
 
-    hello: Callable[[], Envelope]
-    """Makes the first envelope of every stream."""
+    hello: Callable[[], Message]
+    """Makes the first message of every stream."""
     network: NetworkConfig
     tls: TlsFiles | None
     """The party's identity; None for plaintext."""
@@ -143,18 +144,18 @@ class Dialer:
                 call, first = await self._open(undo)
             except _NotNow as error:
                 return _Attempt(str(error))
-            if kind_of(first) == "refusal":
-                if first.refusal.again and patient:
-                    return _Attempt(first.refusal.reason, refused=True)
-                raise ValueError(f"refused by the server: {first.refusal.reason}")
-            if kind_of(first) != "welcome":
-                raise ValueError(f"the server: {kind_of(first)} came where welcome is due")
-            ended = await self._serve(call, first)
+            try:
+                welcome = welcomed_by(first)
+            except NotWelcome as refused:
+                if refused.again and patient:
+                    return _Attempt(refused.reason, refused=True)
+                raise
+            ended = await self._serve(call, first, welcome)
             if ended.violation:
                 raise ValueError(f"the server: {ended.reason}")
             return _Attempt(ended.reason, joined=True)
 
-    async def _open(self, undo: AsyncExitStack) -> tuple[Call, Envelope]:
+    async def _open(self, undo: AsyncExitStack) -> tuple[Call, Message]:
         """Open a stream and return it with the server's answer to the hello; ``undo`` closes it.
 
         Raises _NotNow where dialling again may help, ValueError where it would not.
@@ -168,7 +169,7 @@ class Dialer:
                 return call, await say_hello(call, self.hello())
         except TimeoutError:
             raise _NotNow(f"no answer within {JOIN_LIMIT_S:g} s") from None
-        except EnvelopeError as error:
+        except MessageError as error:
             raise ValueError(f"the server: {error}") from None
         except ConfigError:
             raise
@@ -191,20 +192,20 @@ class Dialer:
             raise ConfigError(f"network.tls: {objection}")
         return self.tls.trusting(certificate)
 
-    async def _serve(self, call: Call, first: Envelope) -> Ended:
-        def receive(parcel: Parcel) -> None:
-            if kind_of(parcel.envelope) == "refusal":
-                raise EnvelopeError(parcel.envelope.refusal.reason)
-            if kind_of(parcel.envelope) == "welcome":
-                raise EnvelopeError("welcome came again")
-            self.inbox.put(Order(parcel, stream))
+    async def _serve(self, call: Call, first: Message, welcome: Welcome) -> Ended:
+        def receive(message: Message) -> None:
+            if message.kind is Kind.REFUSAL:
+                raise MessageError(Refusal.of(message).reason)
+            if message.kind is Kind.WELCOME:
+                raise MessageError("WELCOME came again")
+            self.inbox.put(Order(message, stream))
 
         def on_beat() -> None:
             if objection := self.lists.objection(self.server):
                 stream.end(f"network.tls: {objection}")
 
-        stream = Stream(call, receive, as_welcomed(first.welcome, self.network), on_beat)
-        self.inbox.put(Order(Parcel(first), stream))
+        stream = Stream(call, receive, as_welcomed(welcome, self.network), on_beat)
+        self.inbox.put(Order(first, stream))
         self.stream = stream
         try:
             return await stream.run()
@@ -225,20 +226,40 @@ def as_welcomed(welcome: Welcome, own: NetworkConfig) -> NetworkConfig:
         ) from None
 
 
-async def say_hello(call: Call, hello: Envelope) -> Envelope:
+class NotWelcome(ValueError):  # noqa: N818 - says what happened
+    """The server does not let the party in. ``again``: the ``reason`` may pass."""
+
+    def __init__(self, reason: str, *, again: bool) -> None:
+        super().__init__(f"refused by the server: {reason}")
+        self.reason, self.again = reason, again
+
+
+def welcomed_by(answer: Message) -> Welcome:
+    """Read the answer to a hello. Raises NotWelcome for a refusal, ValueError for what is neither."""
+    try:
+        if answer.kind is Kind.REFUSAL:
+            refused = Refusal.of(answer)
+            raise NotWelcome(refused.reason, again=refused.again)
+        if answer.kind is not Kind.WELCOME:
+            raise MessageError(f"{answer.kind.name} came where WELCOME is due; install the same release on both sides")
+        return Welcome.of(answer)
+    except MessageError as error:
+        raise ValueError(f"the server: {error}") from None
+
+
+async def say_hello(call: Call, hello: Message) -> Message:
     """Begin a stream and return the server's answer.
 
-    Raises ConfigError for a hello that no server takes, EnvelopeError, ConnectionError, and gRPC's own.
+    Raises ConfigError for a hello that no server takes, MessageError, ConnectionError, and gRPC's own.
     """
-    if hello.ByteSize() > LARGEST:
-        raise ConfigError(f"the hello of {hello.ByteSize()} bytes is above {LARGEST}: shorten the settings")
+    check_size(hello, PIECE_BYTES // MIB)
     try:
-        await call.write(hello.SerializeToString())
+        await call.write(pack(hello))
         data = await call.read()
     except Exception as error:
         if is_oversize(error):  # also once it is decompressed
-            raise EnvelopeError(f"its answer to the hello is above {LARGEST} bytes ({error_text(error)})") from None
+            raise MessageError(f"its answer to the hello is above {PIECE_BYTES} bytes ({error_text(error)})") from None
         raise
     if is_end(data):
         raise ConnectionError("the server hung up")
-    return read_envelope(data)
+    return unpack(data)

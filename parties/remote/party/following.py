@@ -1,7 +1,6 @@
 """A party's processes under torchrun: the first one dials and passes orders on to the others."""
 
 import signal
-import struct
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,21 +12,18 @@ from vfl.errors import PeerLost
 from vfl.runs.checkpoint import ReadOnlyStore, State
 from vfl.runs.workers import Alone, Workers
 from vfl.vertical.team import Single, Team
-from vfl.wire.envelope import Envelope, kind_of
-from vfl.wire.messages import Kind, Message, unpack
-from vfl.wire.parcel import Parcel
+from vfl.wire.frame import pack, unpack
+from vfl.wire.messages import Kind, Message
 
-TRAINING = frozenset({Kind.START_ROUND, Kind.EMBED, Kind.UPDATE, Kind.END_ROUND})
-"""Requests that all processes answer; to look at the model takes one."""
-_LENGTH = struct.Struct("<I")
+TRAINING = frozenset({Kind.RESTORE, Kind.START_ROUND, Kind.EMBED, Kind.UPDATE, Kind.END_ROUND})
+"""Orders that all processes carry out; to look at the model takes one."""
 
 
 class Follower(PartyWorker):
     """Carries out orders that the first process has checked."""
 
-    def _admit(self, parcel: Parcel) -> Message | None:
+    def _admit(self, order: Message) -> None:
         """Leave it to the first process whether it is due: not every order comes here."""
-        return unpack(parcel.content) if kind_of(parcel.envelope) == "request" else None
 
 
 def team_of(workers: Alone) -> Single:
@@ -41,11 +37,10 @@ def must_hold(workers: Alone, held: str) -> None:
         raise ConfigError("torchrun: the party's processes differ; give all the same files and settings")
 
 
-def pass_on(workers: Alone, order: Parcel, request: Message | None) -> None:
+def pass_on(workers: Alone, order: Message) -> None:
     """Let the other processes carry out an order, too, if it is theirs. Raises PeerLost."""
-    if kind_of(order.envelope) == "restore" or (request is not None and request.kind in TRAINING):
-        envelope = order.envelope.SerializeToString()
-        workers.say(_LENGTH.pack(len(envelope)), envelope, order.content)
+    if order.kind in TRAINING:
+        workers.say(pack(order))
 
 
 def follow(workers: Workers, restore: Callable[[State | None], FeatureParty], run_dir: Path) -> None:
@@ -54,8 +49,7 @@ def follow(workers: Workers, restore: Callable[[State | None], FeatureParty], ru
         signal.signal(number, signal.SIG_IGN)  # torchrun tells all; the first one says when it is over
     follower = Follower("", restore, ReadOnlyStore(run_dir / "checkpoints"))
     while order := workers.hear():
-        start = _LENGTH.size + _LENGTH.unpack_from(order)[0]
-        follower.answer(Parcel(Envelope.FromString(order[_LENGTH.size : start]), order[start:]))
+        follower.answer(unpack(order))
 
 
 @contextmanager

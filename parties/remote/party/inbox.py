@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.transport.stream import Stream
-from vfl.wire.envelope import EnvelopeError, kind_of
-from vfl.wire.parcel import Parcel
+from vfl.wire.messages import SESSION, Kind, Message, MessageError
 
 MOST_WAITING = 5
 """A welcome; two orders to restore, of the session that begins; a request or save after them; goodbye."""
@@ -16,7 +15,7 @@ MOST_WAITING = 5
 class Order:
     """What the server wants done, and the stream on which it waits for the answer."""
 
-    parcel: Parcel
+    message: Message
     stream: Stream
 
 
@@ -33,7 +32,7 @@ class Inbox:
 
     machine: Machine = MACHINE
     ahead: int = 0
-    """training.staleness, by which parties are ahead: so many packed messages more wait."""
+    """training.staleness, by which parties are ahead: so many requests more wait."""
 
     def __post_init__(self) -> None:
         self._waiting = deque[Order]()
@@ -41,13 +40,13 @@ class Inbox:
         self._changed = self.machine.condition()
 
     def put(self, order: Order) -> None:
-        """Add an order. Raises EnvelopeError for more, or more packed messages, than can be under way."""
+        """Add an order. Raises MessageError for more, or more requests, than can be under way."""
         with self._changed:
             self._waiting = deque(each for each in self._waiting if not _voids(order, each))
-            packed = sum(len(each.parcel.content) > 0 for each in (*self._waiting, order))
-            if packed > 1 + self.ahead or len(self._waiting) == MOST_WAITING + self.ahead:
-                kind = kind_of(order.parcel.envelope)
-                raise EnvelopeError(f"{kind} came while {len(self._waiting)} orders wait: more than can be under way")
+            requests = sum(each.message.kind not in SESSION for each in (*self._waiting, order))
+            if requests > 1 + self.ahead or len(self._waiting) == MOST_WAITING + self.ahead:
+                kind = order.message.kind.name
+                raise MessageError(f"{kind} came while {len(self._waiting)} orders wait: more than can be under way")
             self._waiting.append(order)
             self._changed.notify()
 
@@ -66,6 +65,6 @@ class Inbox:
 
 def _voids(order: Order, earlier: Order) -> bool:
     """Whether earlier orders are void: another stream begins, or another session."""
-    kind = kind_of(order.parcel.envelope)
-    begins_session = kind == "restore" and order.parcel.envelope.sequence == 1
-    return kind == "welcome" or (begins_session and kind_of(earlier.parcel.envelope) != "welcome")
+    kind = order.message.kind
+    begins_session = kind is Kind.RESTORE and order.message.sequence == 1
+    return kind is Kind.WELCOME or (begins_session and earlier.message.kind is not Kind.WELCOME)

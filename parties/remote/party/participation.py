@@ -12,13 +12,12 @@ from parties.remote.party.inbox import Order, Over
 from parties.remote.transport.security import last_word
 from parties.remote.transport.stream import Stream
 from vfl.runs.signals import stop_on_signal
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Goodbye, Leaving, kind_of
-from vfl.wire.messages import Buffer
-from vfl.wire.parcel import Parcel
+from vfl.wire.messages import Kind, Message
+from vfl.wire.session import Goodbye, Save
 from vfl.wire.text import plain
 
-Answer = Callable[[Parcel], tuple[Envelope, list[Buffer]]]
-"""Carries out an order and returns its answer, with the packed message in it."""
+Answer = Callable[[Message], Message]
+"""Carries out an order and returns its answer."""
 LISTEN_S = 0.5
 """Between looks at whether this process should end."""
 
@@ -30,7 +29,7 @@ class Participation:
     dialer: Dialer
     run_dir: Path
     """The party's folder, for its audit log."""
-    begin: Callable[[Envelope], Answer]
+    begin: Callable[[Message], Answer]
     """Returns what answers orders, within what the owner agrees to, given the server's welcome."""
     console: Console
 
@@ -53,30 +52,33 @@ class Participation:
                         raise KeyboardInterrupt
                 elif isinstance(event, Over):
                     raise event.error
-                elif kind_of(event.parcel.envelope) == "goodbye":
-                    return event.parcel.envelope.goodbye
-                elif kind_of(event.parcel.envelope) == "welcome" or event.stream is self.stream:
-                    self._carry_out(event)
+                elif event.message.kind in (Kind.WELCOME, Kind.GOODBYE) or event.stream is self.stream:
+                    goodbye = self._carry_out(event)
+                    if goodbye is not None:
+                        return goodbye
                 # else of a stream that has ended: nobody waits for the answer
                 del event  # or its message stays in memory while the next one comes
 
-    def _carry_out(self, order: Order) -> None:
+    def _carry_out(self, order: Order) -> Goodbye | None:
+        message = order.message
         try:
-            if kind_of(order.parcel.envelope) == "welcome":
-                self._enter(order)
-                return
-            answer, content = self.answer(order.parcel)
-            order.stream.send(answer, content)
-            if kind_of(answer) == "saved":
-                self.audit.note("saved", self.dialer.server, f"round {order.parcel.envelope.save.round}")
+            match message.kind:
+                case Kind.GOODBYE:
+                    return Goodbye.of(message)
+                case Kind.WELCOME:
+                    self._enter(order)
+                case _:
+                    order.stream.send(self.answer(message))
+                    if message.kind is Kind.SAVE:
+                        self.audit.note("saved", self.dialer.server, f"round {Save.of(message).round}")
         except (ValueError, OSError) as error:
             self.audit.note("refused", self.dialer.server, plain(str(error)))
             self.dialer.refuse(last_word(error))
             raise
 
     def _enter(self, welcome: Order) -> None:
-        self.answer = self.begin(welcome.parcel.envelope)
-        self.run = welcome.parcel.envelope.run
+        self.answer = self.begin(welcome.message)
+        self.run = welcome.message.run
         self.stream = welcome.stream
         self.console.print(f"joined run {self.run}")
         self.audit.note("joined", self.dialer.server, f"run {self.run}")
@@ -90,4 +92,4 @@ class Participation:
 
     def _send_leaving(self) -> None:
         if self.stream is not None and self.stream is self.dialer.stream:  # else once the server's welcome is read
-            self.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, leaving=Leaving()))
+            self.stream.send(Message(Kind.LEAVING, run=self.run))

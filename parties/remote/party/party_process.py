@@ -42,9 +42,8 @@ from vfl.runs.run_folder import (
 )
 from vfl.runs.workers import Alone, Workers
 from vfl.runtime import start_runtime, use_threads_for
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, kind_of
-from vfl.wire.messages import Buffer
-from vfl.wire.parcel import Parcel
+from vfl.wire.messages import Kind, Message, MessageError
+from vfl.wire.session import Goodbye, Hello
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +87,7 @@ def run_party(
     check_party(config, name)
     instance = secrets.token_hex(8)
 
-    def hello() -> Envelope:
+    def hello() -> Message:
         return make_hello(config, name, holding, run_dir, instance)
 
     tls, ahead = load_identity(name, config.network, insecure=insecure), config.training.staleness
@@ -111,7 +110,7 @@ def run_party(
             said.add(line)
             console.print(f"warning: {line}")
 
-    def begin(welcome: Envelope) -> Answer:
+    def begin(welcome: Message) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
         check_welcome(run_dir, welcome.run)
@@ -154,15 +153,15 @@ def restorer(
     return restore
 
 
-def _obey(worker: PartyWorker, run_dir: Path, run: str, order: Parcel) -> tuple[Envelope, list[Buffer]]:
+def _obey(worker: PartyWorker, run_dir: Path, run: str, order: Message) -> Message:
     """Answer an order; the first one binds the folder to the run."""
     answered = worker.answer(order)
-    if kind_of(order.envelope) == "restore":
+    if order.kind is Kind.RESTORE:
         _note_run(run_dir, run)
     return answered
 
 
-def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: Path, instance: str) -> Envelope:
+def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: Path, instance: str) -> Message:
     """Return a party's first message: its name, the values that must agree with the server's, and its checkpoints."""
     hello = Hello(
         party=name,
@@ -172,9 +171,9 @@ def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: P
         train_ids=holding.digests.train_ids,
         test_ids=holding.digests.test_ids,
         labels=holding.digests.labels,
-        rounds=open_store(run_dir, config.checkpoint.keep).rounds(),
+        rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
     )
-    return Envelope(version=PROTOCOL_VERSION, run=read_run_id(run_dir), hello=hello)
+    return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))
 
 
 def load_holding(config: ExperimentConfig, name: str, samples: Path | None = None) -> Holding:
@@ -204,10 +203,10 @@ def _wanted(source: Source, path: Path, name: str, train: Samples) -> Samples:
 
 
 def check_welcome(run_dir: Path, run: str) -> None:
-    """Raise EnvelopeError unless the run is the one that the folder belongs to, or the folder belongs to none."""
+    """Raise MessageError unless the run is the one that the folder belongs to, or the folder belongs to none."""
     known = read_run_id(run_dir)
     if not run or known not in ("", run):
-        raise EnvelopeError(
+        raise MessageError(
             f"welcome to run {run or '(none)'} came, this party's folder belongs to run {known or '(none)'}"
         )
 

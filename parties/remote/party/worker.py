@@ -11,9 +11,8 @@ from vfl.data.samples import Samples
 from vfl.data.source import prepare_samples
 from vfl.runs.checkpoint import CheckpointStore, State
 from vfl.vertical.orders import Agenda
-from vfl.wire.envelope import EnvelopeError, Restore
-from vfl.wire.messages import Kind, Message
-from vfl.wire.parcel import Parcel
+from vfl.wire.messages import Kind, Message, MessageError
+from vfl.wire.session import Restore
 
 Watch = Callable[[FeatureParty, Samples, Message, Message], None]
 """Takes note of what a party has answered: the samples that it evaluates, a request and its reply."""
@@ -36,8 +35,8 @@ class PartyWorker(Worker[FeatureParty]):
     """The party's own."""
     consent: Consent | None = None
     """What the owner has agreed to; None: whoever passes orders on has checked them."""
-    pass_on: Callable[[Parcel, Message | None], None] = lambda order, request: None
-    """Called with every order that is due and agreed to, and the message in it."""
+    pass_on: Callable[[Message], None] = lambda order: None
+    """Called with every order that is due and agreed to."""
     on_answer: Watch = lambda party, samples, request, reply: None
     wanted: Samples | None = None
     """To be predicted in place of the test samples, raw."""
@@ -60,10 +59,9 @@ class PartyWorker(Worker[FeatureParty]):
         self.on_answer(self.party, self._samples, request, reply)
         return reply
 
-    def _admit(self, parcel: Parcel) -> Message | None:
-        request = super()._admit(parcel)
-        self.pass_on(parcel, request)
-        return request
+    def _admit(self, order: Message) -> None:
+        super()._admit(order)
+        self.pass_on(order)
 
     def _check_request(self, request: Message) -> None:
         if self.consent is not None:
@@ -75,8 +73,8 @@ class PartyWorker(Worker[FeatureParty]):
         party = self.restore(self._load(restore.round, restore.digest) if restore.round else None)
         rounds = party.config.training.rounds
         if not restore.round <= restore.as_of <= rounds:
-            raise EnvelopeError(
-                f"restore of round {restore.round} as of round {restore.as_of} came, the experiment has {rounds} rounds"
+            raise MessageError(
+                f"RESTORE of round {restore.round} as of round {restore.as_of} came, the experiment has {rounds} rounds"
             )
         self._trained = None
         self._branch = {saved for saved in self.store.rounds() if saved <= restore.round}
@@ -101,11 +99,11 @@ class PartyWorker(Worker[FeatureParty]):
     def _save(self, rounds: int) -> str:
         assert self.party is not None, "a session begins with restore"
         if rounds != self._trained:
-            raise EnvelopeError(f"save of round {rounds} came, this session has trained {self._trained}")
+            raise MessageError(f"SAVE of round {rounds} came, this session has trained {self._trained}")
         others = set(self.store.rounds()) - self._branch
         if len(others) > (self.store.keep if self._branch else 1):
             raise ValueError(
-                f"save of round {rounds} came, but {self.store.directory} has rounds {sorted(others)}, from which this "
+                f"SAVE of round {rounds} came, but {self.store.directory} has rounds {sorted(others)}, from which this "
                 "session does not go on; to give them up, take another --run-dir"
             )
         self._branch.add(rounds)

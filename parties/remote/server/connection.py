@@ -1,40 +1,39 @@
 """The server's end of one party's stream: orders go out in sequence, each with a future for its answer."""
 
-import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from parties.remote.machine import MACHINE, Machine
 from parties.remote.transport.stream import Stream
 from vfl.config import NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Hello, check_run, kind_of, refusal
-from vfl.wire.messages import Buffer
-from vfl.wire.parcel import Parcel
-from vfl.wire.text import plain
+from vfl.wire.messages import REPLIES, Kind, Message, MessageError, check_reply
+from vfl.wire.session import Hello, Refusal, check_run, refusal
 
-ANSWERS = {"request": "reply", "restore": "restored", "save": "saved"}
 T = TypeVar("T")
-SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass
 class _Pending:
     """An order on its way."""
 
-    order: Envelope
-    """Its sequence, round and exchange."""
-    answer: str
-    read: Callable[[Parcel], Any]
+    order: Message
+    """Without its parts, which need not wait."""
+    read: Callable[[Message], Any]
     """Makes the outcome of the answer."""
     future: "Future[Any]"
     since_s: float
     """Since when no other order's answer comes first."""
     slow: bool = False
     """Its slowness has been told."""
+
+    @property
+    def answer(self) -> str:
+        """The kind of answer that is due."""
+        return REPLIES[self.order.kind].name
 
 
 @dataclass(eq=False)
@@ -77,44 +76,38 @@ class PartyConnection:
         """Nothing can be ordered any more."""
         return self._lost is not None
 
-    def order(self, order: Envelope, read: Callable[[Parcel], T], content: Sequence[Buffer] = ()) -> "Future[T]":
+    def order(self, message: Message, read: Callable[[Message], T]) -> "Future[T]":
         """Send an order; the future holds what ``read`` makes of its answer, or raises PeerLost.
 
-        ``order`` has its kind and, for a request, round and exchange; the rest is filled in here. ``content``: the
-        packed message of a request. ``read`` is called in the stream's thread: short work, which raises MessageError
-        for an answer that is none. Raises PeerLost where the party is lost already, ConfigError for a message above
-        network.max_message_mb.
+        Run, session and sequence are filled in here. ``read`` is called in the stream's thread: short work, which
+        raises MessageError for an answer that is none. Raises PeerLost where the party is lost already, ConfigError for
+        a message above network.max_message_mb.
         """
         future = self.machine.future()
         with self._lock:
             if self._lost is not None:
                 raise self._lost
             self._sequence += 1
-            order.version, order.run = PROTOCOL_VERSION, self.run
-            order.session, order.sequence = self.session, self._sequence
-            answer = ANSWERS[kind_of(order)]
-            header = Envelope(sequence=self._sequence, round=order.round, exchange=order.exchange)
-            self._pending.append(_Pending(header, answer, read, future, self.machine.now_s()))
-        self.stream.send(order, content)
+            order = replace(message, run=self.run, session=self.session, sequence=self._sequence)
+            self._pending.append(_Pending(replace(order, parts=()), read, future, self.machine.now_s()))
+        self.stream.send(order)
         return future
 
-    def receive(self, parcel: Parcel) -> None:
+    def receive(self, message: Message) -> None:
         """Take what the party sent. Raises MessageError for anything but the answer to the oldest open order."""
-        envelope = parcel.envelope
-        kind = kind_of(envelope)
-        if kind == "refusal":  # of whatever run
-            self.fail(PeerMisbehaved(self.name, f"it refuses to go on: {plain(envelope.refusal.reason)}"))
+        if message.kind is Kind.REFUSAL:  # of whatever run
+            self.fail(PeerMisbehaved(self.name, f"it refuses to go on: {Refusal.of(message).reason}"))
             self.stream.end("it refused to go on")
             return
-        check_run(envelope, self.run)
-        if kind == "leaving":
+        check_run(message, self.run)
+        if message.kind is Kind.LEAVING:
             if not self._leaving:  # whatever answers it is sent once
                 self._leaving = True
                 self.on_leaving(self.name)
-        elif kind in ANSWERS.values():
-            self._answer(parcel, kind)
+        elif message.kind in REPLIES.values():
+            self._answer(message)
         else:
-            raise EnvelopeError(f"{kind} came, which only a server sends or only a stream begins with")
+            raise MessageError(f"{message.kind.name} came, which only a server sends or only a stream begins with")
 
     def expel(self, error: PeerMisbehaved) -> None:
         """Tell the party what was wrong with its message, and end its stream."""
@@ -138,7 +131,7 @@ class PartyConnection:
         if oldest is None:
             return
         waited_s = self.machine.now_s() - oldest.since_s
-        where = f"{oldest.answer} of round {oldest.order.round}, exchange {oldest.order.exchange}"
+        where = f"{oldest.answer} of round {oldest.order.round_index}, exchange {oldest.order.exchange}"
         if waited_s > self.network.reply_limit_s:
             limit = f"network.reply_limit_s = {self.network.reply_limit_s:g}"
             reason = f"{self.name} lives but gave no {where} within {limit}"
@@ -150,33 +143,25 @@ class PartyConnection:
                 f"warning: {self.name} is slow: it lives, but its {where} takes more than {self.network.silence_s:g} s"
             )
 
-    def _answer(self, parcel: Parcel, kind: str) -> None:
-        envelope = parcel.envelope
+    def _answer(self, message: Message) -> None:
+        kind = message.kind.name
         with self._lock:
-            if self._void and (envelope.session, envelope.sequence) == self._void[0]:
+            if self._void and (message.session, message.sequence) == self._void[0]:
                 self._void.popleft()
                 return  # asked for before the training went back to a checkpoint
-            if envelope.session != self.session:
-                raise EnvelopeError(f"{kind} of session {envelope.session} came, this is session {self.session}")
+            if message.session != self.session:
+                raise MessageError(f"{kind} of session {message.session} came, this is session {self.session}")
             oldest = self._pending[0] if self._pending else None
             # Orders are answered in turn, so that the open ones are the newest: below them all were answered.
-            if envelope.sequence < self._sequence - len(self._pending) + 1:
-                raise EnvelopeError(f"{kind} to order {envelope.sequence} came again: a duplicate or a replay")
-            if oldest is None or envelope.sequence != oldest.order.sequence:
-                raise EnvelopeError(
-                    f"{kind} to order {envelope.sequence} came out of order"
+            if message.sequence < self._sequence - len(self._pending) + 1:
+                raise MessageError(f"{kind} to order {message.sequence} came again: a duplicate or a replay")
+            if oldest is None or message.sequence != oldest.order.sequence:
+                raise MessageError(
+                    f"{kind} to order {message.sequence} came out of order"
                     + (f", {oldest.answer} to order {oldest.order.sequence} is due" if oldest else ", none is due")
                 )
-            if kind != oldest.answer:
-                raise EnvelopeError(f"{kind} came where {oldest.answer} is due")
-            came, due = (envelope.round, envelope.exchange), (oldest.order.round, oldest.order.exchange)
-            if came != due:
-                raise EnvelopeError(
-                    f"{kind} of round {came[0]}, exchange {came[1]} came where round {due[0]}, exchange {due[1]} is due"
-                )
-            if kind == "saved" and not SHA256.fullmatch(envelope.saved.digest):
-                raise EnvelopeError("saved without a sha256")
-            outcome = oldest.read(parcel)
+            check_reply(oldest.order, message)
+            outcome = oldest.read(message)
             self._pending.popleft()
             if self._pending:
                 self._pending[0].since_s = self.machine.now_s()

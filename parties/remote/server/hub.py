@@ -22,18 +22,9 @@ from parties.remote.transport.stream import LAST_WORD_S, Ended, Stream
 from vfl.cli import INTERRUPTED
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
-from vfl.wire.envelope import (
-    PROTOCOL_VERSION,
-    Envelope,
-    EnvelopeError,
-    Goodbye,
-    Hello,
-    Welcome,
-    kind_of,
-    read_envelope,
-    refusal,
-)
-from vfl.wire.parcel import Parcel
+from vfl.wire.frame import pack, unpack
+from vfl.wire.messages import Kind, Message, MessageError
+from vfl.wire.session import Goodbye, Hello, Refusal, Welcome, refusal
 from vfl.wire.text import plain
 
 T = TypeVar("T")
@@ -45,7 +36,7 @@ STREAMS_PER_OWNER = 2
 RESERVED_FILES = 256
 """Descriptors that no connection may take: for checkpoints, logs, sockets of this machine."""
 MOST_CONNECTIONS = 4096
-AUDITED = {"saved": "saved", "leaving": "leaving", "refusal": "refused"}
+AUDITED = {Kind.SAVED: "saved", Kind.LEAVING: "leaving", Kind.REFUSAL: "refused"}
 """What of a joined party's messages is noted, and as which event."""
 NOBODY = Peer("")
 """Whoever has not said its name on a plaintext connection."""
@@ -131,10 +122,10 @@ class Hub:
 
     def say_goodbye(self, names: tuple[str, ...], *, exit_code: int, reason: str) -> None:
         """Send parties the goodbye without waiting for them; from any thread."""
+        goodbye = Goodbye.model_validate({"exit_code": exit_code, "reason": reason})
         for name, connection in self.joined().items():
             if name in names:
-                goodbye = Goodbye(exit_code=exit_code, reason=reason)
-                connection.stream.send(Envelope(version=PROTOCOL_VERSION, run=self.run, goodbye=goodbye))
+                connection.stream.send(Message(Kind.GOODBYE, parts=(goodbye.part(),), run=self.run))
 
     def _let_go(self, name: str) -> None:
         self.say_goodbye((name,), exit_code=INTERRUPTED, reason="left before the end")
@@ -180,7 +171,7 @@ class Hub:
             self.audit.note("refused", caller or NOBODY, reason)
             with suppress(TimeoutError):  # of a peer that does not read
                 async with asyncio.timeout(LAST_WORD_S):
-                    await pipe.write(refusal(reason, again=refused.again).SerializeToString())
+                    await pipe.write(pack(refusal(reason, again=refused.again)))
 
     async def _serve_one(self, pipe: Pipe, caller: Peer | None) -> None:
         """Serve one stream. Raises JoinRefused."""
@@ -199,7 +190,7 @@ class Hub:
         if self._streams[name] > STREAMS_PER_OWNER:
             raise JoinRefused(f"{name} has {STREAMS_PER_OWNER} streams open already", again=True)
 
-    def _admit(self, first: Envelope, caller: Peer | None, pipe: Pipe) -> PartyConnection:
+    def _admit(self, first: Message, caller: Peer | None, pipe: Pipe) -> PartyConnection:
         """Return the connection of a party that is let in, or only asks and would be. Raises JoinRefused.
 
         Lists are asked after the hello has come: a peer that is refused while it still writes may not hear why.
@@ -244,10 +235,10 @@ class Hub:
         on_leaving = self.on_leaving or self._let_go
         connection = PartyConnection(hello, self.run, self.network, partial(self.tell, party), on_leaving, self.machine)
 
-        def receive(parcel: Parcel) -> None:
-            connection.receive(parcel)
-            if event := AUDITED.get(kind_of(parcel.envelope)):
-                self.audit.note(event, party, plain(parcel.envelope.refusal.reason))
+        def receive(message: Message) -> None:
+            connection.receive(message)
+            if event := AUDITED.get(message.kind):
+                self.audit.note(event, party, Refusal.of(message).reason if message.kind is Kind.REFUSAL else "")
 
         def on_beat() -> None:
             connection.check_pace()
@@ -271,11 +262,11 @@ class Hub:
                 self.tell(party, f"warning: {lost}")
             self.audit.note("lost", party, ended.reason)
 
-    def _welcome(self, name: str) -> Envelope:
+    def _welcome(self, name: str) -> Message:
         welcome = Welcome(
             heartbeat_s=self.network.heartbeat_s, silence_s=self.network.silence_s, terms=self.expected[name].terms
         )
-        return Envelope(version=PROTOCOL_VERSION, run=self.run, welcome=welcome)
+        return Message(Kind.WELCOME, parts=(welcome.part(),), run=self.run)
 
 
 def _connection_limit(needed: int) -> int:
@@ -294,8 +285,8 @@ def _connection_limit(needed: int) -> int:
     return allowed - RESERVED_FILES
 
 
-async def _first(pipe: Pipe) -> Envelope:
-    """Return a stream's first envelope. Raises JoinRefused for none, a late one and one that cannot be read."""
+async def _first(pipe: Pipe) -> Message:
+    """Return a stream's first message. Raises JoinRefused for none, a late one and one that cannot be read."""
     try:
         async with asyncio.timeout(HELLO_LIMIT_S):  # asyncio.wait_for of 3.11 may lose a cancellation
             data = await pipe.read()
@@ -304,6 +295,6 @@ async def _first(pipe: Pipe) -> Envelope:
     if is_end(data):
         raise JoinRefused("the stream ended before its hello")
     try:
-        return read_envelope(data)
-    except EnvelopeError as error:
+        return unpack(data)
+    except MessageError as error:
         raise JoinRefused(str(error)) from None

@@ -6,9 +6,8 @@ from typing import NoReturn
 from parties.remote.server.connection import PartyConnection
 from vfl.errors import PeerMisbehaved
 from vfl.runs.state import State
-from vfl.wire.envelope import Envelope, Restore, Save
-from vfl.wire.messages import MEASURING, Kind, Message, pieces, unpack
-from vfl.wire.parcel import Parcel
+from vfl.wire.messages import MEASURING, Kind, Message
+from vfl.wire.session import Restore, Save, Saved
 from vfl.wire.text import plain
 
 
@@ -34,9 +33,8 @@ class RemoteLink:
         """Send a message; the future holds the reply. Both raise PeerLost."""
         if request.kind == Kind.END_ROUND:
             self.rounds_done = request.round_index + 1
-        order = Envelope(round=request.round_index, exchange=request.exchange, request=b"")
         sent_s = self.connection.machine.now_s()
-        reply = self.connection.order(order, lambda parcel: unpack(parcel.content), pieces(request))
+        reply = self.connection.order(request, lambda message: message)
         if request.kind not in MEASURING:
             reply.add_done_callback(lambda _: self._count(sent_s))
         return reply
@@ -51,11 +49,12 @@ class RemoteLink:
         """Let the party write its state; the future holds a reference to it."""
         rounds = self.rounds_done
 
-        def refer(parcel: Parcel) -> State:
+        def refer(message: Message) -> State:
+            saved = Saved.of(message)
             self.connection.rounds.add(rounds)
-            return reference(rounds, parcel.envelope.saved.digest)
+            return reference(rounds, saved.digest)
 
-        return self.connection.order(Envelope(save=Save(round=rounds)), refer)
+        return self.connection.order(Message(Kind.SAVE, parts=(Save(round=rounds).part(),)), refer)
 
     def load(self, state: State) -> "Future[None]":
         """Let the party restore the state of a reference. Raises ValueError for a malformed state."""
@@ -77,7 +76,7 @@ class RemoteLink:
     def _restore(self, state: State) -> "Future[None]":
         self.rounds_done = state["as_of"]
         restore = Restore(round=state["round"], digest=state["digest"], as_of=state["as_of"])
-        return self.connection.order(Envelope(restore=restore), lambda parcel: None)
+        return self.connection.order(Message(Kind.RESTORE, parts=(restore.part(),)), lambda message: None)
 
 
 def reference(rounds: int, digest: str) -> State:

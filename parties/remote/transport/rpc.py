@@ -21,16 +21,14 @@ from parties.remote.tls.certificates import SERVER, Peer, peer
 from parties.remote.tls.files import TlsFiles
 from vfl.config import ConfigError
 from vfl.errors import TryLater
-from vfl.wire.parcel import PIECE_BYTES
+from vfl.wire.frame import PIECE_BYTES
 from vfl.wire.text import plain
 
 _SERVICE = "lvfl.Federation"
 _METHOD = "Join"
-LARGEST = 2 * PIECE_BYTES
-"""Bytes of one gRPC message: a piece of a packed message and an envelope around it, or a hello."""
 _OPTIONS: list[tuple[str, int | str]] = [
-    ("grpc.max_receive_message_length", LARGEST),
-    ("grpc.max_send_message_length", LARGEST),
+    ("grpc.max_receive_message_length", PIECE_BYTES),
+    ("grpc.max_send_message_length", PIECE_BYTES),
     # Heartbeats tell whether a peer lives; these only clear away connections that are cut without a word.
     # A client that pings faster than the server allows is thrown out: no strikes.
     ("grpc.keepalive_time_ms", 30_000),

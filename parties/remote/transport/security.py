@@ -6,8 +6,8 @@ from parties.remote.tls.certificates import SERVER
 from parties.remote.tls.files import TlsFiles, load_tls_files
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost
+from vfl.wire.frame import TooLargeError
 from vfl.wire.messages import MessageError
-from vfl.wire.parcel import TooLargeError
 from vfl.wire.text import plain
 
 

@@ -1,20 +1,20 @@
 """A stream with heartbeats, as both sides run it in a thread of its own, so that no computation delays one."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from parties.remote.transport.rpc import Pipe, error_text, is_end, is_oversize
 from vfl.config import NetworkConfig
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Heartbeat, kind_of, refusal
-from vfl.wire.messages import Buffer, MessageError
-from vfl.wire.parcel import Assembler, Parcel, check_size, cut
+from vfl.wire.frame import Assembler, check_size, cut
+from vfl.wire.messages import Kind, Message, MessageError
+from vfl.wire.session import refusal
 
 T = TypeVar("T")
 LAST_WORD_S = 5.0
 """How long telling the peer what was wrong may take."""
-BEAT = Envelope(version=PROTOCOL_VERSION, heartbeat=Heartbeat())
+BEAT = Message(Kind.HEARTBEAT)
 
 
 class Ended(NamedTuple):
@@ -25,13 +25,6 @@ class Ended(NamedTuple):
     """The peer sent what does not belong there: it is told so, and dialling again would not help."""
 
 
-class _Outgoing(NamedTuple):
-    """What ``cut`` serializes, piece by piece as they are written."""
-
-    envelope: Envelope
-    content: Sequence[Buffer]
-
-
 @dataclass(eq=False)
 class Stream:
     """Reads, writes and beats until the peer hangs up, falls silent or breaks the protocol.
@@ -40,25 +33,22 @@ class Stream:
     """
 
     pipe: Pipe
-    receive: Callable[[Parcel], None]
-    """Takes every parcel but heartbeats; may raise MessageError."""
+    receive: Callable[[Message], None]
+    """Takes every message but heartbeats; may raise MessageError."""
     network: NetworkConfig
     """Limits the size of messages, and says how often to beat and how long the peer may be silent."""
     on_beat: Callable[[], None]
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._outbox = asyncio.Queue[_Outgoing | Ended]()
+        self._outbox = asyncio.Queue[Message | Ended]()
         self._ending: asyncio.Future[Ended] = self._loop.create_future()
         self._heard_s = self._loop.time()
 
-    def send(self, envelope: Envelope, content: Sequence[Buffer] = ()) -> None:
-        """Queue an envelope and the packed message in it, which nobody may change any more.
-
-        Raises ConfigError for a message above the limit.
-        """
-        check_size(kind_of(envelope), sum(map(len, content)), self.network.max_message_mb)
-        self._in_loop(self._outbox.put_nowait, _Outgoing(envelope, content))
+    def send(self, message: Message) -> None:
+        """Queue a message, whose payloads nobody may change any more. Raises ConfigError for one above the limit."""
+        check_size(message, self.network.max_message_mb)
+        self._in_loop(self._outbox.put_nowait, message)
 
     def end(self, reason: str) -> None:
         """End the stream from this side once what was queued is written, or ``LAST_WORD_S`` later."""
@@ -73,7 +63,7 @@ class Stream:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             ended = next(task.result() for task in tasks if task in done)
             if ended.violation:  # said by the writer: it may be in the middle of a message
-                self._outbox.put_nowait(_Outgoing(refusal(ended.reason), ()))
+                self._outbox.put_nowait(refusal(ended.reason))
                 self._outbox.put_nowait(ended)
                 await asyncio.wait((writing,), timeout=LAST_WORD_S)
             return ended
@@ -93,12 +83,12 @@ class Stream:
                 return Ended("the connection ended")
             self._heard_s = self._loop.time()
             try:
-                parcel = assembler.add(data)
-                if parcel is not None and not parcel.envelope.HasField("heartbeat"):
-                    self.receive(parcel)
+                message = assembler.add(data)
+                if message is not None and message.kind is not Kind.HEARTBEAT:
+                    self.receive(message)
             except MessageError as error:
                 return Ended(str(error), violation=True)
-            del parcel  # or it stays in memory while the next one comes
+            del message  # or it stays in memory while the next one comes
 
     async def _write(self) -> Ended:
         while True:
@@ -106,7 +96,7 @@ class Stream:
             if isinstance(message, Ended):
                 return message
             try:
-                for piece in cut(*message):
+                for piece in cut(message):
                     await self.pipe.write(piece)
             except Exception as error:
                 return Ended(error_text(error), violation=is_oversize(error))
@@ -120,7 +110,7 @@ class Stream:
     async def _beat(self) -> Ended:
         while True:
             if self._outbox.empty():  # what waits there is a sign of life as well
-                self._outbox.put_nowait(_Outgoing(BEAT, ()))
+                self._outbox.put_nowait(BEAT)
             slept_s = self._loop.time()
             await asyncio.sleep(self.network.heartbeat_s)
             now_s = self._loop.time()

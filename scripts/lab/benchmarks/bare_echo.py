@@ -1,4 +1,4 @@
-"""A round trip with gRPC and TLS alone, without our envelope and threads: the lower bound of ours.
+"""A round trip with gRPC and TLS alone, without our frame and threads: the lower bound of ours.
 
 ``python -m scripts.lab.benchmarks.bare_echo CONFIG NAME`` is its child process.
 """

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -39,8 +39,8 @@ from vfl.data.source import Split
 from vfl.data.split import write_split
 from vfl.runs.atomic import write_atomically
 from vfl.runtime import start_runtime
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, Hello, kind_of
-from vfl.wire.messages import Buffer
+from vfl.wire.messages import SESSION, Buffer, Kind, Message, Part, PartKind
+from vfl.wire.session import Hello
 
 T = TypeVar("T")
 
@@ -152,7 +152,8 @@ def echoing(config: ExperimentConfig) -> Generator[Callable[[bytes], Buffer]]:
             connection.start_session(1)
 
             def there_and_back(content: bytes) -> Buffer:
-                return connection.order(Envelope(request=b""), lambda parcel: parcel.content, [content]).result()
+                request = Message(Kind.EMBED, parts=(Part(PartKind.EMBEDDING, content),))
+                return connection.order(request, lambda reply: reply.only(PartKind.EMBEDDING)).result()
 
             yield there_and_back
 
@@ -160,7 +161,7 @@ def echoing(config: ExperimentConfig) -> Generator[Callable[[bytes], Buffer]]:
 def echo(config: ExperimentConfig, name: str) -> None:
     """Send every request back until this process is ended."""
     tls = load_identity(name, config.network, insecure=False)
-    hello = Envelope(version=PROTOCOL_VERSION, hello=Hello(party=name, agreement="{}"))
+    hello = Message(Kind.HELLO, parts=(Hello(party=name, agreement="{}").part(),))
     network: NetworkConfig = config.network
     with Dialer(lambda: hello, network, tls, log=lambda line: None) as dialer:
         while True:
@@ -168,11 +169,8 @@ def echo(config: ExperimentConfig, name: str) -> None:
             assert event is not None, "without a limit of time"
             if isinstance(event, Over):
                 raise event.error
-            order = event.parcel.envelope
-            if kind_of(order) == "request":
-                answer = Envelope(version=PROTOCOL_VERSION, run=order.run, reply=b"")
-                answer.session, answer.sequence = order.session, order.sequence
-                event.stream.send(answer, [event.parcel.content])
+            if event.message.kind not in SESSION:
+                event.stream.send(replace(event.message, kind=Kind.EMBEDDING))
 
 
 @contextmanager
