@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from parties.remote.doctor import Check, examine
-from parties.remote.party import party_process
+from parties.remote.party import dialer
 from parties.remote.tls.certificates import SERVER, Owner
 from parties.remote.tls.folders import issue, make_authority
 from vfl.config import load_config
 from vfl.runs.run_folder import write_run_id
+from vfl.wire.frame import pack
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "doctor.py"
 
@@ -59,8 +60,8 @@ def test_every_cause_is_told_apart_and_the_training_does_not_notice(federate, in
     assert "embedding_size (server 8, party 4)" in text
     write_run_id(make(federation.folder / "elsewhere"), "0123456789abcdef")
     assert "belongs to run 0123456789abcdef" in patient.wrong(run_dir="elsewhere")["joining"]
-    monkeypatch.setattr(party_process, "PROTOCOL_VERSION", 3)
-    assert "protocol version 3 came, this side speaks 2; install the same" in patient.wrong()["joining"]
+    monkeypatch.setattr(dialer, "pack", lambda message: b"\x04" + pack(message)[1:])
+    assert "protocol version 4 came, this side speaks 3; install the same" in patient.wrong()["joining"]
     monkeypatch.undo()
     assert "takes no plaintext" in patient.wrong(insecure=True)["connection"]
     (federation.folder / "allowed").write_text("# none\n")
