@@ -41,9 +41,9 @@ from vfl.data.source import Source, prepare_samples
 from vfl.errors import one_line
 from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id
 from vfl.runs.secret_files import read_secret
-from vfl.wire.envelope import PROTOCOL_VERSION, Envelope, EnvelopeError, Goodbye, Hello, Restore
 from vfl.wire.keys import Found, key_bytes, keys_part, presence_part, read_keys
 from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
+from vfl.wire.session import Goodbye, Hello, Restore
 
 LOOKS_S = 1.0
 """Between looks at whether the table has been replaced."""
@@ -206,7 +206,7 @@ class ServingWorker(Worker[ServingParty | NotServing]):
         return self.serve(restore) if restore.round else NotServing()
 
     def _save(self, rounds: int) -> str:
-        raise EnvelopeError(f"save of round {rounds} came, this party serves scores and trains nothing")
+        raise MessageError(f"SAVE of round {rounds} came, this party serves scores and trains nothing")
 
 
 def serve_party(
@@ -239,10 +239,10 @@ def serve_party(
         instance=instance,
         embedding_width=feature_config(config, name).embedding_size,
         agreement=serving_agreement(config),
-        rounds=open_store(run_dir, config.checkpoint.keep).rounds(),
+        rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
     )
     dialer = Dialer(
-        lambda: Envelope(version=PROTOCOL_VERSION, run=run, hello=hello),
+        lambda: Message(Kind.HELLO, parts=(hello.part(),), run=run),
         config.network,
         tls,
         log=console.print,
@@ -262,7 +262,7 @@ def serve_party(
             models[which] = _finished(run_dir, config, restore)
         return ServingParty(models[which], table, allowance, refused)
 
-    def begin(welcome: Envelope) -> Answer:
+    def begin(welcome: Message) -> Answer:
         if config.network.consent.run not in (None, welcome.run):
             raise NoConsent(
                 f"network.consent.run: allows run {config.network.consent.run} alone, the server's is {welcome.run}"

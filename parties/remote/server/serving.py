@@ -360,7 +360,7 @@ class Scorer:
     def _take(self, name: str, found: "_Found", reply: "Future[Message]") -> None:
         """Take a party's answer; it is lost by one that is wrong, and counts as away."""
         try:
-            came = read(self._parties[name].link, Message(Kind.LOOK_UP), reply, partial(self._parse, name, found.asked))
+            came = read(self._parties[name].link, reply, partial(self._parse, name, found.asked))
         except PeerLost as lost:
             self._lose(name, lost)
             return
