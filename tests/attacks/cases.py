@@ -188,7 +188,7 @@ MESSAGES = {
     "a kind not due": Case("EMBED", of(DONE), "DONE of round 0, exchange 0 came where EMBEDDING"),
     "no embedding": Case("EMBED", of(EMBEDDING), "EMBEDDING with 0 parts instead of 1"),
     "two embeddings": Case("EMBED", of(EMBEDDING, *[(1, frame(SHAPE))] * 2), "EMBEDDING with 2 parts instead of 1"),
-    "an unknown part": Case("EMBED", of(EMBEDDING, (9, b"")), "9 is no PartKind"),
+    "an unknown part": Case("EMBED", of(EMBEDDING, (99, b"")), "99 is no PartKind"),
     "control in an embedding": Case("EMBED", of(EMBEDDING, (4, b"{}")), "EMBEDDING message with a CONTROL part"),
     "65,535 parts": Case("EMBED", changed(count=65_535), "65535 parts, at most 4096"),
     "a part more": Case("EMBED", changed(count=2), "truncated in a part's header"),

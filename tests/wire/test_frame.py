@@ -175,7 +175,7 @@ HEAD = Message(Kind.END_ROUND, parts=(Part(PartKind.HEAD, b"abc"),))
         (b"", "0 bytes are no frame"),
         (with_header(HEAD, 0, "<B", 2), "protocol version 2 came, this side speaks 3; install the same release"),
         (with_header(HEAD, 1, "<B", 99), "99 is no Kind"),
-        (with_header(HEAD, 32, "<B", 9), "9 is no PartKind"),
+        (with_header(HEAD, 32, "<B", 99), "99 is no PartKind"),
         (with_header(HEAD, 32, "<B", 4), "END_ROUND message with a CONTROL part"),
         (with_header(HEAD, 33, "<I", 4), "truncated in a part's payload"),
         (with_header(HEAD, 33, "<I", 2), "1 bytes after the last part"),
