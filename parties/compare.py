@@ -10,6 +10,7 @@ Shapes: M test samples, C classes, F numbers, K columns of categories.
 # pyright: reportMissingTypeStubs=false
 # scikit-learn ships no stubs, and torch's and numpy's signatures are partly untyped.
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,17 +26,20 @@ from torch import Tensor
 from parties.local import InProcess, build_in_process
 from parties.predict import predict, take_samples
 from vfl.amounts import amount
-from vfl.config import ConfigError, ExperimentConfig
+from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.data import TABLE_KINDS
+from vfl.config.files import lay_over, parse_overrides, read_settings
+from vfl.config.presets import table_settings
 from vfl.data.files import LabelData, Labels, PartyData
 from vfl.data.samples import Samples
 from vfl.data.source import NewSamples, Source, Split, open_source, split_samples
+from vfl.data.tables.describe import describe_table
 from vfl.data.tables.source import Tables
 from vfl.metrics import LOWER_IS_BETTER, title
 from vfl.random import generator
 from vfl.runs.experiments.mode import Built, Stage
 from vfl.runs.experiments.run import run_experiment
-from vfl.runs.run_folder import read_summary, write_summary
+from vfl.runs.run_folder import choose_run_dir, read_summary, write_summary
 from vfl.vertical.tasks import Classification, Task
 
 JOINED = "joined"
@@ -110,7 +114,52 @@ class _Held(Source):
         self.source.check(samples)
 
 
-def compare(config: ExperimentConfig, folder: Path, console: Console) -> Comparison:
+def compare(
+    config: str | Path,
+    overrides: Mapping[str, object] | None = None,
+    *,
+    run_dir: str | Path | None = None,
+) -> Comparison:
+    """Tell what the other owners' tables add to the label owner alone, as ``lvfl compare`` does.
+
+    Args:
+        config: a YAML file, or the name of a shipped experiment, as "quickstart_tables".
+        overrides: settings that override the file's, by dotted key.
+        run_dir: folder of the runs; by default the next free one below ``runs``. Its ``lvfl`` is the joint run.
+
+    Raises ValueError, one line, for a setting, data or a folder that cannot be used.
+    """
+    experiment = parse_config(lay_over(read_settings(Path(config)), overrides or {}))
+    folder = Path(run_dir) if run_dir else choose_run_dir(f"{experiment.name}-compare", Path("runs"), resume=False)
+    return compare_models(experiment, folder, Console(quiet=True))
+
+
+def experiment_of(
+    tables: Mapping[str, Path], label: str, key: str | None, overrides: Sequence[str]
+) -> ExperimentConfig:
+    """Return an experiment on tables by owner, with settings that need no search; the first has the column ``label``.
+
+    ``key`` None: the first column of each table that looks like a key. Raises ConfigError, one line.
+    """
+    proposed: dict[str, dict[str, object]] = {}
+    leader, rows = next(iter(tables)), 1
+    for owner, file in tables.items():
+        columns = describe_table(file)
+        names = [each.name for each in columns]
+        keys = [each.name for each in columns if each.name != label and each.looks_like_key()] if key is None else [key]
+        if not keys or keys[0] not in names:
+            what = "no column that looks like a key" if key is None else f"no column {key!r}"
+            raise ConfigError(f"--key: {file} has {what}; name the column by which its rows are known")
+        if owner == leader and label not in names:
+            raise ConfigError(f"--label: {file} has no column {label!r}; name its owner's --table first")
+        proposed[owner] = {"file": str(file), "key": keys[0], **({"label": label} if owner == leader else {})}
+        rows = columns[0].rows if owner == leader else rows
+    values = {"name": label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables", **table_settings(rows)}
+    values["data"] = {"dataset": {"kind": "tables"}, "tables": proposed}
+    return parse_config(lay_over(values, parse_overrides(overrides)))
+
+
+def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> Comparison:
     """Train and test all models below ``folder``; the comparison is added to the joint run's summary.
 
     Raises ValueError for an experiment that is not on tables of several owners.

@@ -109,6 +109,7 @@ def test_nothing_is_public_by_accident():
         "Run",
         "VerticalClassifier",
         "VerticalRegressor",
+        "compare",
         "fit",
         "report",
         "train",

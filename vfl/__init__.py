@@ -11,6 +11,7 @@ PUBLIC = {
     # Named, not imported: the parties are above this package.
     **dict.fromkeys(("VerticalClassifier", "VerticalRegressor"), "parties.estimators"),
     **dict.fromkeys(("Party", "fit"), "parties.objects"),
+    "compare": "parties.compare",
 }
 """The module of each public name."""
 

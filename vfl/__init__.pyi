@@ -1,3 +1,4 @@
+from parties.compare import compare as compare
 from parties.estimators import VerticalClassifier as VerticalClassifier
 from parties.estimators import VerticalRegressor as VerticalRegressor
 from parties.objects import Party as Party

@@ -8,10 +8,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from parties.compare import _difference, column_importance, compare
+import vfl
+from parties.compare import _difference, column_importance, compare_models
 from parties.local import build_in_process
 from parties.predict import predict
-from vfl.config import ExperimentConfig, parse_config
+from scripts.compare import parse_arguments, read_experiment
+from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.data.tables.source import Tables
 from vfl.runs.run_folder import read_summary
 from vfl.runtime import start_runtime
@@ -49,7 +51,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ExperimentConfig:
 
 
 def test_what_the_other_owner_adds_is_told_with_its_interval_and_cost(config: ExperimentConfig, tmp_path: Path):
-    found = compare(config, tmp_path, Console(quiet=True))
+    found = compare_models(config, tmp_path, Console(quiet=True))
     assert found.gain.low > 0.1
     assert found.gain.low < found.gain.value < found.gain.high
     assert found.gain.value == pytest.approx(found.reached["lvfl"] - found.reached["alone"])
@@ -82,6 +84,46 @@ def test_importance_is_that_of_the_joint_model_with_its_inputs_permuted(config: 
                     embeddings = torch.cat([model(own) for model, own in zip(models, rows, strict=True)], 1)
                     lost.append(whole - auc(joint.trainer.head(embeddings).softmax(1), labels)["auc"])
             assert abs(found[owner][name] - np.mean(lost)) < 4 * np.std(lost) + 1e-6
+
+
+def _read(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ExperimentConfig:
+    monkeypatch.setattr("sys.argv", ["compare", *arguments])
+    return read_experiment(parse_arguments())
+
+
+def test_files_alone_tell_the_gain_and_a_report_begins_with_it(
+    config: ExperimentConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Keys are found by their looks, and settings come from the defaults for tables."""
+    files = [f"{owner}={table.file}" for owner, table in config.data.tables.items()]
+    tables = [part for file in files for part in ("--table", file)]
+    quick = ("threads=1", "training.rounds=2", "training.steps_per_round=40")
+    proposed = _read(monkeypatch, *tables, "--label", "late", *quick)
+    assert [table.key for table in proposed.data.tables.values()] == [("key",), ("key",)]
+    found = compare_models(proposed, tmp_path, Console(quiet=True))
+    assert found.leader == "bank"
+    vfl.report([vfl.Run(tmp_path / "lvfl")], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.partition("</h1>")[2].strip().startswith(f"<p><strong>{found.headline()}</strong>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((), "^CONFIG: is missing; name a YAML file, or --table OWNER=FILE for each owner$"),
+        (("mine.yaml", "--key", "key"), "^--label, --key: go with --table$"),
+        (("--table", "BANK"), "^--table: 'BANK': write OWNER=FILE, once for each owner$"),
+        (("--table", "bank=FILE"), "^--label: is missing; name the column"),
+        (("--table", "bank=FILE", "--label", "none"), "has no column 'none'; name its owner's --table first$"),
+        (("--table", "bank=FILE", "--label", "late", "--key", "id"), "^--key: .* has no column 'id'; name the column"),
+    ],
+)
+def test_files_that_cannot_be_compared_are_one_line(
+    config: ExperimentConfig, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], line: str
+):
+    file = str(config.data.tables["bank"].file)
+    with pytest.raises(ConfigError, match=line):
+        _read(monkeypatch, *(each.replace("FILE", file) for each in arguments))
 
 
 def test_an_interval_covers_no_difference_between_equals():

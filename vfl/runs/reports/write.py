@@ -55,7 +55,7 @@ def page(subject: Subject, drawings: list[Drawing], open_tables: list[TableData]
     return environment.from_string(template).render(
         subject=subject,
         about=about(subject),
-        advice=advice(subject),
+        first=first(subject),
         missing=names(subject.missing),
         drawings=[
             (drawing, inline_svg(drawing.figure, drawing.name, escape(drawing.title, quote=True), drawing.hover))
@@ -71,7 +71,7 @@ def page(subject: Subject, drawings: list[Drawing], open_tables: list[TableData]
 def markdown(subject: Subject, drawings: list[Drawing], all_tables: list[TableData]) -> str:
     """Return the report as Markdown, with links to PNGs beside it."""
     lines = [f"# {subject.name}", ""]
-    lines += [f"**{each}**\n" for each in [advice(subject)] if each]
+    lines += [f"**{each}**\n" for each in first(subject)]
     lines += [about(subject), ""]
     if subject.missing:
         lines += [f"Unfinished and left out: {names(subject.missing)}.", ""]
@@ -85,6 +85,12 @@ def _pictures(text: Path) -> set[str]:
     """Return the file names of a report's pictures."""
     shown = text.read_text(encoding="utf-8", errors="replace") if text.exists() else ""
     return set(re.findall(r"^!\[.*\]\(([\w-]+\.png)\)$", shown, flags=re.MULTILINE))
+
+
+def first(subject: Subject) -> list[str]:
+    """Return a report's first sentences: what the other owners add, by ``lvfl compare``, and the advice, if known."""
+    told = [run.summary.get("comparison", {}).get("text", "") for run in subject.runs]
+    return [each for each in (*dict.fromkeys(told), advice(subject)) if each]
 
 
 def about(subject: Subject) -> str:
