@@ -60,10 +60,10 @@ def _subsets(subject: Subject) -> list[Drawing]:
     variants = tested_variants(subject)
     if not variants:
         return []
-    figure, axes = _figure("Party that is away", f"Lost {axis(subject.metric)}")
+    figure, axes = new_axes("Party that is away", f"Lost {axis(subject.metric)}")
     draw_lost(axes, variants[:MOST_CURVES])
     if len(variants) > 1:
-        _legend(figure, axes)
+        place_legend(figure, axes)
     caption = CAPTION + _left_out(variants)
     return [Drawing("subsets", f"{_score(subject)} lost without a party", caption, figure)]
 
@@ -118,7 +118,7 @@ def _curves(
     name: str, title: str, caption: str, variants: Sequence[Variant], labels: Sequence[str] | None = None
 ) -> Drawing:
     metric = variants[0].runs[0].metric
-    figure, axes = _figure("Round", f"Test {axis(metric)}")
+    figure, axes = new_axes("Round", f"Test {axis(metric)}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     shown = list(zip(variants, labels or [variant.label for variant in variants], strict=True))
     for position, (variant, label) in enumerate(shown[:MOST_CURVES]):
@@ -134,7 +134,7 @@ def _curves(
     seeds = max(len(variant.runs) for variant in variants)
     band = f" Mean and range of {seeds} seeds." if seeds > 1 else ""
     if len(shown) > 1:
-        _legend(figure, axes)
+        place_legend(figure, axes)
     hover = {f"curve_{position}": variant.label for position, (variant, _) in enumerate(shown[:MOST_CURVES])}
     return Drawing(name, title, (caption + band + _left_out(variants)).strip(), figure, hover)
 
@@ -152,18 +152,18 @@ def _ratios(subject: Subject) -> list[Drawing]:
 
 def _over_rounds(run: RunResult, up: str, quantities: Mapping[str, str], drawstyle: str = "default") -> Figure:
     """Draw quantities of a run, by the names of their tags, each the mean over the parties."""
-    figure, axes = _figure("Round", up)
+    figure, axes = new_axes("Round", up)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     rounds = [int(row["round"]) for row in run.rows]
     for position, (name, label) in enumerate(quantities.items(), 1):
         style = curve_style(position, len(rounds))
         axes.plot(rounds, run.mean_over_parties(name), label=label, drawstyle=drawstyle, **style)
-    _legend(figure, axes)
+    place_legend(figure, axes)
     return figure
 
 
 def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[[Variant], float]) -> Drawing:
-    figure, axes = _figure(label, f"Test {axis(subject.metric)}")
+    figure, axes = new_axes(label, f"Test {axis(subject.metric)}")
     axes.xaxis.set_major_formatter(EngFormatter(unit=unit, places=None))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     front = pareto_front(subject.variants, cost)
@@ -180,7 +180,7 @@ def _scatter(subject: Subject, name: str, label: str, unit: str, cost: Callable[
     circles: dict[str, Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none", "markeredgewidth": 1.1}
     line: dict[str, Any] = {"color": INK, "linewidth": 1.1, "drawstyle": "steps-post", "zorder": 1}
     axes.plot(*zip(*on_front, strict=True), label="Pareto front", **line, **circles)
-    _legend(figure, axes)
+    place_legend(figure, axes)
     caption = f"On the front (circled), cheapest first: {'; '.join(variant.label for variant in front)}."
     return Drawing(name, f"{_score(subject)} against {_WORDS[name]}", caption, figure, hover)
 
@@ -205,7 +205,7 @@ def _spent(subject: Subject) -> list[Drawing]:
         costs.append(("time", label, "s", lambda run: run.seconds_by_round()))
     drawings: list[Drawing] = []
     for name, label, unit, spent in costs:
-        figure, axes = _figure(label, f"Test {axis(subject.metric)}")
+        figure, axes = new_axes(label, f"Test {axis(subject.metric)}")
         axes.xaxis.set_major_formatter(EngFormatter(unit=unit))
         axes.xaxis.set_major_locator(MaxNLocator(5))
         for position, variant in enumerate(subject.variants):
@@ -213,7 +213,7 @@ def _spent(subject: Subject) -> list[Drawing]:
             curve = f"curve_{position}"
             axes.plot(across, scores, label=variant.label, gid=curve, **curve_style(position, len(across)))
         if several:
-            _legend(figure, axes)
+            place_legend(figure, axes)
         hover = {f"curve_{position}": variant.label for position, variant in enumerate(subject.variants)}
         heading = f"{_score(subject)} against {_WORDS[name]}" + (", round by round" if several else "")
         drawings.append(Drawing(f"{name}_by_round" if several else name, heading, "", figure, hover))
@@ -238,7 +238,7 @@ def _grid(subject: Subject) -> list[Drawing]:
     alphas, betas = subject.values(ALPHA), subject.values(BETA)
     if not {ALPHA, BETA} <= set(subject.keys) or not all(is_number(value) for value in alphas + betas):
         return []
-    figure, axes = _figure("β", "α")
+    figure, axes = new_axes("β", "α")
     axes.grid(visible=False)
     found = [[subject.find({ALPHA: alpha, BETA: beta}) for beta in betas] for alpha in alphas]
     shown = np.array([[np.nan if each is None else drawn(subject.metric, each.score) for each in row] for row in found])
@@ -271,7 +271,7 @@ def _errors(subject: Subject) -> list[Drawing]:
     for name, symbol, key, other, quantity in quantities:
         if key not in subject.keys or not all(is_number(value) for value in subject.values(key)):
             continue
-        figure, axes = _figure(key_label(key), _ERRORS[name])
+        figure, axes = new_axes(key_label(key), _ERRORS[name])
         groups = subject.values(other) if other in subject.keys else [None]
         for position, group in enumerate(groups):
             fixed = {} if group is None else {other: group}
@@ -280,7 +280,7 @@ def _errors(subject: Subject) -> list[Drawing]:
             known = [(value, error) for value, error in points if error is not None]
             label = setting_label(other, group) if fixed else symbol
             axes.plot(*zip(*known, strict=True), label=label, **curve_style(position, len(known)))
-        _legend(figure, axes)
+        place_legend(figure, axes)
         caption = "Corollary 1's sums of the ratios are in the table below." if subject.as_paper else ""
         drawings.append(Drawing(name, f"{symbol} against {key_label(key)}", caption, figure))
     return drawings
@@ -295,14 +295,15 @@ def _score(subject: Subject) -> str:
     return name[0].upper() + name[1:]
 
 
-def _figure(across: str, up: str) -> tuple[Figure, Axes]:
+def new_axes(across: str, up: str) -> tuple[Figure, Axes]:
+    """Return a figure with labelled axes."""
     figure = new_figure(4.3, 3.5)
     axes = figure.add_subplot()
     dress(axes, across, up)
     return figure, axes
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def place_legend(figure: Figure, axes: Axes) -> None:
     """Place the legend below in as many columns as fit, and make the figure taller by its rows."""
     labels = axes.get_legend_handles_labels()[1]
     columns = max(1, min(4, len(labels), LETTERS_ACROSS // (max(map(len, labels)) + LETTERS_OF_HANDLE)))

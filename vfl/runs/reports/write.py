@@ -11,6 +11,7 @@ from vfl.config import ConfigError, dump_config
 from vfl.runs.atomic import write_atomically
 from vfl.runs.experiments.sweep_view import names
 from vfl.runs.reports.figures import Drawing, draw
+from vfl.runs.reports.outcomes import outcome_drawings
 from vfl.runs.reports.runs import ReportedRun, Subject
 from vfl.runs.reports.svg import inline_svg, png
 from vfl.runs.reports.tables import TableData, advice, party_tables, tables
@@ -21,7 +22,7 @@ TEXT = "report.md"
 
 def write_report(subject: Subject, folder: Path) -> list[str]:
     """Write all files of a report into a folder and return their names. Raises ConfigError if that fails."""
-    drawings = draw(subject)
+    drawings = [*draw(subject), *outcome_drawings(subject)]
     open_tables = tables(subject)
     parties = party_tables(subject)
     contents: dict[str, str | bytes] = {f"{drawing.name}.png": png(drawing.figure) for drawing in drawings}
@@ -40,7 +41,7 @@ def write_report(subject: Subject, folder: Path) -> list[str]:
 
 def write_page(subject: Subject, file: Path) -> None:
     """Write only the page. Raises ConfigError if that fails."""
-    content = page(subject, draw(subject), tables(subject), party_tables(subject))
+    content = page(subject, [*draw(subject), *outcome_drawings(subject)], tables(subject), party_tables(subject))
     try:
         write_atomically(file, content)
     except OSError as error:
