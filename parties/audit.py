@@ -5,27 +5,24 @@ checkpoint but the last one this is exactly the round that followed. Nothing is 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-from torch import Tensor
-
 from parties.build import feature_config, model_spec
 from parties.feature_party import FeatureParty
-from parties.local import InProcess
+from parties.local import InProcess, build_in_process
+from parties.onlooker import Onlooker, Recording, read_recording
 from parties.trained import load_trained
-from vfl.config import ExperimentConfig
+from vfl.config import ExperimentConfig, load_config
 from vfl.errors import ConfigError
 from vfl.leakage.audit import NORM, Finding, Seen, attacks_on_features, attacks_on_labels, attacks_with_gradients
 from vfl.lightweighting.schedule import Ratios
-from vfl.runs.checkpoint import CheckpointStore, State
+from vfl.runs.checkpoint import CheckpointStore
+from vfl.runtime import start_runtime
 from vfl.vertical.feature_models import build_feature_model
-from vfl.vertical.labels import PartyProtocol, ReceivedGradient
-from vfl.vertical.presence import Share
-from vfl.wire.messages import Message
+from vfl.vertical.labels import PartyProtocol
 
 MOST_ROWS, FEWEST_ROWS = 2000, 100
 """Bounds of the number of rows on which attacks are measured."""
@@ -53,75 +50,69 @@ class Audit:
         }
 
 
-@dataclass(eq=False)
-class Onlooker:
-    """A party's side of the label protocol that also records messages by training row, as sent and received."""
-
-    protocol: PartyProtocol
-    rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
-    embeddings: list[Tensor] = field(default_factory=list[Tensor], init=False)
-    gradients: list[Tensor] = field(default_factory=list[Tensor], init=False)
-    """Received gradients; empty if labels are shared."""
-    _rows_by_exchange: list[Tensor] = field(default_factory=list[Tensor], init=False)
-
-    def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
-        """Begin a round, and record the rows in which the party takes part."""
-        shares = self.protocol.start_round(message, head_digest, batches)
-        self._rows_by_exchange = [share.rows_of(rows_B) for share, rows_B in zip(shares, batches, strict=True)]
-        return shares
-
-    def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
-        """Receive an update, and record it with the embedding that it answers."""
-        self.protocol.receive(message, exchange, sent_nD)
-        self.rows.append(self._rows_by_exchange[exchange])
-        self.embeddings.append(sent_nD.cpu().clone())
-        if isinstance(self.protocol, ReceivedGradient) and len(sent_nD):
-            self.gradients.append(self.protocol.gradient(sent_nD).cpu().clone())
-
-    def gradient(self, embedding_nD: Tensor) -> Tensor:
-        """Return the gradient at the party's embedding."""
-        return self.protocol.gradient(embedding_nD)
-
-    def finish(self, iterations: int) -> None:
-        """End an exchange."""
-        self.protocol.finish(iterations)
-
-    def drift(self) -> float | None:
-        """Return the drift of the party's head."""
-        return self.protocol.drift()
-
-    def state_dict(self) -> State:
-        """Return the protocol's state."""
-        return self.protocol.state_dict()
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a state."""
-        self.protocol.load_state_dict(state)
-
-
 def audit(run_dir: Path, rows: int = MOST_ROWS) -> Audit:
     """Attack a finished run with the data that its parties and its server have seen, on at most ``rows`` rows.
 
     Raises as ``load_trained``, and ConfigError for a number of rows that leaves nothing to measure on.
     """
-    if rows < FEWEST_ROWS:
-        raise ConfigError(f"--rows: {rows} are too few for the attacks; use {FEWEST_ROWS} or more")
+    _check_rows(rows)
     *earlier, last = CheckpointStore(run_dir / "checkpoints").rounds() or [0]
     trained = load_trained(run_dir)
-    inferring, left_out = label_attacks(trained.server.config)
-    seed = trained.server.config.seed
-    findings = list[Finding]()
-    for seen in watch(trained, last, rows):
-        if inferring:
-            findings += attacks_with_gradients(seen, seed) + attacks_on_labels(seen, seed)
-        findings += attacks_on_features(seen, seed)
+    config = trained.server.config
+    inferring, left_out = label_attacks(config)
+    findings = attack(watch(trained, last, rows), config)
     by_round = {last: [finding for finding in findings if finding.attack == NORM]}
     for done in earlier if inferring else ():
         watched = watch(load_trained(run_dir, done), done, rows)
-        by_round[done] = [leak for seen in watched for leak in attacks_with_gradients(seen, seed, only=(NORM,))]
+        by_round[done] = [leak for seen in watched for leak in attacks_with_gradients(seen, config.seed, only=(NORM,))]
     if inferring and not earlier:
         left_out += ("gradients by round: checkpoint.keep of as many rounds as are to be compared",)
     return Audit(last, tuple(findings), by_round, left_out)
+
+
+def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS) -> Audit:
+    """Attack with what party processes recorded of their own last round (``privacy.record``), in ``folders``.
+
+    Only configuration and data of the run are read, nobody's model. Raises ConfigError for folders without a
+    recording, or of another run, and as ``load_config`` and the data's source.
+    """
+    _check_rows(rows)
+    config = load_config(run_dir / "config.yaml")
+    recorded = [read_recording(folder) for folder in folders]
+    if not recorded:
+        raise ConfigError(f"{run_dir}: no party process recorded here; train with privacy.record=true, or name FOLDERs")
+    if len({each.round_index for each in recorded}) != 1:
+        raise ConfigError(
+            f"--processes: recordings of one round are needed, got {[each.round_index for each in recorded]}"
+        )
+    built = build_in_process(config, start_runtime(config))
+    parties = {party.name: party for party in built.parties}
+    if unknown := [each.party for each in recorded if each.party not in parties]:
+        raise ConfigError(f"--processes: {unknown[0]} is no party of {run_dir}; name folders of its parties")
+    inferring, left_out = label_attacks(config)
+    findings = attack([_seen(built, parties[each.party], each, rows) for each in recorded], config)
+    absent = [
+        f"{name}: privacy.record=true in that party's own settings"
+        for name in parties.keys() - {each.party for each in recorded}
+    ]
+    done = recorded[0].round_index
+    by_round = {done: [finding for finding in findings if finding.attack == NORM]} if inferring else {}
+    return Audit(done + 1, tuple(findings), by_round, (*left_out, *sorted(absent)))
+
+
+def attack(watched: Sequence[Seen], config: ExperimentConfig) -> list[Finding]:
+    """Return the findings of all attacks that the run allows."""
+    inferring, findings = label_attacks(config)[0], list[Finding]()
+    for seen in watched:
+        if inferring:
+            findings += attacks_with_gradients(seen, config.seed) + attacks_on_labels(seen, config.seed)
+        findings += attacks_on_features(seen, config.seed)
+    return findings
+
+
+def _check_rows(rows: int) -> None:
+    if rows < FEWEST_ROWS:
+        raise ConfigError(f"--rows: {rows} are too few for the attacks; use {FEWEST_ROWS} or more")
 
 
 def label_attacks(config: ExperimentConfig) -> tuple[bool, tuple[str, ...]]:
@@ -142,26 +133,24 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[Seen]:
     for party, onlooker in zip(trained.parties, onlookers, strict=True):
         party.protocol = cast(PartyProtocol, onlooker)  # it does what either side's protocol does
     server.train_round(round_index)
-    labels_N, hidden = trained.split.labels.train.values, trained.server.config.models.head.hidden
     return [
-        _seen(trained, party, onlooker, labels_N, hidden, rows)
+        _seen(trained, party, onlooker.recording(party.name), rows)
         for party, onlooker in zip(trained.parties, onlookers, strict=True)
     ]
 
 
-def _seen(
-    trained: InProcess, party: FeatureParty, onlooker: Onlooker, labels_N: Tensor, hidden: Sequence[int], most: int
-) -> Seen:
-    rows_N = torch.cat(onlooker.rows)[:most]
-    settings, features = feature_config(trained.server.config, party.name), party.preparation.features
+def _seen(trained: InProcess, party: FeatureParty, recorded: Recording, most: int) -> Seen:
+    rows_N, gradients_ND = recorded.rows_N[:most], recorded.gradients_ND
+    config, features = trained.server.config, party.preparation.features
+    settings = feature_config(config, party.name)
     return Seen(
         party.name,
-        labels_N[rows_N].numpy(),
+        trained.split.labels.train.values[rows_N].numpy(),
         len(trained.split.labels.classes),
-        torch.cat(onlooker.embeddings)[:most].numpy(),
-        torch.cat(onlooker.gradients)[:most].numpy() if onlooker.gradients else None,
+        recorded.embeddings_ND[:most].numpy(),
+        None if gradients_ND is None else gradients_ND[:most].numpy(),
         party.train.take(rows_N).inputs,
         features.kind == "table",
         partial(build_feature_model, settings.kind, model_spec(settings, features)),
-        hidden,
+        config.models.head.hidden,
     )

@@ -27,17 +27,31 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rows", type=int, default=2000, metavar="N", help="training rows to measure on (default: 2000)"
     )
+    parser.add_argument(
+        "--processes",
+        type=Path,
+        nargs="*",
+        metavar="FOLDER",
+        help="attack with what party processes recorded of themselves (privacy.record=true there) in these folders, or "
+        "copies; without a FOLDER in those below RUN, of which configuration and data are read",
+    )
     return parser.parse_args()
 
 
 @command(parse_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Attack, show, write."""
-    from parties.audit import audit
+    from parties.audit import audit, audit_recorded
+    from parties.onlooker import SEEN
     from vfl.runs.atomic import write_atomically
     from vfl.runs.reports.leakage import AUDIT
+    from vfl.runs.run_folder import PROCESSES
 
-    found = audit(arguments.run, arguments.rows).as_json()
+    if arguments.processes is None:
+        found = audit(arguments.run, arguments.rows).as_json()
+    else:
+        folders = arguments.processes or sorted(path.parent for path in (arguments.run / PROCESSES).glob(f"*/{SEEN}"))
+        found = audit_recorded(arguments.run, folders, arguments.rows).as_json()
     show(found, console)
     path = arguments.run / AUDIT
     write_atomically(path, json.dumps(found, indent=1) + "\n")

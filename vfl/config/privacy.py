@@ -30,6 +30,10 @@ class PrivacyConfig(Section):
     """Seed of the noise. null: in one process the experiment's seed; for a separate process a secret that stays with
     it. A number makes processes repeat one process, and must be kept from the others."""
 
+    record: Annotated[bool, OWN] = False
+    """A party process keeps the embeddings that it sent and the gradients that came, of its last round, in its own
+    folder (seen.safetensors), for lvfl audit --processes. They tell of its samples: remove the file afterwards."""
+
     def ignored(self) -> Mapping[str, str]:
         """Return the strengths of defences that are off."""
         unused = dict[str, str]()

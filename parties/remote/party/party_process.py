@@ -6,11 +6,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from rich.console import Console
 
 from parties.build import TrainingLabels, build_party, feature_config, training_labels
 from parties.feature_party import FeatureParty
+from parties.onlooker import Onlooker, write_recording
 from parties.remote.audit import NAME as AUDIT
 from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, Terms, check_party
@@ -42,6 +44,7 @@ from vfl.runs.run_folder import (
 )
 from vfl.runs.workers import Alone, Workers
 from vfl.runtime import start_runtime, use_threads_for
+from vfl.vertical.labels import PartyProtocol
 from vfl.wire.messages import Kind, Message, MessageError
 from vfl.wire.session import Goodbye, Hello
 
@@ -110,12 +113,17 @@ def run_party(
             said.add(line)
             console.print(f"warning: {line}")
 
+    def note(party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
+        view.note(party, samples, request, reply)
+        if isinstance(party.protocol, Onlooker) and request.kind == Kind.END_ROUND and party.protocol.rows:
+            write_recording(party.protocol.recording(name), run_dir)
+
     def begin(welcome: Message) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
         check_welcome(run_dir, welcome.run)
         passed_on = partial(pass_on, workers)
-        worker = PartyWorker(welcome.run, restore, store, consent, passed_on, view.note, holding.wanted, note_strangers)
+        worker = PartyWorker(welcome.run, restore, store, consent, passed_on, note, holding.wanted, note_strangers)
         return partial(_obey, worker, run_dir, welcome.run)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
@@ -138,6 +146,8 @@ def restorer(
     """Return the function that makes the party from a saved state, or as built."""
     if workers.size > 1 and config.privacy.embeddings == "gaussian" and config.privacy.noise_seed is None:
         raise ConfigError("privacy.noise_seed: the processes of a party need one, to draw the same noise")
+    if workers.size > 1 and config.privacy.record:
+        raise ConfigError("privacy.record: of several processes each sees a part; let the party train as one process")
     runtime, team = start_runtime(config), team_of(workers)
     must_hold(workers, f"{config.fixed()} {holding.digests}")
 
@@ -148,6 +158,8 @@ def restorer(
             use_threads_for(config, party.macs)
         if state is not None:
             party.load_state_dict(state)
+        if config.privacy.record:
+            party.protocol = cast(PartyProtocol, Onlooker(party.protocol))  # it does what either side's protocol does
         return party
 
     return restore

@@ -1,0 +1,68 @@
+"""A party process records its own messages, and the audit of them is that of the same run in one process."""
+
+import json
+
+import pytest
+import torch
+
+from parties.audit import FEWEST_ROWS, attack, audit_recorded, watch
+from parties.onlooker import SEEN, read_recording
+from parties.trained import load_trained
+from vfl.config import ConfigError
+from vfl.runs.run_folder import PROCESSES
+
+SECTIONS = {
+    "training": {"labels": "server"},
+    "data": {"train_samples": 240},
+    # Constant ratios: a watched round keeps those reached before it.
+    "lightweighting": {"alpha": 0.2, "beta": 0.3},
+    "privacy": {"record": True},
+    "checkpoint": {"every": 1, "keep": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(trained_with):
+    return trained_with(**SECTIONS)
+
+
+def test_a_process_records_what_one_process_sees_of_the_same_round(recorded, in_process):
+    last = recorded.config.training.rounds - 1
+    trained = load_trained(recorded.run_dir, last)
+    watched = watch(trained, last, 240)
+    found = [read_recording(recorded.run_dir / PROCESSES / seen.party) for seen in watched]
+    for seen, own in zip(watched, found, strict=True):
+        assert own.round_index == last
+        assert own.gradients_ND is not None
+        assert torch.equal(own.embeddings_ND, torch.as_tensor(seen.embeddings_ND))
+        assert torch.equal(own.gradients_ND, torch.as_tensor(seen.gradients_ND))
+        assert torch.equal(trained.split.labels.train.values[own.rows_N], torch.as_tensor(seen.labels_N))
+    assert (recorded.run_dir / PROCESSES / found[0].party / SEEN).stat().st_mode & 0o777 == 0o600
+    # Recording changes no bit.
+    plain = in_process(**{key: values for key, values in SECTIONS.items() if key != "privacy"})
+    summary = json.loads((recorded.run_dir / "summary.json").read_text())
+    assert summary["model_digest"] == plain["summary"]["model_digest"]
+
+
+def test_the_audit_of_one_party_needs_its_folder_alone(recorded, tmp_path):
+    own = tmp_path / "copy"
+    own.mkdir()
+    (own / SEEN).write_bytes((recorded.run_dir / PROCESSES / "party_2" / SEEN).read_bytes())
+    (tmp_path / "config.yaml").write_text((recorded.run_dir / "config.yaml").read_text())  # no checkpoint of anybody
+    found = audit_recorded(tmp_path, [own], FEWEST_ROWS)
+    last = recorded.config.training.rounds - 1
+    watched = watch(load_trained(recorded.run_dir, last), last, FEWEST_ROWS)
+    expected = attack([seen for seen in watched if seen.party == "party_2"], recorded.config)
+    assert list(found.findings) == expected
+    assert found.rounds == recorded.config.training.rounds
+    assert "party_1: privacy.record=true in that party's own settings" in found.left_out
+
+
+def test_folders_without_a_recording_say_which_setting_makes_one(tmp_path, recorded):
+    with pytest.raises(ConfigError, match=r"let that party train with privacy\.record=true"):
+        audit_recorded(recorded.run_dir, [tmp_path])
+    with pytest.raises(ConfigError, match="no party process recorded here"):
+        audit_recorded(recorded.run_dir, [])
+    (tmp_path / SEEN).write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match="copy it again from the party"):
+        audit_recorded(recorded.run_dir, [tmp_path])
