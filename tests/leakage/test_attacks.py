@@ -84,6 +84,11 @@ def test_the_sign_of_p_minus_y_shows_in_the_direction(stream):
     assert direction_leak(gradients_ND, labels_N, 2, stream).value == 1.0
 
 
+def test_clues_leave_rows_of_small_classes_to_be_told(stream):
+    labels_N = np.repeat(np.arange(10), 8)
+    assert direction_leak(np.eye(10)[labels_N], labels_N, 10, stream).value == 1.0
+
+
 @pytest.mark.parametrize("classes", [2, 5])
 def test_permuted_labels_are_not_found(stream, classes):
     labels_N = stream.integers(classes, size=ROWS)

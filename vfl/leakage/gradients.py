@@ -52,13 +52,15 @@ def norm_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.ran
 def direction_leak(gradients_ND: Floats, labels_N: Ints, classes: int, stream: np.random.Generator) -> Estimate:
     """Return the AUC with which the cosine to one row of a known class tells which rows have that class.
 
-    The mean is over up to `CLUES` known rows of each class, which are not scored themselves.
+    The mean is over up to `CLUES` known rows of each class, at most half of it, which are not scored themselves.
     """
     unit_ND = gradients_ND / np.maximum(np.linalg.norm(gradients_ND, axis=1, keepdims=True), 1e-30)
     clues = [
         (label, clue)
         for label in range(classes)
-        for clue in stream.permutation(np.flatnonzero(labels_N == label))[:CLUES]
+        for clue in stream.permutation(np.flatnonzero(labels_N == label))[
+            : min(CLUES, int((labels_N == label).sum()) // 2)
+        ]
     ]
     rest = np.setdiff1d(np.arange(len(labels_N)), [clue for _, clue in clues])
     cosines = [(label, unit_ND[rest] @ unit_ND[clue]) for label, clue in clues]
