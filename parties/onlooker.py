@@ -1,4 +1,4 @@
-"""What a party sees of a round: its own embeddings as sent, and the gradients that came, by training row.
+"""A party's view of a round: its own embeddings as sent, and the gradients received, by training row.
 
 An audit looks at a round in memory; a party process with ``privacy.record`` keeps its last round in its own folder.
 """

@@ -23,6 +23,14 @@ DOORS = (ROOT / "scripts" / "benchmark.py", ROOT / "scripts" / "same_bits.py")
 """The commands that use the laboratory where it is: in a checkout."""
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OURS = {"models", "vfl", "parties", "scripts", "tests"}
+QUESTIONS = "What Whether Who Whom Whose How Where When Which Why"
+PREPOSITIONS = (
+    "About Above Across After Against Along Among Around As At Before Behind Below Beneath Beside Besides Between "
+    "Beyond By Despite During Except For From In Inside Into Like Near Of Off On Onto Over Per Since Than Through To "
+    "Toward Towards Under Until Unlike Up Upon Via With Within Without"
+)
+OPENINGS = re.compile(rf"\W*({'|'.join(f'{QUESTIONS} {PREPOSITIONS}'.split())})\b")
+"""First words with which no docstring begins."""
 FORBIDDEN = {
     "models": OURS - {"models"},
     "vfl": {"parties", "scripts", "tests"},
@@ -133,6 +141,25 @@ def test_a_room_imports_only_rooms_below_it():
         for name in imported(path)
         if name.startswith("vfl.") and room(name) in floor and room(name) != room(dotted(path))
         if floor[room(name)] >= floor[room(dotted(path))]
+    ]
+    assert wrong == []
+
+
+def docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and text of a file's docstrings, those below fields and constants included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Expr(ast.Constant(str(text))):
+                yield node.lineno, text
+
+
+def test_a_docstring_begins_with_what_a_function_does_or_a_thing_is():
+    """With a verb or a noun: neither with a question word nor with a preposition, whose noun is not there."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} begins with {found[1]!r}; say what it does or is"
+        for path in SOURCES
+        for line, text in docstrings(path)
+        if (found := OPENINGS.match(text))
     ]
     assert wrong == []
 

@@ -25,7 +25,7 @@ from vfl.runs.atomic import write_csv
 LOADS = {"1 key, 50 requests/s": (1, ["-c", "5", "-q", "10"]), "64 keys, 2 connections": (64, ["-c", "2"])}
 """Keys of a request, and hey's options."""
 GOALS_MS = {50: 5.0, 99: 20.0}
-"""Of one key, by percentile."""
+"""Milliseconds of one key, by percentile."""
 
 
 def parse_arguments() -> argparse.Namespace:

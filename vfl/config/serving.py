@@ -13,7 +13,7 @@ Milliseconds = Annotated[Number, Field(ge=0, le=60_000)]
 
 
 class ServingConfig(Section):
-    """How scores are asked for by HTTP, and how long parties are waited for."""
+    """The HTTP service of scores, and the waiting times for parties."""
 
     listen: Address = "127.0.0.1:8080"
     """The address of the HTTP service. Any but a loopback address needs ``token`` or ``client_ca``."""
@@ -26,7 +26,7 @@ class ServingConfig(Section):
     client_ca: Path | None = None
     """Authority of clients' certificates; with it a client without one is refused. Needs ``certificate``."""
     timeout_ms: Annotated[Milliseconds, Field(gt=0)] = 1000.0
-    """Within this time a party answers, or counts as away for a request."""
+    """Milliseconds that a party has to answer; after them it counts as absent for a request."""
     gather_ms: Milliseconds = 2.0
     """So long after a batch requests are gathered into the next one."""
     batch: Annotated[Positive, Field(le=4096)] = 256
@@ -36,15 +36,15 @@ class ServingConfig(Section):
     cache_s: Annotated[Number, Field(ge=0)] = 0.0
     """Seconds for which the server keeps the embedding of a key; 0 keeps none."""
     when_absent: Literal["refuse", "placeholder", "zeros", "mean"] = "refuse"
-    """What replaces the embedding of a party that is away or has no row: nothing, so that there is no score; its
-    learned placeholder (zeros if none was learned); zeros; its mean embedding of the training."""
+    """Replacement of the embedding of a party that is absent or has no row. refuse: none, so that there is no score;
+    placeholder: the learned one (zeros if none was learned); zeros; mean: its mean embedding of the training."""
     key_secret: Path | None = None
     """File with a secret that all owners share, at least 16 characters: keys then travel as HMAC-SHA256 under it. Set
     by all or by none."""
 
     @property
     def keys(self) -> Literal["clear", "hashed"]:
-        """How keys travel between server and parties, on which both sides must agree."""
+        """Return the form of keys between server and parties, which must be the same on both sides."""
         return "clear" if self.key_secret is None else "hashed"
 
     @model_validator(mode="after")

@@ -48,7 +48,8 @@ class NewSamples:
     order: Tensor | None = None
     """Tables only: the samples in the order of the rows of the table that names them, int64 [N]."""
     known_as: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict[str, Sequence[Sequence[str]]])
-    """Of ``served_rows``: by other owner, the key by which it knows each sample where that is not the sample's own."""
+    """Result of ``served_rows`` only: each sample's key at another owner, by owner, if that is not the sample's own
+    key."""
 
 
 class Preparation:

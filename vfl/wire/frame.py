@@ -47,16 +47,16 @@ E = TypeVar("E", bound=IntEnum)
 _HEADER = struct.Struct("<BBIIH8sIII")
 _PART = struct.Struct("<BI")
 HEADER_BYTES, ROUTE_BYTES = _HEADER.size, _HEADER.size - MESSAGE_BYTES
-"""Of the whole header; of its fields from the run on, which the ledger does not count."""
+"""Bytes of the whole header, and of its fields from the run on, which the ledger does not count."""
 assert _PART.size == PART_BYTES
 
 
 class TooLargeError(ConfigError):
-    """A message that the other side would not take."""
+    """Error about a message that exceeds the other side's limit."""
 
 
 class _Header(NamedTuple):
-    """A frame's first bytes, as they came."""
+    """Fields of a frame's header, unchecked."""
 
     version: int
     kind: int
@@ -70,7 +70,7 @@ class _Header(NamedTuple):
 
 
 def check_size(message: Message, max_message_mb: int) -> None:
-    """Raise TooLargeError for a message that the other side would not take."""
+    """Raise TooLargeError for a message that exceeds the other side's limit."""
     size = frame_bytes(message)
     if message.kind in SESSION and size > PIECE_BYTES:
         raise TooLargeError(f"a {message.kind.name} of {size} bytes is above {PIECE_BYTES}: shorten the settings")
@@ -92,7 +92,7 @@ def pack(message: Message) -> bytes:
 
 
 def cut(message: Message) -> Iterator[bytes]:
-    """Serialize a message into pieces, each made when it is asked for."""
+    """Yield the pieces of a serialized message, each created when it is needed."""
     batch, room = list[Buffer](), PIECE_BYTES
     # `batch` holds views until it fills a piece, so that payloads are copied once, into the piece.
     for each in _buffers(message):
@@ -137,22 +137,22 @@ def unpack(data: Buffer) -> Message:
 
 
 class Assembler:
-    """Puts together what ``cut`` has cut, and trusts none of it.
+    """Joins the pieces of ``cut``, trusting none of them.
 
-    Memory is spent on what came: a length that is only announced costs none, and one above the limit is refused.
+    Memory grows only with bytes received: an announced length costs none, and one above the limit is refused.
     """
 
     def __init__(self, max_message_mb: int) -> None:
         self.max_message_mb = max_message_mb
         self._frame = memoryview(b"")
-        """The one that is coming; empty for none."""
+        """The frame that is arriving; empty for none."""
         self._kind = Kind.HEARTBEAT
         self._came = 0
 
     def add(self, piece: Buffer) -> Message | None:
-        """Take the next piece; return the message that is complete with it.
+        """Add the next piece; return the message that it completes, if any.
 
-        Raises MessageError for what is no frame, and for one above the limit.
+        Raises MessageError for anything but a frame, and for one above the limit.
         """
         if not self._frame:
             self._kind, size = self._announced(piece)

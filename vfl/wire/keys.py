@@ -24,14 +24,14 @@ from vfl.wire.control import Control
 from vfl.wire.messages import Buffer, MessageError, Part, PartKind
 
 MOST_KEYS = 4096
-"""In a message."""
+"""Most keys in a message."""
 LONGEST_KEY = 512
 """Bytes of a key."""
 _COUNT, _LENGTH = struct.Struct("<I"), struct.Struct("<H")
 
 
 class Found(Control):
-    """FOUND: whether the party has looked. What it declines its owner has not agreed to."""
+    """FOUND: whether the party has answered for the keys, or declined, as its owner has not agreed."""
 
     outcome: Literal["looked", "too_many", "expired"] = "looked"
 
@@ -80,12 +80,12 @@ def read_keys(payload: Buffer) -> list[bytes]:
 
 
 def presence_part(there: NDArray[np.bool_]) -> Part:
-    """Return which keys a party has."""
+    """Return the part with the mask of the keys that a party has."""
     return Part(PartKind.PRESENCE, np.packbits(there).tobytes())
 
 
 def read_presence(payload: Buffer, keys: int) -> NDArray[np.bool_]:
-    """Return which of so many keys a party has. Raises MessageError for bits of another number."""
+    """Return the mask of the keys that a party has, bool [keys]. Raises MessageError for bits of another number."""
     if len(payload) != (keys + 7) // 8:
         raise MessageError(f"{len(payload)} bytes say who is present, {keys} keys were asked for")
     bits = np.unpackbits(np.frombuffer(payload, np.uint8))

@@ -1,4 +1,4 @@
-"""What the head server and a party say to each other: kinds of messages, the parts of each, and what answers it.
+"""Messages between the head server and a party: their kinds, the parts of each, and its answer.
 
 ``frame.py`` writes messages as bytes. Tensor payloads are frames of ``codec.py``; control parts are JSON whose types
 are in ``control.py``, ``session.py`` and ``matching.py``. Nothing is ever unpickled.
@@ -11,14 +11,14 @@ from enum import IntEnum
 from typing import Any
 
 Buffer = bytes | memoryview
-"""Bytes as they came or will travel; what was received is looked at where it lies, never copied."""
+"""Bytes received or to be sent; received bytes are read in place, never copied."""
 MESSAGE_BYTES, PART_BYTES = 12, 5
-"""What the ledger counts of a frame's header, and a part's own header: version, kind, round, exchange, number of parts.
-The rest of the frame's says between which processes it travels; in one process there are none."""
+"""Bytes that the ledger counts of a frame's header (version, kind, round, exchange, number of parts), and of a part's.
+The rest of a frame's header is about processes and sessions, which parties in one process do not have."""
 
 
 class MessageError(ValueError):
-    """Bytes that are no message of this protocol, or a message that does not belong here."""
+    """Error about bytes that are not a message of this protocol, or a message that is not due."""
 
 
 class CodecError(MessageError):
@@ -26,17 +26,17 @@ class CodecError(MessageError):
 
 
 class Kind(IntEnum):
-    """What a message asks for or answers."""
+    """Kind of a message: the request that it makes or answers."""
 
     START_ROUND = 1
-    """Settings of the round (alpha, beta), with head_sync replay the head, and who takes part where it is not all."""
+    """Begins a round: its alpha and beta, with head_sync replay the head, and the party's samples if not all."""
     EMBED = 2
-    """Asks for the embedding of the exchange's batch. First comes the update of the exchange before, which this
-    brings: what a party needs for its local iterations, the others' embeddings or its gradient. With staleness s that
-    is the update of s exchanges before."""
+    """Asks for the embedding of the exchange's batch, after the update of the previous exchange, which it brings: the
+    input of a party's local iterations, the others' embeddings or its gradient. With staleness s it is the update of s
+    exchanges earlier."""
     EMBEDDING = 3
     UPDATE = 4
-    """Brings an update where no exchange is left to embed: s of them in a round, before END_ROUND."""
+    """Brings an update when no exchange is left to embed: s of them in a round, before END_ROUND."""
     END_ROUND = 5
     """Asks for the round's report; brings the last exchange's update."""
     REPORT = 6
@@ -50,13 +50,13 @@ class Kind(IntEnum):
     MEAN = 12
     """Asks for the mean of the embeddings of all training samples; answered by an EVALUATION of one row."""
     PRICES = 13
-    """Asks what the party's model would cost at some ratios alpha."""
+    """Asks for the costs of the party's model at some ratios alpha."""
     PRICED = 14
     LOOK_UP = 15
     """Asks for the embeddings of the rows that the party serves under some keys."""
     FOUND = 16
     MATCH = 20
-    """Begins a match: asks for what a party brings to it."""
+    """Begins a match: asks for a party's input."""
     BROUGHT = 21
     LIST = 22
     """Asks for a part of the party's own list, as points."""
@@ -67,23 +67,23 @@ class Kind(IntEnum):
     """Asks the label owner for its samples' places in one of its lists."""
     PLACED = 26
     MATCHED = 27
-    """A part of the result: the places in the party's list that stand for the samples; to the label owner also which
-    samples each other party has a row for."""
+    """A part of the result: the samples' indices in the party's list; for the label owner also masks of the samples for
+    which each other party has a row."""
     PROVE = 28
     """Asks for a proof that points were raised by the party's scalar."""
     PROVED = 29
     HELLO = 40
-    """A party, first of all: who it is, and what must agree with the server."""
+    """A party's first message: its name, and the values that must agree with the server's."""
     WELCOME = 41
-    """The party is in."""
+    """The party is admitted."""
     REFUSAL = 42
-    """Either side, its last word: what was wrong."""
+    """Either side's last message: the error."""
     HEARTBEAT = 43
     RESTORE = 44
-    """Begins a session: be as built, or as after a round, from the party's own checkpoint."""
+    """Begins a session: asks to restore the initial state, or that after a round from the party's own checkpoint."""
     RESTORED = 45
     SAVE = 46
-    """Have the state after a round on disk."""
+    """Asks to save the state after a round."""
     SAVED = 47
     LEAVING = 48
     """The party's operator stops it; it leaves once a checkpoint is committed."""
@@ -92,7 +92,7 @@ class Kind(IntEnum):
 
 
 class PartKind(IntEnum):
-    """What a part of a message holds; its name is the ledger's kind."""
+    """Kind of a part of a message; its name is the ledger's kind."""
 
     EMBEDDING = 1
     GRADIENT = 2
@@ -101,11 +101,11 @@ class PartKind(IntEnum):
     POINTS = 5
     PLACES = 6
     PRESENCE = 7
-    """Of the round's batches, in which samples a party takes part (``vfl/vertical/presence.py``), or to replicas of the
-    head which are easy (``sample_pruning.py`` beside it), as bits."""
+    """Bits over the samples of a round's batches: those in which a party takes part (``vfl/vertical/presence.py``), or
+    for replicas of the head the easy ones (``sample_pruning.py`` beside it)."""
     PROOF = 8
     KEYS = 9
-    """Of rows to be scored (``vfl/wire/keys.py``)."""
+    """Keys of rows to be scored (``vfl/wire/keys.py``)."""
 
 
 REPLIES: Mapping[Kind, Kind] = {
@@ -127,16 +127,16 @@ REPLIES: Mapping[Kind, Kind] = {
     Kind.RESTORE: Kind.RESTORED,
     Kind.SAVE: Kind.SAVED,
 }
-"""What answers what."""
+"""Kind of the reply, by the kind of the request."""
 MEASURING = frozenset(
     {Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION, Kind.PRICES, Kind.PRICED}
     | {Kind.LOOK_UP, Kind.FOUND}
 )
-"""Messages that look at the model and do not train it."""
+"""Kinds of messages that evaluate the model and do not train it."""
 SESSION = frozenset(kind for kind in Kind if kind >= Kind.HELLO)
 """Messages between processes alone, about joining, sessions and checkpoints. Not counted."""
 UPDATE = PartKind.EMBEDDING, PartKind.GRADIENT, PartKind.HEAD
-"""Of an exchange's update."""
+"""Kinds of the parts of an exchange's update."""
 PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.START_ROUND: (PartKind.CONTROL, PartKind.HEAD, PartKind.PRESENCE),
     Kind.EMBED: UPDATE,
@@ -185,8 +185,8 @@ class Part:
     kind: PartKind
     payload: Buffer
     dense: int | None = field(default=None, compare=False)
-    """Bytes of the payload's tensor as a dense float32 frame, noted by who has encoded or decoded a compressed one. It
-    does not travel; None: the payload is its own baseline."""
+    """Bytes of the payload's tensor as a dense float32 frame, set where a compressed one is encoded or decoded. It is
+    not sent; None: the payload is its own baseline."""
 
     @property
     def size(self) -> int:
@@ -195,7 +195,7 @@ class Part:
 
     @property
     def dense_size(self) -> int:
-        """Bytes on the wire, had nothing been compressed."""
+        """Bytes on the wire without compression."""
         return self.size if self.dense is None else PART_BYTES + self.dense
 
 
@@ -208,11 +208,13 @@ class Message:
     exchange: int = 0
     parts: tuple[Part, ...] = ()
     run: str = ""
-    """Between processes: id of the run, 16 hexadecimal digits; empty until a party has one."""
+    """Separate processes only: id of the run, 16 hexadecimal digits; "" until a party has one."""
     session: int = 0
-    """Between processes: counts the server's starts from a checkpoint, from 1; what is of an earlier one is void."""
+    """Separate processes only: count of the server's starts from a checkpoint, from 1; earlier sessions' messages are
+    void."""
     sequence: int = 0
-    """Between processes: counts the orders of a session, from 1; an answer has its order's. 0: not part of that."""
+    """Separate processes only: count of a session's orders, from 1; an answer has its order's number. 0 outside a
+    session."""
 
     @property
     def size(self) -> int:
@@ -224,11 +226,11 @@ class Message:
         return [part.payload for part in self.parts if part.kind == kind]
 
     def only(self, kind: PartKind) -> Buffer:
-        """Return the one payload of a kind. Raises as ``part``."""
+        """Return the only payload of a kind. Raises as ``part``."""
         return self.part(kind).payload
 
     def part(self, kind: PartKind) -> Part:
-        """Return the one part of a kind. Raises MessageError where there is not just one."""
+        """Return the only part of a kind. Raises MessageError unless there is exactly one."""
         parts = [part for part in self.parts if part.kind == kind]
         if len(parts) != 1:
             raise MessageError(f"{self.kind.name} message with {len(parts)} {kind.name} parts instead of 1")
@@ -241,7 +243,7 @@ def control(settings: Mapping[str, Any]) -> Part:
 
 
 def check_reply(request: Message, reply: Message) -> None:
-    """Raise MessageError for a reply to something else, or with other parts than one of each that is due."""
+    """Raise MessageError for a reply to another request, or with other parts than one of each kind that is due."""
     came = reply.kind, reply.round_index, reply.exchange
     due = REPLIES[request.kind], request.round_index, request.exchange
     if came != due:

@@ -1,4 +1,4 @@
-"""What the control parts of messages between processes say (see ``control.py``): joining, checkpoints, the end."""
+"""Content of the control parts of messages between processes (see ``control.py``): joining, checkpoints, the end."""
 
 from typing import Annotated, Literal
 
@@ -11,13 +11,13 @@ from vfl.wire.text import plain
 MOST_ROUNDS = 10_000
 """Saved rounds that a hello may name."""
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,64}$")]
-"""Of a party, a process; a digest."""
+"""Identifier of a party or a process, or a digest."""
 Number = Annotated[int, Field(ge=0, lt=2**32)]
 Prose = Annotated[str, AfterValidator(plain)]
 
 
 class Hello(Control):
-    """HELLO: who a party is, and what must agree with the server."""
+    """HELLO: a party's name, and the values that must agree with the server's."""
 
     party: Identifier
     instance: Identifier = ""
@@ -30,18 +30,18 @@ class Hello(Control):
     test_ids: Identifier = ""
     labels: Identifier = ""
     rounds: Annotated[tuple[Number, ...], Field(max_length=MOST_ROUNDS)] = ()
-    """Of the run, those that the party has on disk."""
+    """Rounds of the run whose checkpoints the party has on disk."""
     only_asks: bool = False
     """The answer is as for a party, but nobody is let in."""
 
 
 class Welcome(Control):
-    """WELCOME: how often to beat and how long to be silent, and what will be trained."""
+    """WELCOME: heartbeat interval, longest silence, and the plan of the training."""
 
     heartbeat_s: float
     silence_s: float
     terms: str
-    """What the server will train with this party, as JSON: rounds, schedules of alpha and beta, test rows."""
+    """The server's plan for training with this party, as JSON: rounds, schedules of alpha and beta, test rows."""
 
 
 class Refusal(Control):
@@ -49,20 +49,21 @@ class Refusal(Control):
 
     reason: Prose
     again: bool = False
-    """It may pass: dial again."""
+    """The reason may pass: dial again."""
 
 
 class Restore(Control):
-    """RESTORE: be as after ``round`` rounds, from the checkpoint with this digest; round 0: as built."""
+    """RESTORE: restore the state after ``round`` rounds, from the checkpoint with this digest; round 0: the initial
+    state."""
 
     round: Number = 0
     digest: Identifier = ""
     as_of: Number = 0
-    """Rounds that count as done; more than ``round`` for a party that was away meanwhile."""
+    """Rounds that count as done; more than ``round`` for a party that was absent meanwhile."""
 
 
 class Save(Control):
-    """SAVE: have the state after ``round`` rounds on disk."""
+    """SAVE: save the state after ``round`` rounds."""
 
     round: Number
 
@@ -74,7 +75,7 @@ class Saved(Control):
 
 
 class Goodbye(Control):
-    """GOODBYE: what the server ends with. 0 done, 2 bad input, 3 a party lost, 75 may pass, 130 interrupted."""
+    """GOODBYE: the server's exit code. 0 done, 2 bad input, 3 a party lost, 75 may pass, 130 interrupted."""
 
     exit_code: Literal[0, 2, 3, 75, 130] = 0
     reason: Prose = ""

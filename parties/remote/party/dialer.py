@@ -24,11 +24,11 @@ from vfl.wire.messages import Kind, Message, MessageError
 from vfl.wire.session import Refusal, Welcome, refusal
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
-"""Between dialling and dialling again, about: doubles each time, and differs so that not all parties dial at once."""
+"""Approximate seconds before dialling again, first and longest: doubled each time, randomly varied among parties."""
 FAREWELL_S = 10.0
-"""How long the server may take to hang up."""
+"""Seconds that the server has to hang up."""
 JOIN_LIMIT_S = 20.0
-"""A server that has not answered the hello by then is dialled again."""
+"""Seconds that the server has to answer the hello; then it is dialled again."""
 
 
 class _NotNow(Exception):  # noqa: N818 - says why
@@ -36,12 +36,12 @@ class _NotNow(Exception):  # noqa: N818 - says why
 
 
 class _Attempt(NamedTuple):
-    """How a dial went that ended without an error."""
+    """Result of dialling that ended without an error."""
 
     reason: str
-    """Why there is no stream now."""
+    """Reason why there is no stream now."""
     joined: bool = False
-    """There was one."""
+    """A stream had been accepted."""
     refused: bool = False
     """The server does not let this party in for now."""
 
@@ -66,13 +66,13 @@ class Dialer:
 
     def __post_init__(self) -> None:
         self.tell = limited(self.log)
-        """Shows what the server causes."""
+        """Prints lines about the server, at most so many a minute."""
         self.lists = Lists(self.network.tls, self.log)
         self.server = Peer(SERVER)
-        """As seen when it was dialled last."""
+        """The server as seen when it was last dialled."""
         self.inbox = Inbox(self.machine, self.ahead)
         self.stream: Stream | None = None
-        """The present one, if the server has let the party in."""
+        """The present stream, if the server has admitted the party."""
         self._closing = False
 
     def __enter__(self) -> Self:
@@ -90,7 +90,7 @@ class Dialer:
         self._thread.join()
 
     def refuse(self, reason: str) -> None:
-        """Tell the server why this party cannot go on, and wait until it has taken note by hanging up."""
+        """Tell the server why this party cannot continue, and wait until it hangs up."""
         self._closing = True
         if self.stream is not None:
             self.stream.send(refusal(reason))
@@ -108,7 +108,7 @@ class Dialer:
             close(self._loop)
 
     async def _keep_dialling(self) -> None:
-        """Return only by an error: what the server refused, or that it stayed away."""
+        """Dial until an error ends it: the server refused the party, or stayed away."""
         connected_s = self.machine.now_s()
         pause_s, told, refused_s = FIRST_PAUSE_S, "", 0.0
         while True:
@@ -135,9 +135,9 @@ class Dialer:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _dial(self, *, patient: bool) -> _Attempt:
-        """Serve one stream to its end. Raises ValueError where dialling again would not help.
+        """Serve one stream to its end. Raises ValueError if dialling again would not help.
 
-        ``patient``: one that may be let in later dials again.
+        ``patient``: dial again if the party may be admitted later.
         """
         async with AsyncExitStack() as undo:
             try:
@@ -180,9 +180,9 @@ class Dialer:
             raise _NotNow("nobody listens there" if nobody else error_text(error)) from None
 
     async def _trusted(self) -> TlsFiles | None:
-        """Return our identity, which trusts the server's present certificate alone; None for plaintext.
+        """Return our identity, trusting only the server's present certificate; None for plaintext.
 
-        Raises ConfigError for a server that is kept out, OSError where none is there, or another.
+        Raises ConfigError for a denied server, OSError if there is none, or another one.
         """
         if self.tls is None or self.network.use_proxy:
             return self.tls
@@ -215,7 +215,7 @@ class Dialer:
 
 
 def as_welcomed(welcome: Welcome, own: NetworkConfig) -> NetworkConfig:
-    """Return the server's heartbeats, and the own limit. Raises ValueError for what no server may be set to."""
+    """Return the server's heartbeats with the own size limit. Raises ValueError for values that no server can have."""
     size, beat_s, silence_s = own.max_message_mb, welcome.heartbeat_s, welcome.silence_s
     try:
         return NetworkConfig(max_message_mb=size, heartbeat_s=beat_s, silence_s=silence_s)

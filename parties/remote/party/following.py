@@ -23,28 +23,28 @@ class Follower(PartyWorker):
     """Carries out orders that the first process has checked."""
 
     def _admit(self, order: Message) -> None:
-        """Leave it to the first process whether it is due: not every order comes here."""
+        """Return the order's message unchecked: the first process has checked it, and not every order comes here."""
 
 
 def team_of(workers: Alone) -> Single:
-    """Return how the processes share a batch."""
+    """Return the team in which the processes share a batch."""
     return Team(workers) if isinstance(workers, Workers) else Single()
 
 
 def must_hold(workers: Alone, held: str) -> None:
-    """Raise ConfigError where this process holds other data or settings than the first one."""
+    """Raise ConfigError if this process holds other data or settings than the first one."""
     if workers.from_first(held) != held:
         raise ConfigError("torchrun: the party's processes differ; give all the same files and settings")
 
 
 def pass_on(workers: Alone, order: Message) -> None:
-    """Let the other processes carry out an order, too, if it is theirs. Raises PeerLost."""
+    """Pass an order to the other processes if they take part in it. Raises PeerLost."""
     if order.kind in TRAINING:
         workers.say(pack(order))
 
 
 def follow(workers: Workers, restore: Callable[[State | None], FeatureParty], run_dir: Path) -> None:
-    """Carry out what the first process passes on, until it has nothing more. Raises PeerLost where it is gone."""
+    """Carry out orders from the first process until it sends no more. Raises PeerLost if it is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # torchrun tells all; the first one says when it is over
     follower = Follower("", restore, ReadOnlyStore(run_dir / "checkpoints"))
@@ -54,7 +54,7 @@ def follow(workers: Workers, restore: Callable[[State | None], FeatureParty], ru
 
 @contextmanager
 def leading(workers: Alone) -> Generator[None]:
-    """Let the other processes go at the end."""
+    """Release the other processes at the end."""
     try:
         yield
     finally:

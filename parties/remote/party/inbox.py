@@ -8,12 +8,12 @@ from parties.remote.transport.stream import Stream
 from vfl.wire.messages import SESSION, Kind, Message, MessageError
 
 MOST_WAITING = 5
-"""A welcome; two orders to restore, of the session that begins; a request or save after them; goodbye."""
+"""Most waiting orders: a welcome, two restores of the session that begins, a request or save after them, a goodbye."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the server wants done, and the stream on which it waits for the answer."""
+    """An order of the server, and the stream on which it waits for the answer."""
 
     message: Message
     stream: Stream
@@ -28,7 +28,7 @@ class Over:
 
 @dataclass(eq=False)
 class Inbox:
-    """A queue from the dialler's thread to the party's."""
+    """Queue from the dialler's thread to the party's."""
 
     machine: Machine = MACHINE
     ahead: int = 0
@@ -51,20 +51,20 @@ class Inbox:
             self._changed.notify()
 
     def close(self, error: Exception) -> None:
-        """Say that nothing will follow but this error."""
+        """End the queue with this error."""
         with self._changed:
             self._over = Over(error)
             self._changed.notify()
 
     def get(self, timeout_s: float | None = None) -> Order | Over | None:
-        """Return the oldest order, or the error where none is left; None where nothing comes in time."""
+        """Return the oldest order, or the error if none is left; None if nothing comes in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._over, timeout_s)
             return self._waiting.popleft() if self._waiting else self._over
 
 
 def _voids(order: Order, earlier: Order) -> bool:
-    """Whether earlier orders are void: another stream begins, or another session."""
+    """Return whether earlier orders are void, as another stream or session begins."""
     kind = order.message.kind
     begins_session = kind is Kind.RESTORE and order.message.sequence == 1
     return kind is Kind.WELCOME or (begins_session and earlier.message.kind is not Kind.WELCOME)

@@ -1,4 +1,4 @@
-"""The server's orders as a party takes them: the session, and what may come when."""
+"""A party's checks of the server's orders: the session, and which order may come next."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
@@ -8,14 +8,14 @@ from vfl.wire.messages import REPLIES, Kind, Message, MessageError
 from vfl.wire.session import Restore, Save, Saved, check_run
 
 RESTORES = 2
-"""Orders with which a session begins: be as built, then as after a round."""
+"""Number of restoring orders with which a session begins: to the initial state, then to that after a round."""
 
 
 class Answers(Protocol):
-    """What a session's requests are for."""
+    """Receiver of a session's requests."""
 
     def handle(self, request: Message) -> Message:
-        """Answer a message. Raises MessageError for one that does not belong here."""
+        """Answer a message. Raises MessageError for one that is not due."""
         ...
 
 
@@ -31,7 +31,7 @@ class Worker(ABC, Generic[P]):
     """
 
     run: str
-    """Its id."""
+    """Id of the run."""
     party: P | None = field(default=None, init=False)
     session: int = field(default=0, init=False)
     sequence: int = field(default=0, init=False)
@@ -90,8 +90,8 @@ class Worker(ABC, Generic[P]):
 
     @abstractmethod
     def _restore(self, restore: Restore) -> P:
-        """Return who answers in the session that begins."""
+        """Return the receiver of requests in the session that begins."""
 
     @abstractmethod
     def _save(self, rounds: int) -> str:
-        """Save the state after so many rounds; return its digest."""
+        """Save the state after ``rounds`` rounds; return its digest."""

@@ -17,9 +17,9 @@ from vfl.wire.session import Goodbye, Save
 from vfl.wire.text import plain
 
 Answer = Callable[[Message], Message]
-"""Carries out an order and returns its answer."""
+"""Function that carries out an order and returns its answer."""
 LISTEN_S = 0.5
-"""Between looks at whether this process should end."""
+"""Seconds between checks whether this process should end."""
 
 
 @dataclass(eq=False)
@@ -30,20 +30,20 @@ class Participation:
     run_dir: Path
     """The party's folder, for its audit log."""
     begin: Callable[[Message], Answer]
-    """Returns what answers orders, within what the owner agrees to, given the server's welcome."""
+    """Returns the function that answers orders, within the owner's consent, given the server's welcome."""
     console: Console
 
     def __post_init__(self) -> None:
         self.audit = Audit(self.run_dir)
         self.leaving = False
         self.run = ""
-        """As the server's welcome has it; empty before the first one."""
+        """Id of the run in the server's welcome; "" before the first one."""
         self.answer: Answer
         self.stream: Stream | None = None
-        """The one on which the server has welcomed this party."""
+        """The stream on which the server has welcomed this party."""
 
     def follow_orders(self) -> Goodbye:
-        """Carry out orders; the first signal asks the server for leave."""
+        """Carry out orders until the goodbye; the first signal asks the server for leave."""
         with stop_on_signal(self._ask_for_leave):
             while True:
                 event = self.dialer.inbox.get(LISTEN_S)

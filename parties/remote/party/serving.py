@@ -46,7 +46,7 @@ from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKi
 from vfl.wire.session import Goodbye, Hello, Restore
 
 LOOKS_S = 1.0
-"""Between looks at whether the table has been replaced."""
+"""Seconds between checks whether the table has been replaced."""
 MINUTE_S = 60.0
 
 
@@ -57,7 +57,7 @@ class ServedRows:
     samples: Samples
     places: dict[bytes, int]
     known_as: tuple[list[bytes], ...]
-    """For each other owner that knows the rows by another key, in the order of their names, those keys."""
+    """Keys of the rows at each other owner that uses other keys, in the order of the owners' names."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class RawRows:
 
 @dataclass(eq=False)
 class ServedTable:
-    """A table of rows to be scored, read again when its file changes. Of one that cannot be read the old rows stay.
+    """A table of rows to be scored, read again when its file changes. If it cannot be read, the old rows stay.
 
     Args:
         path: of the table.
@@ -138,14 +138,14 @@ class ServedTable:
 
 @dataclass(eq=False)
 class Allowance:
-    """How many keys the owner answers for: so many a minute, until some day."""
+    """Limit of the keys that the owner answers for: a number per minute, until a date."""
 
     bounds: ConsentConfig
     machine: Machine = MACHINE
     _answered: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
 
     def take(self, keys: int) -> Found:
-        """Count keys, unless they are beyond what the owner has agreed to, and say so."""
+        """Count keys, and return whether the owner has agreed to answer for them."""
         if self.bounds.until is not None and datetime.now(UTC).date() > self.bounds.until:
             return Found(outcome="expired")
         now_s = self.machine.now_s()
@@ -173,7 +173,7 @@ class ServingParty:
     table: ServedTable
     allowance: Allowance
     refused: Callable[[str], None]
-    """Called with what the owner has not agreed to."""
+    """Called with a refusal's reason."""
 
     def handle(self, request: Message) -> Message:
         """Answer LOOK_UP. Raises MessageError for anything else."""

@@ -15,41 +15,41 @@ from vfl.wire.messages import Kind, Message, MessageError
 from vfl.wire.session import Restore
 
 Watch = Callable[[FeatureParty, Samples, Message, Message], None]
-"""Takes note of what a party has answered: the samples that it evaluates, a request and its reply."""
+"""Observer of a party's answers: the samples that it evaluates, a request and its reply."""
 SECTION = "party"
-"""Of a party's checkpoint."""
+"""Name of the section in a party's checkpoint."""
 
 
 @dataclass(eq=False)
 class PartyWorker(Worker[FeatureParty]):
     """Carries out the orders of a training.
 
-    No order makes the party lose its checkpoints. A session's branch are the rounds up to the one that it
-    goes on from, and those that it trains to their ends and saves: of these alone the oldest are removed. A session
-    that begins at round 0 finds at most one round of another, the newest, which may not count yet.
+    No order makes the party lose its checkpoints. A session's branch consists of the rounds up to the one that it
+    continues from, and those that it completes and saves: only of these are the oldest removed. A session that begins
+    at round 0 finds at most one round of another, the newest, which may not be valid yet.
     """
 
     restore: Callable[[State | None], FeatureParty]
     """Makes the party from a saved state, or as built."""
     store: CheckpointStore
-    """The party's own."""
+    """The party's own checkpoints."""
     consent: Consent | None = None
-    """What the owner has agreed to; None: whoever passes orders on has checked them."""
+    """The owner's consent; None if the process that passes orders on has checked them."""
     pass_on: Callable[[Message], None] = lambda order: None
     """Called with every order that is due and agreed to."""
     on_answer: Watch = lambda party, samples, request, reply: None
     wanted: Samples | None = None
-    """To be predicted in place of the test samples, raw."""
+    """Raw samples to predict in place of the test samples."""
     on_wanted: Callable[[FeatureParty], None] = lambda party: None
     """Called with the restored party before it prepares them."""
 
     def __post_init__(self) -> None:
         self._agenda: Agenda
         self._samples: Samples
-        """Those that are evaluated."""
+        """Prepared samples to evaluate."""
         self._branch: set[int] = set()
         self._trained: int | None = None
-        """The rounds done when this session last trained one to its end."""
+        """Rounds done when this session last completed one."""
 
     def _handle(self, request: Message) -> Message:
         assert self.party is not None, "a session begins with restore"
@@ -69,7 +69,7 @@ class PartyWorker(Worker[FeatureParty]):
         self._agenda.check(request)
 
     def _restore(self, restore: Restore) -> FeatureParty:
-        """Return the party as it was after so many rounds."""
+        """Return the party as it was after the given round."""
         party = self.restore(self._load(restore.round, restore.digest) if restore.round else None)
         rounds = party.config.training.rounds
         if not restore.round <= restore.as_of <= rounds:
@@ -112,5 +112,5 @@ class PartyWorker(Worker[FeatureParty]):
 
 
 def open_store(run_dir: Path, keep: int) -> CheckpointStore:
-    """Return a party's checkpoints: one more than the server keeps, for the newest may not count yet."""
+    """Return a party's checkpoints: one more than the server keeps, as the newest may not be valid yet."""
     return CheckpointStore(run_dir / "checkpoints", keep=keep + 1)

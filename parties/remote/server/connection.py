@@ -21,18 +21,18 @@ class _Pending:
     """An order on its way."""
 
     order: Message
-    """Without its parts, which need not wait."""
+    """The order without its parts, which need not be kept."""
     read: Callable[[Message], Any]
-    """Makes the outcome of the answer."""
+    """Returns the outcome, given the answer."""
     future: "Future[Any]"
     since_s: float
-    """Since when no other order's answer comes first."""
+    """Time from which this is the oldest unanswered order."""
     slow: bool = False
-    """Its slowness has been told."""
+    """The user was told that it is slow."""
 
     @property
     def answer(self) -> str:
-        """The kind of answer that is due."""
+        """Return the name of the answer's kind."""
         return REPLIES[self.order.kind].name
 
 
@@ -42,9 +42,9 @@ class PartyConnection:
 
     hello: Hello
     run: str
-    """Its id."""
+    """Id of the run."""
     network: NetworkConfig
-    """A living party without an answer is told to be slow after silence_s, and lost after reply_limit_s."""
+    """Limits: a living party without an answer counts as slow after silence_s, and as lost after reply_limit_s."""
     log: Callable[[str], None]
     on_leaving: Callable[[str], None]
     """Called with the name of a party whose operator wants to stop it."""
@@ -54,7 +54,7 @@ class PartyConnection:
     def __post_init__(self) -> None:
         self.name = self.hello.party
         self.rounds = set(self.hello.rounds)
-        """Those that the party has on disk."""
+        """Rounds whose checkpoints the party has on disk."""
         self.session = 0
         self._sequence = 0
         self._pending = deque[_Pending]()
@@ -65,7 +65,7 @@ class PartyConnection:
         self._lock = self.machine.condition()
 
     def start_session(self, session: int) -> None:
-        """Void everything that is under way: what follows belongs to a new session."""
+        """Void all orders under way: a new session begins."""
         with self._lock:
             self._void.extend((self.session, each.order.sequence) for each in self._pending)
             self.session, self._sequence = session, 0
@@ -73,7 +73,7 @@ class PartyConnection:
 
     @property
     def lost(self) -> bool:
-        """Nothing can be ordered any more."""
+        """Return whether the party can be ordered no more."""
         return self._lost is not None
 
     def order(self, message: Message, read: Callable[[Message], T]) -> "Future[T]":
@@ -94,7 +94,7 @@ class PartyConnection:
         return future
 
     def receive(self, message: Message) -> None:
-        """Take what the party sent. Raises MessageError for anything but the answer to the oldest open order."""
+        """Handle a message of the party. Raises MessageError for anything but the answer to the oldest open order."""
         if message.kind is Kind.REFUSAL:  # of whatever run
             self.fail(PeerMisbehaved(self.name, f"it refuses to go on: {Refusal.of(message).reason}"))
             self.stream.end("it refused to go on")
@@ -110,7 +110,7 @@ class PartyConnection:
             raise MessageError(f"{message.kind.name} came, which only a server sends or only a stream begins with")
 
     def expel(self, error: PeerMisbehaved) -> None:
-        """Tell the party what was wrong with its message, and end its stream."""
+        """Tell the party the error in its message, and end its stream."""
         self.fail(error)
         self.stream.send(refusal(error.what))
         self.stream.end(error.what)
@@ -125,7 +125,7 @@ class PartyConnection:
             each.future.set_exception(self._lost)
 
     def check_pace(self) -> None:
-        """Tell a party slow, and end its stream, when its answer takes long although it lives."""
+        """Warn of a living party whose answer takes long, and end its stream at the limit."""
         with self._lock:
             oldest = self._pending[0] if self._pending else None
         if oldest is None:

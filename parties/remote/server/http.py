@@ -44,17 +44,18 @@ class Asked(BaseModel):
 
 
 class KeyScore(BaseModel):
-    """What is known of one key."""
+    """Score of one key, and its parties' outcomes."""
 
     key: str | list[str]
     prediction: str | None = None
-    """The class; of a regression nothing."""
+    """The predicted class; none for regression."""
     probabilities: dict[str, float] | None = None
-    """By class."""
+    """Probabilities by class."""
     value: float | None = None
-    """Of a regression."""
+    """Predicted value; regression only."""
     parties: dict[str, str]
-    """By owner: row, cached (a row that it had a moment ago), none, away, declined (its owner does not agree)."""
+    """Outcome by owner: row, cached (a row that it had a moment ago), none, away, declined (its owner does not
+    agree)."""
 
 
 class Answer(BaseModel):
@@ -63,7 +64,7 @@ class Answer(BaseModel):
     model: str
     """Digest of the version that scored all of them."""
     when_absent: str
-    """What stands in the place of an owner without a row: serving.when_absent."""
+    """Replacement of an owner without a row: serving.when_absent."""
     scores: list[KeyScore]
     unknown: list[str | list[str]]
     """Keys of which no owner that answered has a row; they have no score."""
@@ -269,7 +270,7 @@ class _Bounded:
 
 
 class _Collected:
-    """What the scorer counts, at the moment of the question."""
+    """The scorer's counters, read when they are requested."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer

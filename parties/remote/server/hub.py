@@ -1,4 +1,4 @@
-"""The server's listening side: lets parties in, keeps their streams, and tells when they are lost."""
+"""The server's listening side: admits parties, keeps their streams, and reports their loss."""
 
 import asyncio
 import resource
@@ -30,18 +30,18 @@ from vfl.wire.text import plain
 T = TypeVar("T")
 
 HELLO_LIMIT_S = 5.0
-"""A stream that has not said hello by then is closed."""
+"""Seconds after which a stream without a hello is closed."""
 STREAMS_PER_OWNER = 2
-"""With one certificate: a party's own, and one with which its doctor asks or by which it dials again."""
+"""Most streams with one certificate: the party's own, and one of its doctor or of its next dial."""
 RESERVED_FILES = 256
-"""Descriptors that no connection may take: for checkpoints, logs, sockets of this machine."""
+"""File descriptors reserved for checkpoints, logs and this machine's sockets."""
 MOST_CONNECTIONS = 4096
 AUDITED = {Kind.SAVED: "saved", Kind.LEAVING: "leaving", Kind.REFUSAL: "refused"}
-"""What of a joined party's messages is noted, and as which event."""
+"""Messages of a joined party that the audit log records, with the name of their event."""
 NOBODY = Peer("")
-"""Whoever has not said its name on a plaintext connection."""
+"""Peer on a plaintext connection that has not told its name."""
 FAREWELL_S = 10.0
-"""How long the parties may take to hang up at the end."""
+"""Seconds that the parties have to hang up at the end."""
 
 
 @dataclass(eq=False)
@@ -49,16 +49,16 @@ class Hub:
     """Listens in a thread of its own, from ``with`` to its end."""
 
     run: str
-    """Its id."""
+    """Id of the run."""
     expected: Mapping[str, Expected]
-    """What the server expects of each party, by name."""
+    """The server's requirements of each party, by name."""
     network: NetworkConfig
     tls: TlsFiles | None
     """The server's identity; None for plaintext."""
     _: KW_ONLY
     log: Callable[[str], None]
     folder: Path | None = None
-    """Of the run, for the audit log; None writes none."""
+    """Folder of the run, for the audit log; None writes none."""
     on_leaving: Callable[[str], None] | None = None
     """Called, in the hub's thread, with the name of a party that wants to leave; None: it may, at once."""
     on_joined: Callable[[str], None] = lambda name: None
@@ -67,18 +67,18 @@ class Hub:
 
     def __post_init__(self) -> None:
         self.tell = limited(self.log)
-        """Shows what peers cause."""
+        """Prints lines about peers, at most so many a minute each."""
         self.barred: dict[str, str] = {}
-        """Why a party is not let in any more, by name."""
+        """Reasons why parties are no longer admitted, by name."""
         self.lists = Lists(self.network.tls, self.log)
         self.audit = Audit(self.folder)
         self._streams = Counter[str]()
-        """Open ones by the name in the certificate."""
+        """Number of open streams, by the name in the certificate."""
         self._connections: dict[str, PartyConnection] = {}
         self._changed = self.machine.condition()
 
     def __enter__(self) -> Self:
-        """Listen. Raises ConfigError where the address cannot be bound."""
+        """Listen. Raises ConfigError if the address cannot be bound."""
         self._loop = self.machine.event_loop()
         self._thread = self.machine.thread(self._run, "hub")
         self._thread.start()
@@ -191,9 +191,10 @@ class Hub:
             raise JoinRefused(f"{name} has {STREAMS_PER_OWNER} streams open already", again=True)
 
     def _admit(self, first: Message, caller: Peer | None, pipe: Pipe) -> PartyConnection:
-        """Return the connection of a party that is let in, or only asks and would be. Raises JoinRefused.
+        """Return the connection of a party that is admitted, or only asks and would be. Raises JoinRefused.
 
-        Lists are asked after the hello has come: a peer that is refused while it still writes may not hear why.
+        Deny and allow lists are checked after the hello has come: a peer refused while it still writes may not receive
+        the reason.
         """
         if objection := self.lists.objection(caller) if caller else None:
             raise JoinRefused(objection)
@@ -270,9 +271,9 @@ class Hub:
 
 
 def _connection_limit(needed: int) -> int:
-    """Return how many connections there may be, after allowing this process as many descriptors as it may have.
+    """Return the limit of connections, after raising this process's limit of file descriptors as far as possible.
 
-    Raises ConfigError where not even the parties' own can be open.
+    Raises ConfigError if not even the parties' own connections can be open.
     """
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_CONNECTIONS + RESERVED_FILES

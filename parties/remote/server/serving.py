@@ -40,13 +40,14 @@ from vfl.wire.keys import MOST_KEYS, Found, key_bytes, keys_part, read_keys, rea
 from vfl.wire.messages import Kind, Message, MessageError, PartKind
 
 Outcome = Literal["row", "cached", "none", "away", "declined"]
-"""Of a key at a party: it has a row; it had one a moment ago; none; it did not answer; its owner does not agree."""
+"""Outcome of a key at a party: it has a row; it had one a moment ago; none; it did not answer; its owner does not
+agree."""
 Key = tuple[str, ...]
 """A cell for each key column."""
 MOST_CACHED = 100_000
 """Embeddings that are kept, of all parties."""
 IDLE_S = 0.2
-"""Between looks at whether to stop, and at parties that have come."""
+"""Seconds between checks whether to stop, and for new parties."""
 
 
 class QueueFull(RuntimeError):  # noqa: N818 - says what happened
@@ -55,7 +56,7 @@ class QueueFull(RuntimeError):  # noqa: N818 - says what happened
 
 @dataclass(frozen=True)
 class Score:
-    """What is known of one key."""
+    """Score of one key, and its parties' outcomes."""
 
     key: Key
     values: tuple[float, ...] | None
@@ -64,7 +65,7 @@ class Score:
 
     @property
     def unknown(self) -> bool:
-        """No party has a row of the key."""
+        """Return whether no party has a row of the key."""
         return not {"row", "cached"} & set(self.parties.values())
 
 
@@ -78,24 +79,24 @@ class Scored:
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """The head of one checkpoint, and where each party's own is."""
+    """The head of one checkpoint, with references to each party's own checkpoint."""
 
     digest: str
     joint: JointModel
     references: Mapping[str, State]
-    """By party, what its link restores it from."""
+    """Reference by party, from which its link restores it."""
     instead: Mapping[str, Tensor]
-    """By party, the embedding [D] in the place of one that is missing; empty for placeholders."""
+    """Replacement [D] of a missing embedding, by party; empty for placeholders."""
     columns: tuple[str, ...]
-    """Of a key."""
+    """Columns of a key."""
     leader: str
     """The label owner."""
     foreign: tuple[str, ...]
-    """Who knows the label owner's rows by another key, in the order of their names."""
+    """Owners who know the label owner's rows by another key, in the order of their names."""
 
     @property
     def task(self) -> Task:
-        """What is predicted."""
+        """Task of the head."""
         return self.joint.trainer.task
 
 
@@ -118,7 +119,7 @@ class _Request:
 
 @dataclass
 class Counters:
-    """What has happened so far; read by other threads."""
+    """Counts so far; read by other threads."""
 
     rows: Counter[tuple[str, Outcome]] = field(default_factory=Counter[tuple[str, Outcome]])
     """Keys by party and outcome."""
@@ -187,12 +188,12 @@ class Scorer:
 
     @property
     def waiting(self) -> int:
-        """Keys that wait."""
+        """Return the number of waiting keys."""
         return self._waiting_keys
 
     @property
     def cached(self) -> int:
-        """Embeddings that are kept."""
+        """Return the number of cached embeddings."""
         return len(self._cache)
 
     def _run(self) -> None:
@@ -310,9 +311,9 @@ class Scorer:
         return [tuple(float(f"{float(value):.{digits}g}") for value in row) for row in predictions_NC.numpy()]
 
     def _ask_all(self, keys: Sequence[Key]) -> dict[str, "_Found"]:
-        """Ask all parties; return what came in time, by party.
+        """Ask all parties; return the answers that came in time, by party.
 
-        Whoever knows rows by a key of its own is asked when the label owner has said it.
+        Owners with their own keys are asked when the label owner has told these.
         """
         until_s = time.monotonic() + self.settings.timeout_ms / 1000
         own = {key: key_bytes(key, self.secret) for key in keys}
@@ -338,7 +339,7 @@ class Scorer:
         return asked
 
     def _ask(self, name: str, keys: Mapping[Key, bytes]) -> "_Found":
-        """Ask a party for what is not kept of it; nothing where it cannot be asked."""
+        """Ask a party for the embeddings that are not cached, if it can be asked."""
         found, served = _Found(keys), self._parties.get(name)
         for key in dict.fromkeys(keys.values()):
             if (kept := self._kept(name, key)) is None:
@@ -421,10 +422,10 @@ _Row = tuple[Tensor, tuple[bytes, ...]]
 
 @dataclass
 class _Found:
-    """What is known of some keys at one party."""
+    """Outcomes and embeddings of some keys at one party."""
 
     names: Mapping[Key, bytes]
-    """How the party knows each key."""
+    """Name of each key at the party."""
     of: dict[bytes, Outcome] = field(default_factory=dict[bytes, Outcome])
     rows: dict[bytes, Tensor] = field(default_factory=dict[bytes, Tensor])
     """Embeddings [D]."""
@@ -434,10 +435,10 @@ class _Found:
     looked: bool = False
     """It has answered, or needed not be asked."""
     otherwise: Outcome = "away"
-    """Of a key without a name at this party."""
+    """Outcome of a key without a name at this party."""
 
     def outcome(self, key: Key) -> Outcome:
-        """Return what is known of a key."""
+        """Return the outcome of a key."""
         return self.of.get(self.names[key], "away") if key in self.names else self.otherwise
 
     def row(self, key: Key) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""gRPC as we use it: one method, bytes in and bytes out, mutual TLS 1.3. The one file that knows its options."""
+"""gRPC with one method, bytes in and bytes out, and mutual TLS 1.3. Only this file knows its options."""
 # pyright: reportUnknownMemberType=false, reportUnknownParameterType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
 # grpcio brings no types.
@@ -39,9 +39,9 @@ _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.enable_retries", 0),
 ]
 HANDSHAKE_LIMIT_S = 10
-"""From a TCP connection to the end of its handshakes; whoever is silent for longer is hung up on."""
+"""Seconds from a TCP connection to the end of its handshakes; slower peers are hung up on."""
 IDLE_LIMIT_S = 20
-"""For a connection on which no stream is open."""
+"""Seconds after which a connection without an open stream is closed."""
 STREAMS_PER_CONNECTION = 2
 _SERVER_OPTIONS: list[tuple[str, int | str]] = [
     *_OPTIONS,
@@ -53,10 +53,10 @@ _SERVER_OPTIONS: list[tuple[str, int | str]] = [
 
 
 class Pipe(Protocol):
-    """An open stream, as either side sees it."""
+    """An open stream, with the methods that both sides have."""
 
     async def read(self) -> Any:
-        """Return the next message as bytes, or what ``is_end`` tells."""
+        """Return the next message as bytes, or the mark that ``is_end`` recognises."""
         ...
 
     async def write(self, message: bytes) -> None:
@@ -79,7 +79,7 @@ Serve = Callable[[Pipe, Peer | None], Awaitable[None]]
 
 
 def is_end(message: Any) -> bool:
-    """Tell whether ``read`` found the end of the stream."""
+    """Return whether ``read`` found the end of the stream."""
     return message is grpc.aio.EOF  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
 
 
@@ -91,9 +91,9 @@ def error_text(error: BaseException) -> str:
 
 
 def is_oversize(error: BaseException) -> bool:
-    """Tell whether a message was above a side's limit: sending it again would not help.
+    """Return whether a message exceeded a side's limit, so that sending it again would not help.
 
-    A server that is full for now has the same status code: its text tells them apart.
+    A server that is full for now has the same status code, but another text.
     """
     if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
         return False
@@ -101,10 +101,10 @@ def is_oversize(error: BaseException) -> bool:
 
 
 def make_server(address: str, tls: TlsFiles | None, connections: int, serve: Serve) -> Server:
-    """Return a server bound to ``address``, not yet started, that hands every stream to ``serve``.
+    """Return a server bound to ``address``, not yet started, that passes every stream to ``serve``.
 
-    Beyond so many ``connections`` it hangs up on new ones at once. Raises ConfigError where the address cannot be
-    bound, as when another process listens there.
+    Beyond ``connections`` connections it hangs up on new ones at once. Raises ConfigError if the address cannot be
+    bound, for example because another process listens there.
     """
 
     async def handle(_requests: Any, context: Any) -> None:
@@ -151,7 +151,7 @@ def _not_bound(address: str) -> ConfigError:
 def open_channel(address: str, tls: TlsFiles | None, *, use_proxy: bool = False) -> Channel:
     """Return a channel to the server; it connects when a stream is opened.
 
-    ``use_proxy``: through the HTTP proxy that the environment names, where it names one.
+    ``use_proxy``: connect through the HTTP proxy that the environment names, if any.
     """
     options = [*_OPTIONS, ("grpc.enable_http_proxy", int(use_proxy))]
     if tls is None:
@@ -162,5 +162,5 @@ def open_channel(address: str, tls: TlsFiles | None, *, use_proxy: bool = False)
 
 
 def open_stream(channel: Channel) -> Call:
-    """Open the stream; whether anybody is there shows when it is read."""
+    """Open the stream; reading it shows whether the server is there."""
     return cast(Call, channel.stream_stream(f"/{_SERVICE}/{_METHOD}")())

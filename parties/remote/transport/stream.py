@@ -1,4 +1,4 @@
-"""A stream with heartbeats, as both sides run it in a thread of its own, so that no computation delays one."""
+"""A stream with heartbeats; both sides run it in a separate thread, so that no computation delays a heartbeat."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,30 +13,30 @@ from vfl.wire.session import refusal
 
 T = TypeVar("T")
 LAST_WORD_S = 5.0
-"""How long telling the peer what was wrong may take."""
+"""Seconds to send the peer a last message about an error."""
 BEAT = Message(Kind.HEARTBEAT)
 
 
 class Ended(NamedTuple):
-    """Why a stream ended."""
+    """Reason of a stream's end."""
 
     reason: str
     violation: bool = False
-    """The peer sent what does not belong there: it is told so, and dialling again would not help."""
+    """The peer broke the protocol: it is told so, and dialling again would not help."""
 
 
 @dataclass(eq=False)
 class Stream:
-    """Reads, writes and beats until the peer hangs up, falls silent or breaks the protocol.
+    """Reads, writes and sends heartbeats until the peer hangs up, falls silent or breaks the protocol.
 
-    Made and run in the loop's thread; ``send`` and ``end`` may be called from any.
+    Created and run in the loop's thread; ``send`` and ``end`` may be called from any thread.
     """
 
     pipe: Pipe
     receive: Callable[[Message], None]
     """Takes every message but heartbeats; may raise MessageError."""
     network: NetworkConfig
-    """Limits the size of messages, and says how often to beat and how long the peer may be silent."""
+    """Limit of messages' size, heartbeat interval, and longest silence of the peer."""
     on_beat: Callable[[], None]
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Stream:
         self._heard_s = self._loop.time()
 
     def send(self, message: Message) -> None:
-        """Queue a message, whose payloads nobody may change any more. Raises ConfigError for one above the limit."""
+        """Queue a message, whose payloads must not change any more. Raises ConfigError for one above the limit."""
         check_size(message, self.network.max_message_mb)
         self._in_loop(self._outbox.put_nowait, message)
 
