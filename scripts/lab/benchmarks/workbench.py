@@ -45,7 +45,7 @@ from vfl.wire.session import Hello
 T = TypeVar("T")
 
 FEATURE_MODELS.add(LIGHT, LightModel)
-RUN = "workbench"
+RUN = "0123456789abcdef"
 JOIN_S = 300.0
 TEST_SAMPLES = 8
 
