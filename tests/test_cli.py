@@ -80,7 +80,7 @@ def test_expected_errors_are_one_line(capsys: pytest.CaptureFixture[str], error:
 
 
 def test_a_log_has_time_and_level_in_every_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    """Also of what several lines show, of warnings, and of the error at the end on the other stream."""
+    """Also of what several lines show, and of warnings; the error at the end, on stderr, is bare but in JSON."""
 
     def run(_arguments: argparse.Namespace, console: Console) -> int:
         table = numbers_table("title", ["party", "MACs"])
@@ -101,8 +101,9 @@ def test_a_log_has_time_and_level_in_every_line(capsys: pytest.CaptureFixture[st
     messages = [line.rstrip() for line in shown[PLAIN] if line.strip()]
     expected = [line.removeprefix(f"{level}: ") for line, level in zip(messages, levels, strict=True)]
     assert "a [bold] name: \u00e4" in expected
+    assert shown[TEXT].pop() == shown[PLAIN][-1] == "error: field: wrong"
     assert [re.fullmatch(r"\S+\+00:00 (\w+): (.*)", line).groups() for line in shown[TEXT]] == [
-        *zip(levels, expected, strict=True)
+        *zip(levels[:-1], expected, strict=False)
     ]
     records = [json.loads(line) for line in shown[JSON]]
     assert [(record["level"], record["message"]) for record in records] == [*zip(levels, expected, strict=True)]

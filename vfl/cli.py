@@ -185,7 +185,9 @@ def command(
             form = getattr(arguments, "log", PLAIN)
             quiet = not speaks()
             console = ShowConsole(quiet=quiet) if form == PLAIN else LogConsole(form, quiet=quiet)
-            return exit_code(lambda: run(arguments, console), warn or console.print, console.told)
+            # The last word on stderr is bare but in JSON: users and supervisors know it by "error: ".
+            told = console.told if form == JSON else str
+            return exit_code(lambda: run(arguments, console), warn or console.print, told)
 
         return main
 

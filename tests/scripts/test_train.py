@@ -28,11 +28,8 @@ TAGS = {"accuracy/test", "loss/train", "loss/test", "savings/compute", "savings/
 def test_the_run_folder_holds_what_the_contract_names(finished: Path):
     events = [path.name for path in finished.iterdir() if path.name.startswith("events.out.tfevents.")]
     assert len(events) == 1
-    assert {path.name for path in finished.iterdir()} - set(events) == {
-        *("config.yaml", "metrics.jsonl", "checkpoints", "summary.json", "parties")
-    }
-    parties = {path.parent.name for path in (finished / "parties").glob("*/events.out.tfevents.*")}
-    assert parties == {"party_1", "party_2"}
+    held = {path.name for path in finished.iterdir()} - set(events)
+    assert held == {"config.yaml", "metrics.jsonl", "checkpoints", "summary.json"}
     assert CheckpointStore(finished / "checkpoints").rounds() == [3, 4]
 
 
