@@ -1,0 +1,72 @@
+"""Draw what table.csv shows: python -m scripts.lab.leakage.page writes the table of README.md and plot.png.
+
+Means over seeds of what gradients tell after the last round, and the price: test AUC less that of the undefended run of
+the same seed, with Student's 95 % interval.
+"""
+
+import csv
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from scipy.stats import t
+
+from vfl.runs.atomic import write_atomically
+
+FOLDER = Path(__file__).parents[3] / "docs/results/leakage"
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+LAST = "6"
+"""The attacked round, counted from 1."""
+CROWDED = 0.95
+NORM, DIRECTION = "gradient norm", "gradient direction"
+
+
+def main() -> None:
+    """Write the table and the plot."""
+    with (FOLDER / "table.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["round"] == LAST]
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    score: dict[str, dict[str, float]] = defaultdict(dict)
+    sent: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        found[row["method"], row["attack"]].append(float(row["found"]))
+        score[row["method"]][row["seed"]] = float(row["score"])
+        sent[row["method"]].append((float(row["uplink_bytes"]) + float(row["downlink_bytes"])) / 1e6)
+    lines = ["| method | lengths: AUC | directions: AUC | test AUC | price | sent [MB] | seeds |"]
+    lines.append("|---|--:|--:|--:|--:|--:|--:|")
+    figure, axes = plt.subplots(figsize=(6.4, 4.4), layout="constrained")
+    for method, scores in score.items():
+        lengths, directions = np.mean(found[method, NORM]), np.mean(found[method, DIRECTION])
+        prices = [value - score["undefended"][seed] for seed, value in scores.items()]
+        price = "" if method == "undefended" else f"{np.mean(prices):+.3f} ± {half(prices):.3f}"
+        reached = np.mean(list(scores.values()))
+        lines.append(
+            f"| {method} | {lengths:.3f} | {directions:.3f} | {reached:.3f} | {price} | {np.mean(sent[method]):.1f} | "
+            f"{len(scores)} |"
+        )
+        told = lengths > CROWDED  # these points lie side by side
+        axes.plot(reached, lengths, "o", color="grey" if told else None)
+        if not told:
+            place = float(reached), float(lengths)
+            axes.annotate(
+                method, place, xytext=(-6, 0), textcoords="offset points", fontsize=8, ha="right", va="center"
+            )
+    axes.axhline(0.5, color="grey", linewidth=1)
+    axes.set_title("grey: undefended, deeper head, alpha, beta, distance_correlation", fontsize=9)
+    axes.set(xlabel="test AUC of the joint model", ylabel="AUC by which lengths tell the rare class")
+    figure.savefig(FOLDER / "plot.png", dpi=150)
+    page = FOLDER / "README.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    write_atomically(page, f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{after}")
+
+
+def half(values: list[float]) -> float:
+    """Return half the width of Student's 95 % interval of a mean."""
+    return float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
