@@ -199,11 +199,13 @@ MESSAGES = {
     "bytes booked as saved": Case("START_ROUND", of(DONE, (1, VAST)), "DONE message with a EMBEDDING part"),
     "a head in DONE": Case("START_ROUND", of(DONE, (3, frame((2,)))), "DONE message with a HEAD part"),
     "a control part above 1 MiB": Case(
-        "END_ROUND", lambda order, honest: in_pieces(order, b" " * 1_100_000), "control part of 1100000 bytes"
+        "END_ROUND", lambda order, honest: [*in_pieces(order, b" " * 1_100_000)], "control part of 1100000 bytes"
     ),
     "a message not cut": Case("END_ROUND", of(REPORT, (4, b" " * 1_100_000)), "larger than max"),
     "a piece cut short": Case(
-        "END_ROUND", lambda order, honest: [in_pieces(order, b" " * 1_100_000)[0][:-1]], "came where 1048576 are due"
+        "END_ROUND",
+        lambda order, honest: [in_pieces(order, b" " * 1_100_000)[0][:-1]],
+        "came where 1048576 are due",
     ),
     "a report that is a list": Case("END_ROUND", of(REPORT, (4, b"[]")), "Report: Input should be an object"),
     "a report that is no JSON": Case("END_ROUND", of(REPORT, (4, b"{")), "Report: Invalid JSON"),

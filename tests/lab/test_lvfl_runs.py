@@ -162,7 +162,7 @@ def test_a_finished_series_is_not_repeated_and_keeps_no_checkpoints(series: Path
     assert {path: path.stat().st_mtime_ns for path in series.rglob("*")} == before
     assert not list(series.rglob("round_*"))
     assert {path.name.split(".")[0] for path in (series / "L-seed0").iterdir()} == {
-        "config", "metrics", "summary", "events", "parties",
+        "config", "metrics", "summary", "events",
     }  # fmt: skip
 
 

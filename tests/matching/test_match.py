@@ -109,16 +109,18 @@ def test_a_group_stands_on_one_side_of_every_owners_result(tmp_path):
     config = tables(tmp_path, keys, foreign={"b": known_as}, group="b0", test_share=0.25)
     run(config)
     a, b = (result(config, name) for name in "ab")
+    assert a.test is not None
     assert a.test == b.test
     person_of = np.array([person for (person,) in known_as])[a.rows]
     train, test = set(person_of[: -a.test]), set(person_of[-a.test :])
     assert not train & test
     assert len(train | test) == 9, "of those that both have"
-    assert set(b.rows[: -b.test]).isdisjoint(b.rows[-b.test :])
+    assert set(b.rows[: -a.test]).isdisjoint(b.rows[-a.test :])
     for name in "ab":
         path_of(config, name).unlink()
     run(tables(tmp_path, keys, foreign={"b": known_as}))
     held = config.data.tables["a"]
+    assert held.file is not None
     table = read_table(held.file, {}, keys_of(held, "ab"))
     with pytest.raises(ValueError, match="run lvfl align again"):
         matched({"a": table}, {"a": path_of(config, "a")}, config.data)

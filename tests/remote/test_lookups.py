@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ WIDTH = 4
 
 @pytest.fixture(scope="module")
 def scorer():
-    made = Scorer.__new__(Scorer)
+    made: Any = Scorer.__new__(Scorer)
     party = SimpleNamespace(name="shop", receiver=SimpleNamespace(width=WIDTH, what="shop's embedding"))
     roster = SimpleNamespace(roster=[party])
     made.version = SimpleNamespace(joint=roster, foreign=("other",), leader="shop")

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from two_tables import ROWS, sections_of, sections_of_branches, write_branches, write_tables
 
-from parties.predict import predict_in_process
+from parties.predict import WhenAbsent, predict_in_process
 from parties.remote.tls.certificates import SERVER
 from vfl.runs.experiments.run import run_experiment
 
@@ -64,7 +64,7 @@ class Service:
         assert reply.status == 200, reply
         return reply.body["scores"]
 
-    def predicted(self, absent=(), when_absent="refuse") -> dict[str, dict[str, float]]:
+    def predicted(self, absent=(), when_absent: WhenAbsent = "refuse") -> dict[str, dict[str, float]]:
         """The probabilities by key and class that one process with all tables predicts, as in its table."""
         tables = {owner: path for owner, path in self.tables.items() if owner not in absent}
         heading, *rows = predict_in_process(self.whole, None, absent, when_absent, tables).rows()
@@ -87,7 +87,7 @@ class Service:
 
     def _open(self, request: urllib.request.Request) -> Reply:
         try:
-            answer = urllib.request.urlopen(request, timeout=30)
+            answer: Any = urllib.request.urlopen(request, timeout=30)
         except urllib.error.HTTPError as refused:
             answer = refused
         with answer:
@@ -136,11 +136,11 @@ def test_an_owner_that_knows_rows_by_a_key_of_its_own_is_asked_by_it(train, tmp_
         service.start("bank", "shop")
         service.until_ready("bank", "shop")
         expected = service.predicted(when_absent="placeholder")
+        missing = [place % 7 == 6 for place in range(len(NEW))]
         for _ in range(2):  # the second time all rows are cached
             scores = service.score(*NEW)
             assert [score["probabilities"] for score in scores] == [expected[str(key)] for key in NEW]
-        missing = [place % 7 == 6 for place in range(len(NEW))]
-        assert [score["parties"]["shop"] == "none" for score in scores] == missing
+            assert [score["parties"]["shop"] == "none" for score in scores] == missing
         (score,) = service.score("nobody")
         assert score["parties"] == {"bank": "none", "shop": "none"}
     finally:

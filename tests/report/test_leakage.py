@@ -15,7 +15,7 @@ from vfl.runs.reports.write import write_report
 
 
 def finding(attacker: str, attack: str, known: int, *, leaks: bool) -> dict[str, object]:
-    estimates = {
+    estimates: dict[str, object] = {
         "found": {"value": 0.94, "low": 0.91, "high": 0.97},
         "control": {"value": 0.5, "low": 0.4, "high": 0.6},
     }

@@ -279,6 +279,7 @@ def test_what_is_missing_or_left_out_costs_no_bytes_and_no_macs(build_gaps, labe
     server, parties = build_gaps(training=training)
     rows = [0] * 4
     frames = [[], [], [], []]  # of each party's embeddings, dense
+    metrics: dict[str, float] = {}
     for round_index in range(2):
         metrics = server.train_round(round_index)
         for shares in server.exchanges.shares:

@@ -70,6 +70,8 @@ def test_what_is_left_is_read_as_it_was_drawn_and_no_more_than_agreed(pruning: S
         return
     for read, drawn in zip(pruning.read(order(*easy_part(easy)), batches), pruning.of_round(2, easy), strict=True):
         assert torch.equal(read.share.present_B, drawn.share.present_B)
+        assert read.weights_n is not None
+        assert drawn.weights_n is not None
         assert torch.equal(read.weights_n, drawn.weights_n)
     with pytest.raises(MessageError, match="samples are left out 2 times, 1 agreed"):
         pruning.read(order(*easy_part(easy), *easy_part(easy)), batches)

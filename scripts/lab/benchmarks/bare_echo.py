@@ -15,6 +15,7 @@ from parties.remote.transport.rpc import Pipe, Server, grpc, is_end, make_server
 from parties.remote.transport.security import load_identity
 from scripts.lab.benchmarks.workbench import JOIN_S, Workplace, child
 from vfl.config import ExperimentConfig, NetworkConfig, load_config
+from vfl.wire.frame import PIECE_BYTES
 
 
 @contextmanager
@@ -36,11 +37,13 @@ def bare_echoing(config: ExperimentConfig) -> Generator[Callable[[bytes, int], b
         return server
 
     async def trips(pipe: Pipe, content: bytes, times: int) -> bytes:
-        back = b""
+        pieces = [content[start : start + PIECE_BYTES] for start in range(0, len(content), PIECE_BYTES)]
+        back = list[bytes]()
         for _ in range(times):
-            await pipe.write(content)
-            back = await pipe.read()
-        return back
+            for piece in pieces:
+                await pipe.write(piece)
+            back = [await pipe.read() for _ in pieces]
+        return b"".join(back)
 
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as loop:
         workplace, name = Workplace.make(config, Path(folder)), config.parties[0]

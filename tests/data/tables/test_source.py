@@ -19,6 +19,7 @@ from vfl.data.source import open_source
 from vfl.data.tables.arrow import pa, pq
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
+from vfl.data.tables.source import Tables
 from vfl.runs.experiments.run import run_experiment
 from vfl.runtime import start_runtime
 
@@ -163,6 +164,7 @@ def test_a_group_is_on_one_side_and_owners_alone_find_the_same_split(tmp_path):
     assert not train & test
     assert len(train | test) == 23
     assert 0.2 <= len(split.labels.test.values) / 90 < 0.3
+    assert isinstance(source, Tables)
     assert "person" not in source.features("bank")
     others = {"seed": 1}, {"data": config.data.model_copy(update={"validation_share": 0.3})}
     for change in others:
