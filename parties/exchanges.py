@@ -18,7 +18,7 @@ from vfl.vertical.labels import Batch, Received, RoundSamples, ServerProtocol
 from vfl.vertical.orders import Order, orders_of
 from vfl.vertical.presence import Presence, Share
 from vfl.vertical.reports import RoundWork
-from vfl.vertical.sample_pruning import LastLosses, Left, SamplePruning, easy_part
+from vfl.vertical.sample_pruning import LastLosses, SamplePruning, easy_part
 from vfl.vertical.tasks import Targets
 from vfl.wire.messages import Message, Part, PartKind
 
@@ -38,10 +38,8 @@ class Exchanges:
     """The parties' participation in all batches."""
     config: ExperimentConfig
     round_index: int = field(default=-1, init=False)
-    left: list[Left] = field(default_factory=list[Left], init=False)
-    """Remaining samples, after sample pruning, of each batch of the present round."""
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
-    """Rows [n] of each batch's remaining samples."""
+    """Rows [n] that sample pruning leaves of each batch of the present round."""
     targets: list[Targets] = field(default_factory=list[Targets], init=False)
     """Targets of these samples, by exchange."""
     shares: list[list[Share]] = field(default_factory=list[list[Share]], init=False)
@@ -66,17 +64,16 @@ class Exchanges:
         self.round_index = round_index
         batches = self.batches(round_index)
         easy = self.last_losses.easy(round_index, batches)
-        self.left = self.pruning.of_round(round_index, easy)
-        self.rows = [left.share.rows_of(rows_B) for left, rows_B in zip(self.left, batches, strict=True)]
+        left_of = self.pruning.of_round(round_index, easy)
+        self.rows = [left.share.rows_of(rows_B) for left, rows_B in zip(left_of, batches, strict=True)]
         labels = (self.labels_N[rows_B.to(self.labels_N.device)] for rows_B in batches)
-        self.targets = [
-            left.targets(self.trainer.task, labels_B) for left, labels_B in zip(self.left, labels, strict=True)
-        ]
+        task = self.trainer.task
+        self.targets = [left.targets(task, labels_B) for left, labels_B in zip(left_of, labels, strict=True)]
         self.shares = self.presence.of_round(round_index, self.rows)
         self.losses = []
         self.under_way.clear()
         self.trainer.start_round(round_index)
-        return self.protocol.start_round(self.trainer, RoundSamples(self.left, easy_part(easy), self.shares))
+        return self.protocol.start_round(self.trainer, RoundSamples(left_of, easy_part(easy), self.shares))
 
     def batches(self, round_index: int) -> list[Tensor]:
         """Return the rows [B] of each exchange of a round."""
