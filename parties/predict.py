@@ -225,6 +225,23 @@ def prediction_of(
     return Prediction(samples.ids, labels_N, predictions_NC, task, classes, scores, samples.keys, owners)
 
 
+def by_key(prediction: Prediction) -> Prediction:
+    """Return the predictions in the order of the samples' keys, as one process has them; unchanged without keys."""
+    if not prediction.keys:
+        return prediction
+    heading, *keys = prediction.keys
+    order = sorted(range(len(keys)), key=lambda row: tuple(keys[row]))
+    labels_N = prediction.labels_N
+    return replace(
+        prediction,
+        ids_N=prediction.ids_N[order],
+        labels_N=None if labels_N is None else labels_N[order],
+        probabilities_NC=prediction.probabilities_NC[order],
+        keys=(heading, *(keys[row] for row in order)),
+        present={name: held_N[order] for name, held_N in prediction.present.items()},
+    )
+
+
 def owned_tables(run_dir: Path, given: Sequence[str], *, serve: bool = False) -> dict[str, Path]:
     """Return ``--table``'s files by owner: OWNER=FILE, or one file whose owner is certain.
 

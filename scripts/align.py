@@ -1,5 +1,8 @@
 """Match the keys of several owners' tables in private: lvfl align CONFIG [--party NAME | --processes] [key=value ...].
 
+With --rows, new rows to be scored take the place of the tables: every side gives the option, an owner with its FILE.
+The result is FILE.match, which lvfl predict --serve --table FILE and lvfl party --samples FILE read.
+
 Neither the owners nor the server see each other's keys (docs/protocol.md says who learns what). The server listens
 (without --party), each owner dials it (--party NAME, with its own table in data.tables). Each owner's result is the
 file named by data.tables.NAME.match, which training reads; data.join says which samples stay. After a crash, start the
@@ -17,6 +20,9 @@ from rich.console import Console
 
 from vfl.cli import DONE, PLAIN, OneLineParser, command
 
+SERVER_ROWS = Path()
+"""``--rows`` without a file, as the server has it."""
+
 
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
@@ -25,6 +31,9 @@ def parse_arguments() -> argparse.Namespace:
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--party", metavar="NAME", help="which owner this is (default: the server)")
     who.add_argument("--processes", action="store_true", help="the server and all owners, over TLS on this machine")
+    parser.add_argument(
+        "--rows", nargs="?", const=SERVER_ROWS, type=Path, metavar="FILE", help="match new rows; FILE: this owner's"
+    )
     parser.add_argument("--run-dir", type=Path, help="folder of logs (default: runs/NAME-align, runs/NAME-align-PARTY)")
     parser.add_argument("--insecure", action="store_true", help="plaintext; only on loopback")
     parser.add_log(PLAIN)
@@ -34,10 +43,14 @@ def parse_arguments() -> argparse.Namespace:
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take the side that the arguments name."""
-    from parties.remote.matching import described, match_owner, match_together, serve_match
+    from parties.remote.matching import described, for_rows, match_owner, match_together, serve_match
     from vfl.config import load_config
 
     config = load_config(arguments.config, arguments.overrides)
+    rows = arguments.rows is not None
+    if rows:
+        check_rows(arguments)
+        config = for_rows(config, arguments.party, arguments.rows)
     of_party = f"-{arguments.party}" if arguments.party else ""
     run_dir = arguments.run_dir or Path("runs") / f"{config.name}-align{of_party}"
     if arguments.processes:
@@ -45,11 +58,22 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             console.print("warning: --insecure: ignored; --processes make keys of their own")
         return match_together(config, run_dir, console)
     if arguments.party:
-        goodbye = match_owner(config, arguments.party, run_dir, insecure=arguments.insecure, console=console)
+        goodbye = match_owner(config, arguments.party, run_dir, rows=rows, insecure=arguments.insecure, console=console)
         console.print(goodbye.reason)
         return goodbye.exit_code
-    console.print(described(serve_match(config, run_dir, insecure=arguments.insecure, console=console)))
+    outcome = serve_match(config, run_dir, rows=rows, insecure=arguments.insecure, console=console)
+    console.print(described(outcome))
     return DONE
+
+
+def check_rows(arguments: argparse.Namespace) -> None:
+    """Raise ValueError unless ``--rows`` has a file exactly at an owner."""
+    if arguments.processes:
+        raise ValueError("--rows: goes without --processes; one machine with all rows joins them: lvfl predict --table")
+    if arguments.party and arguments.rows == SERVER_ROWS:
+        raise ValueError(f"--rows: name the table of {arguments.party}'s new rows")
+    if not arguments.party and arguments.rows != SERVER_ROWS:
+        raise ValueError(f"--rows: the server reads no rows; leave {arguments.rows} out")
 
 
 if __name__ == "__main__":

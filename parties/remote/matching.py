@@ -17,6 +17,7 @@ from rich.console import Console
 
 from parties.matching.owner import MatchingOwner
 from parties.matching.server import Outcome, match_keys
+from parties.remote.audit import Audit
 from parties.remote.joining import DataDigests, Expected, check_party
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.orders import Worker
@@ -25,13 +26,13 @@ from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.sessions import Connections, Offences, Work, in_sessions
 from parties.remote.supervisor import Supervisor, make_keys, networked, party_command, write_configs
-from parties.remote.tls.certificates import SERVER
+from parties.remote.tls.certificates import SERVER, Peer
 from parties.remote.transport.security import load_identity
 from vfl.cli import DONE
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.tables import TableConfig
 from vfl.data.tables.match import read_match
-from vfl.data.tables.own_keys import own_keys
+from vfl.data.tables.own_keys import of_rows, own_keys
 from vfl.runs.orphans import end_with_parent
 from vfl.runs.run_folder import PROCESSES, only_process_in, private_files
 from vfl.wire.messages import Kind, Message, MessageError
@@ -56,8 +57,12 @@ class MatchingWorker(Worker[MatchingOwner]):
         raise MessageError("SAVE came, a match saves nothing on the way")
 
 
-def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, console: Console) -> Outcome:
+def serve_match(
+    config: ExperimentConfig, run_dir: Path, *, rows: bool = False, insecure: bool, console: Console
+) -> Outcome:
     """Listen, and match the keys of the owners that dial in; after a loss, wait for the owner and start anew.
+
+    With ``rows``, they are those of new rows (``for_rows``).
 
     Raises ValueError for unusable settings, PeerLost if an owner stays away.
     """
@@ -67,7 +72,7 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
         raise ConfigError("data.tables: no owner has a label; name its column at one, so that no other can claim to")
     tls = load_identity(SERVER, config.network, insecure=insecure)
     run = secrets.token_hex(8)
-    expected = {name: Expected(0, match_agreement(config), DataDigests()) for name in config.parties}
+    expected = {name: Expected(0, match_agreement(config, rows=rows), DataDigests()) for name in config.parties}
 
     def match(connections: Connections, session: int) -> Outcome:
         links = [RemoteLink(connections[name], session) for name in config.parties]
@@ -83,15 +88,19 @@ def serve_match(config: ExperimentConfig, run_dir: Path, *, insecure: bool, cons
         return in_sessions(hub, work, Offences(config.network.max_offences), config.network, console)
 
 
-def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: bool, console: Console) -> Goodbye:
+def match_owner(
+    config: ExperimentConfig, name: str, run_dir: Path, *, rows: bool = False, insecure: bool, console: Console
+) -> Goodbye:
     """Take part in a match until it is over; return the server's goodbye. The result is in the table's ``match``.
+
+    With ``rows``, new rows are matched (``for_rows``).
 
     Raises ValueError for unusable data or settings or a refusal, PeerLost if the server stays away.
     """
     _check(config)
     check_party(config, name)
     path = _result_of(config, name)
-    hello = Hello(party=name, instance=secrets.token_hex(8), agreement=match_agreement(config))
+    hello = Hello(party=name, instance=secrets.token_hex(8), agreement=match_agreement(config, rows=rows))
     first = Message(Kind.HELLO, parts=(hello.part(),))
     tls = load_identity(name, config.network, insecure=insecure)
     dialer = Dialer(lambda: first, config.network, tls, log=console.print)
@@ -112,10 +121,16 @@ def match_owner(config: ExperimentConfig, name: str, run_dir: Path, *, insecure:
     console.print(f"{name}: {sizes} keys; dialling the server at {config.network.server}")
     with private_files():
         run_dir.mkdir(parents=True, exist_ok=True)
-    with multiplying(workers) as pool, only_process_in(run_dir), dialer:
-        goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
-    raised = sum(owner.raised for owner in owners)
-    console.print(f"{name}: {raised:,} points of others were multiplied; the result is {path}")
+    audit = Audit(run_dir)
+    with multiplying(workers) as pool, only_process_in(run_dir), audit.noting_end() as say_end, dialer:
+        try:
+            goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
+        finally:  # also of a match that failed: points may be guesses at this owner's keys
+            told = f"{sum(owner.raised for owner in owners):,} points of others were multiplied"
+            audit.note("multiplied", Peer(name, ""), told)
+            console.print(f"{name}: {told}")
+        say_end(goodbye.exit_code, goodbye.reason)
+    console.print(f"{name}: the result is {path}")
     return goodbye
 
 
@@ -173,9 +188,15 @@ def multiplying(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
 
 
-def match_agreement(config: ExperimentConfig) -> str:
+def for_rows(config: ExperimentConfig, name: str | None = None, path: Path | None = None) -> ExperimentConfig:
+    """Return the settings of a match of new rows; at the owner ``name`` those in the table ``path``."""
+    return config.model_copy(update={"data": of_rows(config.data, name, path)})
+
+
+def match_agreement(config: ExperimentConfig, *, rows: bool = False) -> str:
     """Return the settings that all sides of a match must share, as JSON: {dotted key: value}."""
-    return json.dumps({"a match of keys": True, "data.join": config.data.join, "data.tables": list(config.parties)})
+    agreed = {"a match of keys": True, "--rows": rows, "data.join": config.data.join}
+    return json.dumps(agreed | {"data.tables": list(config.parties)})
 
 
 def described(outcome: Outcome) -> str:

@@ -44,3 +44,47 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     text = "".join(",".join(map(str, row)) + "\n" for row in expected.rows())
     assert out.read_text() == text
     assert text.splitlines()[1].endswith(",bank+shop")
+
+
+def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_process(federate, tmp_path: Path):
+    """One owner lacks some of the label owner's rows and has others; rows are in another order."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    federation = federate(**sections_of(write_tables(tmp_path / "old", range(ROWS), labelled=True)))
+    federation.own_tables("bank")
+    federation.run()
+    new = write_tables(tmp_path / "new", range(1000, 1030), labelled=False)
+    for owner, kept in {"bank": slice(0, 20), "shop": slice(0, -4)}.items():
+        heading, *lines = new[owner].read_text().splitlines()
+        new[owner].write_text("\n".join([heading, *lines[kept][::-1]]))
+    run_experiment(federation.config, tmp_path / "whole", resume=False, console=Console(quiet=True))
+
+    align = [str(SCRIPTS / "align.py"), str(federation.folder / "server.yaml"), "--run-dir", str(tmp_path / "align")]
+    federation.launch(SERVER, [*align, "--rows"])
+    for owner, path in new.items():
+        config = str(federation.folder / f"{owner}.yaml")
+        folder = ["--run-dir", str(tmp_path / owner)]
+        federation.launch(owner, [align[0], config, "--party", owner, "--rows", str(path), *folder])
+    federation.finish()
+    assert "20 samples are matched, 4 of them not at shop" in federation.log(SERVER)
+
+    for when_absent in ("placeholder", "zeros", "mean", "refuse"):
+        out = tmp_path / f"{when_absent}.csv"
+        server = ["--serve", str(federation.folder / "server.yaml"), "--table", str(new["bank"]), "--out", str(out)]
+        command = [str(SCRIPTS / "predict.py"), str(federation.run_dir), *server, "--when-absent", when_absent]
+        federation.launch(SERVER, command)
+        if when_absent == "refuse":
+            assert federation.wait(SERVER) == 3
+            assert "shop has no row for 4 of 20 keys" in federation.log(SERVER)
+            break
+        for owner, path in new.items():
+            federation.start(owner, extra=("--samples", str(path)))
+        federation.finish()
+        assert {codes[-1] for codes in federation.codes.values()} == {0}, federation.logs()
+        expected = predict_in_process(tmp_path / "whole", None, [], when_absent, new)
+        assert out.read_text() == "".join(",".join(map(str, row)) + "\n" for row in expected.rows())
+        assert {line.rpartition(",")[2] for line in out.read_text().splitlines()[1:]} == {"bank", "bank+shop"}
+    new["shop"].write_text(new["shop"].read_text().replace("1010", "2010"))
+    federation.start("shop", extra=("--samples", str(new["shop"])))
+    assert federation.wait("shop") == 2
+    assert "shop.csv.match matched other keys than" in federation.log("shop")

@@ -3,18 +3,29 @@
 Parties need no special mode: they follow the server's orders. Only the server knows that nothing is trained.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from torch import Tensor
 
 from parties.build import build_joint_model, build_roster
 from parties.head_server import OWNER
 from parties.joint_model import JointModel
-from parties.predict import Prediction, WhenAbsent, check_absent, predict, prediction_of, scores_of, zero_embeddings
+from parties.predict import (
+    Prediction,
+    WhenAbsent,
+    by_key,
+    check_absent,
+    check_complete,
+    predict,
+    prediction_of,
+    scores_of,
+    zero_embeddings,
+)
 from parties.remote.joining import Expected
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
@@ -91,11 +102,18 @@ class PredictionServer:
     def _predict(self, connections: Connections, session: int) -> Prediction:
         names = self.config.parties
         absent = [name for name in names if name not in connections]
-        means = self.means.of(absent) if self.when_absent == "mean" else None
+        if self.when_absent == "mean":
+            self.means.of(absent)
         joint = self._build(connections, session)
-        instead = zero_embeddings(joint, absent) if self.when_absent == "zeros" else means
-        probabilities_NC = predict(joint, absent, instead)
         self.means.keep(joint)
+        shares = joint.shares(0, len(self.samples.ids))
+        lacking = [name for name in names if name in absent or not shares[name].whole]
+        instead: Mapping[str, Tensor] = {}
+        if self.when_absent == "zeros":
+            instead = zero_embeddings(joint, lacking)
+        elif self.when_absent == "mean":
+            instead = self.means.of(lacking)
+        probabilities_NC = predict(joint, absent, instead)
         labels_N = self.samples.values if self.labelled else None
         scores = {} if labels_N is None else scores_of(joint, probabilities_NC, labels_N, absent, self.when_absent)
         return prediction_of(joint, probabilities_NC, self.classes, labels_N, scores, absent)
@@ -165,7 +183,7 @@ def serve_predictions(
     check_absent(absent, config.parties, when_absent)
     source = open_source(config)
     held = source.held_labels()
-    samples, labelled = (held.test, True) if data is None else _read_samples(source, data, held.classes)
+    samples, labelled = (held.test, True) if data is None else _read_samples(source, data, held.classes, when_absent)
     means = MeanEmbeddings(run_dir, trained)
     if when_absent == "mean":
         means.of(absent)
@@ -184,13 +202,22 @@ def serve_predictions(
     hub = Hub(run, server.expected, config.network, tls, log=console.print, folder=run_dir)
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
-        return server.serve(hub, console)
+        prediction = server.serve(hub, console)
+    return prediction if data is None else by_key(prediction)
 
 
-def _read_samples(source: Source, path: Path, classes: tuple[str, ...]) -> tuple[Labels, bool]:
-    """Read the server's part of the samples to predict, and whether their labels are known; if not, they are zeros."""
+def _read_samples(source: Source, path: Path, classes: tuple[str, ...], when_absent: WhenAbsent) -> tuple[Labels, bool]:
+    """Read the server's part of the samples to predict, and whether their labels are known; if not, they are zeros.
+
+    Raises PeerLost as ``check_complete``, for matched rows.
+    """
     rows = source.own_rows(path)
     if rows is not None:
-        return Labels(rows.whole.ids, labels_or_zeros(None, len(rows.whole)), keys=rows.keys), False
+        if when_absent == "refuse":
+            check_complete(rows)
+        present_NK = None
+        if set(rows.present) == set(source.parties):  # of a match; otherwise all parties have the same keys
+            present_NK = torch.stack([rows.present[name] for name in source.parties], dim=1)
+        return Labels(rows.whole.ids, labels_or_zeros(None, len(rows.whole)), present_NK, rows.keys), False
     ids_N, labels_N = load_sample_labels(path, classes)
     return Labels(ids_N, labels_or_zeros(labels_N, len(ids_N))), labels_N is not None

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,22 @@ def own_keys(data: DataConfig, owner: str, seed: int = 0) -> OwnKeys:
         {owner: used.index(columns[owner]) for owner in others} if others else None,
         tested,
     )
+
+
+def of_rows(data: DataConfig, owner: str | None = None, path: Path | None = None) -> DataConfig:
+    """Return the settings of a match of new rows: all of the label owner's are samples, and none is for a test.
+
+    At ``owner`` the rows in ``path`` take the place of its table, and ``rows_match`` that of its match.
+    """
+    tables = dict(data.tables)
+    if owner in tables and path is not None:
+        tables[owner] = tables[owner].model_copy(update={"file": path, "match": rows_match(path)})
+    return data.model_copy(update={"tables": tables, "join": "left", "test_file": None, "group": None})
+
+
+def rows_match(path: Path) -> Path:
+    """Return the file that assigns an owner's new rows in ``path`` to samples (``lvfl align --rows``)."""
+    return path.with_name(f"{path.name}.match")
 
 
 def shuffled(count: int) -> Rows:

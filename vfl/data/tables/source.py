@@ -31,6 +31,7 @@ from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shared_rows, split_rows
 from vfl.data.tables.keys import SHOWN, VALIDATION, Rows, groups_of, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, read_labels, refuse_copies
+from vfl.data.tables.own_keys import of_rows, rows_match
 from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples, unless_all
 from vfl.random import generator
@@ -143,7 +144,7 @@ class Tables(Source):
             other: tables[first].keys[key] for other, key in self.data.tables[first].keys.items() if other in known
         }
         ids = joined.ids
-        away = Samples(ids, torch.empty(len(ids), 0, dtype=torch.float64), more=(ids.new_empty(len(ids), 0),))
+        away = _no_features(ids)
         parts = {o: raw_samples(tables[o], joined.rows[o], ids, *self.columns(o)) for o in owners}
         key = key_of(self.data.tables[first])
         assert joined.keys is not None
@@ -179,8 +180,32 @@ class Tables(Source):
         return owners
 
     def own_rows(self, path: Path, owner: str | None = None) -> NewSamples | None:
-        """Read new rows of one owner alone, by its own key. Raises TableError."""
-        return None if path.suffix == ".safetensors" else self.read_tables({owner or self.leader: path})
+        """Read new rows of one owner alone, in the order of their match if there is one, else of its own key.
+
+        Raises ValueError for a match of other rows, TableError.
+        """
+        if path.suffix == ".safetensors":
+            return None
+        owner = owner or self.leader
+        return (self._matched_rows if rows_match(path).exists() else self._keyed_rows)(owner, path)
+
+    def _keyed_rows(self, owner: str, path: Path) -> NewSamples:
+        return self.read_tables({owner: path})
+
+    def _matched_rows(self, owner: str, path: Path) -> NewSamples:
+        """Read new rows in the order of their match; at the label owner with the other owners' masks."""
+        table = self._read(owner, self.parties, path)
+        joined = matched({owner: table}, {owner: rows_match(path)}, of_rows(self.data, owner, path))
+        rows, ids, key = joined.rows[owner], joined.ids, key_of(self.data.tables[owner])
+        away = _no_features(ids)
+        own = raw_samples(table, rows, ids, *self.columns(owner))
+        held = {owner: rows >= 0, **joined.others}
+        return NewSamples(
+            away,
+            tuple(own if each == owner else away for each in self.parties),
+            keys=(key, *key_cells(table.keys[key].take(pa.array(rows)))) if joined.others else (),
+            present={each: torch.from_numpy(there) for each, there in held.items()},
+        )
 
     def features(self, owner: str) -> Mapping[str, ColumnKind]:
         """Return the kinds of the owner's columns: as given, or proposed from its table. Raises TableError."""
@@ -334,6 +359,11 @@ class Tables(Source):
         named = next((table for table in known if table.label is not None), known[0])
         assert self.data.test_file is not None
         return read_test_keys(self.data.test_file, key_of(named))
+
+
+def _no_features(ids: Tensor) -> Samples:
+    """Return samples of an owner whose rows are not here."""
+    return Samples(ids, torch.empty(len(ids), 0, dtype=torch.float64), more=(ids.new_empty(len(ids), 0),))
 
 
 def _drawn(field: str, rows: Rows, wanted: int | None, seed: int) -> Rows:
