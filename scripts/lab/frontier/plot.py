@@ -1,0 +1,67 @@
+"""Draw accuracy against bytes and multiply-accumulates: python -m scripts.lab.frontier.plot writes frontier.png.
+
+A point is a method of rows.csv (8 passes) or long.csv (24 passes): means over the seeds that all of the file's methods
+have, with Student's 95 % interval of the difference from float32.
+"""
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.ticker import ScalarFormatter
+from scipy.stats import t
+
+FOLDER = Path(__file__).parents[3] / "docs/results/frontier"
+PASSES = {"rows.csv": 8, "long.csv": 24}
+WHOLE = "float32"
+
+
+def main() -> None:
+    """Write the picture."""
+    figure, rows = plt.subplots(2, 2, figsize=(12.4, 7.6), sharey="row", layout="constrained")
+    for axes, (name, passes) in zip(rows, PASSES.items(), strict=True):
+        accuracy, costs = read(FOLDER / name)
+        whole = accuracy[WHOLE]
+        for method, reached in accuracy.items():
+            lost = np.array([reached[seed] - whole[seed] for seed in reached])
+            half = t.ppf(0.975, len(lost) - 1) * lost.std(ddof=1) / np.sqrt(len(lost)) if method != WHOLE else 0.0
+            for axis, cost in zip(axes, np.mean(costs[method], axis=0), strict=True):
+                axis.errorbar(cost, lost.mean(), half, fmt="o", capsize=3, label=method)
+        for axis, label in zip(
+            axes, ("MB sent in training, both ways", "10⁹ multiply-accumulates of training"), strict=True
+        ):
+            axis.axhspan(-0.5, 0, color="grey", alpha=0.15)
+            axis.set_xlabel(label)
+        axes[0].set(xscale="log", xticks=[10, 20, 50, 100, 200, 500], ylabel=f"points from float32, {passes} passes")
+        axes[0].xaxis.set_major_formatter(ScalarFormatter())
+        axes[0].minorticks_off()
+        axes[1].set_xlim(left=0)
+        axes[1].legend(fontsize=9, loc="center left", bbox_to_anchor=(1.02, 0.5))
+    figure.suptitle("Grey: the margin of 0.5 points", fontsize=10)
+    figure.savefig(FOLDER / "frontier.png", dpi=110)
+
+
+def read(path: Path) -> tuple[dict[str, dict[str, float]], dict[str, list[tuple[float, float]]]]:
+    """Return accuracy in percent by method and seed, and costs by method, of the seeds that all methods have."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    of_method: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        of_method[row["method"]].add(row["seed"])
+    most = max(map(len, of_method.values()))
+    kept = [method for method, seeds in of_method.items() if 2 * len(seeds) > most]
+    common = set.intersection(*(of_method[method] for method in kept))
+    accuracy: dict[str, dict[str, float]] = defaultdict(dict)
+    costs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row["method"] in kept and row["seed"] in common:
+            accuracy[row["method"]][row["seed"]] = 100 * float(row["test_accuracy"])
+            sent = int(row["uplink_bytes"]) + int(row["downlink_bytes"])
+            costs[row["method"]].append((sent / 1e6, int(row["train_macs"]) / 1e9))
+    return accuracy, costs
+
+
+if __name__ == "__main__":
+    main()
