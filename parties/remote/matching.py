@@ -84,7 +84,7 @@ def serve_match(
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: match {run}, listening on {config.network.listen}")
         gather = partial(hub.wait_for, config.parties, config.network.wait_s)
-        work = Work(config.parties, gather, match, lambda outcome: (described(outcome), DONE))
+        work = Work(config.parties, gather, match, lambda outcome: (told_to_owners(outcome), DONE))
         return in_sessions(hub, work, Offences(config.network.max_offences), config.network, console)
 
 
@@ -200,12 +200,17 @@ def match_agreement(config: ExperimentConfig, *, rows: bool = False) -> str:
 
 
 def described(outcome: Outcome) -> str:
-    """Return an outcome in one line."""
+    """Return an outcome in one line, for the server alone: owners must not learn what others lack."""
+    lacking = [f"{count:,} of them not at {name}" for name, count in outcome.missing.items() if count]
+    return ", ".join([told_to_owners(outcome), *lacking])
+
+
+def told_to_owners(outcome: Outcome) -> str:
+    """Return of an outcome what every owner may know, in one line."""
     if outcome.again:
         return "matched already: all owners have the same result; to match again, remove one of their files"
-    lacking = [f"{count:,} of them not at {name}" for name, count in outcome.missing.items() if count]
-    hint = [] if outcome.samples else ["keys are compared byte for byte (docs/data.md)"]
-    return ", ".join([f"{outcome.samples:,} samples are matched", *lacking, *hint])
+    hint = "" if outcome.samples else ", keys are compared byte for byte (docs/data.md)"
+    return f"{outcome.samples:,} samples are matched{hint}"
 
 
 class ShowPace:

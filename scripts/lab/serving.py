@@ -1,19 +1,25 @@
 """Time a running service of scores: python -m scripts.lab.serving --url URL --keys TABLE --column KEY --out OUT.
 
-Sends requests by hey (Debian's package; github.com/rakyll/hey): one key at 50 requests a second, then 64 keys as fast
-as two connections take them. Writes OUT/latency.csv, a row per request, OUT/latency.png, the percentiles, and prints
-what docs/results/serving states. The service and its parties are started by hand, as docs/serve.md says.
+Sends requests by hey (Debian's package; github.com/rakyll/hey): one key at 50 requests a second, evenly; as many, five
+at the same moment; 64 keys as fast as two connections take them. Writes OUT/latency.csv, a row per request, and
+OUT/latency.png, and prints what docs/results/serving states. Keys that a party did not look up make it fail: such
+answers are quick. The service and its parties are started by hand, as docs/serve.md says, the parties with
+network.consent.scored_keys=100000000.
 """
 
 import argparse
 import csv
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from itertools import islice
 from pathlib import Path
+from urllib.parse import urljoin
+from urllib.request import urlopen
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,7 +28,11 @@ from rich.console import Console
 from vfl.cli import DONE, OneLineParser, command
 from vfl.runs.atomic import write_csv
 
-LOADS = {"1 key, 50 requests/s": (1, ["-c", "5", "-q", "10"]), "64 keys, 2 connections": (64, ["-c", "2"])}
+LOADS = {
+    "1 key, 50 requests/s": (1, ["-c", "1", "-q", "50"]),
+    "1 key, 50 requests/s, 5 at a moment": (1, ["-c", "5", "-q", "10"]),
+    "64 keys, 2 connections": (64, ["-c", "2"]),
+}
 """Keys of a request, and hey's options."""
 GOALS_MS = {50: 5.0, 99: 20.0}
 """Milliseconds of one key, by percentile."""
@@ -48,6 +58,16 @@ def send(url: str, keys: list[str], options: list[str], seconds: int) -> list[tu
     return [(float(row["offset"]), 1000 * float(row["response-time"]), int(row["status-code"])) for row in rows]
 
 
+def outcomes(url: str) -> Counter[str]:
+    """Return the service's counts of keys by outcome, over all parties."""
+    with urlopen(urljoin(url, "/metrics"), timeout=10) as reply:
+        text = reply.read().decode()
+    counts: Counter[str] = Counter()
+    for outcome, count in re.findall(r'^keys_total\{outcome="(\w+)".*\} (\S+)$', text, re.MULTILINE):
+        counts[outcome] += round(float(count))
+    return counts
+
+
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Send both loads and write what came back."""
@@ -59,7 +79,10 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
     rows: list[list[object]] = [["load", "offset_s", "milliseconds", "status"]]
     for name, (count, options) in LOADS.items():
+        before = outcomes(arguments.url)
         found = send(arguments.url, keys[:count], options, arguments.seconds)
+        if (asked := outcomes(arguments.url) - before).keys() != {"row"}:
+            raise ValueError(f"{name}: not all keys were looked up at all parties: {dict(asked)}")
         rows += [[name, f"{offset:.4f}", f"{taken:.2f}", status] for offset, taken, status in found]
         times_ms = np.array([taken for _, taken, _ in found])
         wrong = sum(status != 200 for *_, status in found)

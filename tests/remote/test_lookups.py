@@ -10,7 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parties.remote.party.serving import MINUTE_S, Allowance
 from parties.remote.server.serving import Scorer
+from vfl.config.network import ConsentConfig
 from vfl.errors import Diverged
 from vfl.vertical.embeddings import encode_as
 from vfl.wire.keys import Found, keys_part, presence_part
@@ -73,3 +75,16 @@ def test_any_bytes_are_an_answer_or_refused(scorer, place, payload):
     parts[place] = Part(parts[place].kind, payload)
     with suppress(MessageError, Diverged):
         scorer._parse("shop", KEYS, Message(Kind.FOUND, parts=tuple(parts)))
+
+
+@given(st.lists(st.tuples(st.floats(0, 40), st.integers(0, 6)), max_size=30))
+def test_an_owner_answers_for_so_many_keys_in_any_minute(orders):
+    now_s, granted = 0.0, []
+    clock: Any = SimpleNamespace(now_s=lambda: now_s)
+    allowance = Allowance(ConsentConfig(scored_keys=10), clock)
+    for pause_s, keys in orders:
+        now_s += pause_s
+        lately = sum(count for at_s, count in granted if at_s > now_s - MINUTE_S)
+        outcome = allowance.take(keys).outcome
+        assert outcome == ("looked" if lately + keys <= 10 else "too_many")
+        granted += [(now_s, keys)] if outcome == "looked" else []

@@ -175,6 +175,7 @@ def test_a_party_that_is_killed_is_away_until_it_is_back_and_so_is_the_server(se
     federation.wait("shop")
     service.until(lambda: service.score(1001)[0]["parties"] == {"bank": "row", "shop": "away"})
     assert service.score(1001)[0]["probabilities"] is None
+    assert service.post("/v1/predict", {"keys": ["nobody"]}).body["unknown"] == [], "the killed party may know it"
     assert service.get("/readyz").status == 503
     service.start("shop")
     service.until_ready("bank", "shop")

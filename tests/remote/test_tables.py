@@ -67,6 +67,10 @@ def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_proc
         federation.launch(owner, [align[0], config, "--party", owner, "--rows", str(path), *folder])
     federation.finish()
     assert "20 samples are matched, 4 of them not at shop" in federation.log(SERVER)
+    for owner in new:
+        log = federation.log(owner)
+        assert "20 samples are matched" in log
+        assert "not at" not in log, "what another owner lacks is the server's to know"
 
     for when_absent in ("placeholder", "zeros", "mean", "refuse"):
         out = tmp_path / f"{when_absent}.csv"

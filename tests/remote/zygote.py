@@ -164,7 +164,7 @@ PLACES: dict[str, Callable[[Strike], None]] = {
     "has its result, unanswered": at("parties.matching.owner", "MatchingOwner._take", after=True),
     # at its server
     "joins": at("parties.matching.server", "_join"),
-    "has matched": at("parties.remote.matching", "described"),
+    "has matched": at("parties.remote.matching", "told_to_owners"),
     # at either
     "writes a checkpoint": at_half_a_tensor_file,
 }

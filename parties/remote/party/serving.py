@@ -143,6 +143,8 @@ class Allowance:
     bounds: ConsentConfig
     machine: Machine = MACHINE
     _answered: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
+    _keys: int = 0
+    """Keys of the last minute: the sum over ``_answered``."""
 
     def take(self, keys: int) -> Found:
         """Count keys, and return whether the owner has agreed to answer for them."""
@@ -150,10 +152,11 @@ class Allowance:
             return Found(outcome="expired")
         now_s = self.machine.now_s()
         while self._answered and self._answered[0][0] <= now_s - MINUTE_S:
-            self._answered.popleft()
-        if sum(count for _, count in self._answered) + keys > self.bounds.scored_keys:
+            self._keys -= self._answered.popleft()[1]
+        if self._keys + keys > self.bounds.scored_keys:
             return Found(outcome="too_many")
         self._answered.append((now_s, keys))
+        self._keys += keys
         return Found()
 
 

@@ -67,7 +67,7 @@ class Answer(BaseModel):
     """Replacement of an owner without a row: serving.when_absent."""
     scores: list[KeyScore]
     unknown: list[str | list[str]]
-    """Keys of which no owner that answered has a row; they have no score."""
+    """Keys of which no owner has a row; they have no score."""
 
 
 class Problem(BaseModel):

@@ -65,8 +65,8 @@ class Score:
 
     @property
     def unknown(self) -> bool:
-        """Return whether no party has a row of the key."""
-        return not {"row", "cached"} & set(self.parties.values())
+        """Return whether all parties have looked, and none has a row of the key."""
+        return set(self.parties.values()) == {"none"}
 
 
 @dataclass(frozen=True)
