@@ -13,8 +13,8 @@ from typing import Any, cast
 from parties.build import feature_config, model_spec
 from parties.feature_party import FeatureParty
 from parties.local import InProcess, build_in_process
-from parties.onlooker import Onlooker, Recording, read_recording
-from parties.trained import load_trained
+from parties.message_recorder import MessageRecorder, Recording, read_recording
+from parties.trained_run import load_trained
 from vfl.config import ExperimentConfig, load_config
 from vfl.errors import ConfigError
 from vfl.leakage.audit import NORM, Finding, Seen, attacks_on_features, attacks_on_labels, attacks_with_gradients
@@ -29,7 +29,7 @@ MOST_ROWS, FEWEST_ROWS = 2000, 100
 
 
 @dataclass(frozen=True)
-class Audit:
+class LeakageAudit:
     """Result of an audit."""
 
     rounds: int
@@ -50,7 +50,7 @@ class Audit:
         }
 
 
-def audit(run_dir: Path, rows: int = MOST_ROWS) -> Audit:
+def audit(run_dir: Path, rows: int = MOST_ROWS) -> LeakageAudit:
     """Attack a finished run with the data that its parties and its server have seen, on at most ``rows`` rows.
 
     Raises as ``load_trained``, and ConfigError for a number of rows that leaves nothing to measure on.
@@ -67,10 +67,10 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> Audit:
         by_round[done] = [leak for seen in watched for leak in attacks_with_gradients(seen, config.seed, only=(NORM,))]
     if inferring and not earlier:
         left_out += ("gradients by round: checkpoint.keep of as many rounds as are to be compared",)
-    return Audit(last, tuple(findings), by_round, left_out)
+    return LeakageAudit(last, tuple(findings), by_round, left_out)
 
 
-def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS) -> Audit:
+def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS) -> LeakageAudit:
     """Attack with what party processes recorded of their own last round (``privacy.record``), in ``folders``.
 
     Only configuration and data of the run are read, nobody's model. Raises ConfigError for folders without a
@@ -97,7 +97,7 @@ def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS
     ]
     done = recorded[0].round_index
     by_round = {done: [finding for finding in findings if finding.attack == NORM]} if inferring else {}
-    return Audit(done + 1, tuple(findings), by_round, (*left_out, *sorted(absent)))
+    return LeakageAudit(done + 1, tuple(findings), by_round, (*left_out, *sorted(absent)))
 
 
 def attack(watched: Sequence[Seen], config: ExperimentConfig) -> list[Finding]:
@@ -129,7 +129,7 @@ def watch(trained: InProcess, round_index: int, rows: int) -> list[Seen]:
     server = trained.server
     reached = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
     server.recorded = {round_index: reached}  # in the place of a schedule or controller, whose rounds may be over
-    onlookers = [Onlooker(party.protocol) for party in trained.parties]
+    onlookers = [MessageRecorder(party.protocol) for party in trained.parties]
     for party, onlooker in zip(trained.parties, onlookers, strict=True):
         party.protocol = cast(PartyProtocol, onlooker)  # it does what either side's protocol does
     server.train_round(round_index)

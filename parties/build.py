@@ -12,8 +12,8 @@ from models.mlp import MLP, PlaceholderMLP
 from parties.exchanges import Exchanges
 from parties.feature_party import FeatureParty
 from parties.head_server import OWNER, HeadServer
-from parties.joint_model import JointModel
 from parties.roster import PartyHandle, Roster
+from parties.split_model import SplitModel
 from vfl.config import ExperimentConfig, FeatureModelConfig
 from vfl.config.components import FEATURE_MODELS
 from vfl.data.files import Labels, SharedLabels
@@ -46,7 +46,7 @@ from vfl.vertical.team import Single
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class OwnModules:
     """Python objects that replace the models and the optimizer of the configuration."""
 
     models: Mapping[str, nn.Module] = field(default_factory=dict[str, nn.Module])
@@ -90,7 +90,7 @@ def build_head_server(
     runtime: Runtime,
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
     secret: bytes | None = None,
-    given: Given | None = None,
+    given: OwnModules | None = None,
 ) -> HeadServer:
     """Build the server for the parties of a roster. ``secret``, if given, is the key of its noise.
 
@@ -109,11 +109,11 @@ def build_joint_model(
     samples: Labels,
     config: ExperimentConfig,
     runtime: Runtime,
-    given: Given | None = None,
-) -> JointModel:
+    given: OwnModules | None = None,
+) -> SplitModel:
     """Build the joint model of a roster's parties and the head, to be evaluated on some samples."""
     trainer = build_head(config, train.task, runtime, train.presence(config), given)
-    return JointModel(roster, trainer, config, samples)
+    return SplitModel(roster, trainer, config, samples)
 
 
 def build_roster(
@@ -136,14 +136,14 @@ def build_party(
     runtime: Runtime,
     team: Single | None = None,
     secret: bytes | None = None,
-    given: Given | None = None,
+    given: OwnModules | None = None,
 ) -> FeatureParty:
     """Build a party on its prepared samples; its initial weights depend only on the seed and its name.
 
     ``labels`` are those of its training samples with ``labels: shared``, None otherwise; ``team`` are its processes;
     ``secret``, if given, is the key of its noise.
     """
-    settings, given = feature_config(config, name), given or Given()
+    settings, given = feature_config(config, name), given or OwnModules()
     with seeded(config.seed, "init", owner=name):
         model = given.models.get(name)
         if model is None:
@@ -168,10 +168,10 @@ def shared_secret(config: ExperimentConfig, owner: str) -> bytes:
 
 
 def build_head(
-    config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence, given: Given | None = None
+    config: ExperimentConfig, task: Task, runtime: Runtime, presence: Presence, given: OwnModules | None = None
 ) -> HeadTrainer:
     """Build the head, with placeholders if embeddings may be missing; server and replicas start with equal weights."""
-    given = given or Given()
+    given = given or OwnModules()
     width = sum(feature_config(config, name).embedding_size for name in config.parties)
     perceptron = MLP if presence.whole else PlaceholderMLP
     with seeded(config.seed, "init", owner="head"):

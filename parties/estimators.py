@@ -30,10 +30,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
-from parties.in_memory import Owner, draw_tested, owners_of, places, write_new, write_owners
+from parties.in_memory import OwnerTable, draw_tested, owners_of, places, write_new, write_owners
 from parties.local import InProcess, build_in_process
 from parties.predict import WhenAbsent, predict_new_rows
-from parties.trained import load_trained
+from parties.trained_run import load_trained
 from vfl.api import Run
 from vfl.cli import ShowConsole
 from vfl.config import ConfigError, ExperimentConfig, parse_config
@@ -145,7 +145,7 @@ class _Vertical(BaseEstimator):
             state |= {"_folder": kept, "run_": run}
         cast(Any, super()).__setstate__(state)
 
-    def _fit(self, owners: Mapping[str, Owner], labels_N: NDArray[Any]) -> Self:
+    def _fit(self, owners: Mapping[str, OwnerTable], labels_N: NDArray[Any]) -> Self:
         rows = len(next(iter(owners.values())).keys)
         if len(labels_N) != rows:
             raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {next(iter(owners))}")
@@ -206,7 +206,7 @@ class _Vertical(BaseEstimator):
         found = [key[0] for key in prediction.keys[1:]]
         return prediction.probabilities_NC.numpy()[places(first.keys, found)]
 
-    def _owners(self, given: Any, *, fitted: bool) -> dict[str, Owner]:
+    def _owners(self, given: Any, *, fitted: bool) -> dict[str, OwnerTable]:
         """Return the owners of tables by name, or the single owner of a plain table or array."""
         if isinstance(given, Mapping) and not issparse(given):  # a sparse array of keys is a mapping as well
             return owners_of(given, self.key)

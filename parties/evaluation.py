@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from parties.joint_model import JointModel
+from parties.split_model import SplitModel
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics
 from vfl.runs.subsets import AND, subsets_of
@@ -13,7 +13,7 @@ from vfl.wire.control import EvaluatedModel
 class Evaluation:
     """Tests the joint model, and keeps the results of the parties' present models."""
 
-    joint: JointModel
+    joint: SplitModel
     tested: Metrics | None = field(default=None, init=False)
     """Metrics of the parties' current models; None if the models have changed since."""
     subsets: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from models.mlp import PlaceholderMLP
 from parties.feature_party import FeatureParty
 from parties.local import InProcess
-from parties.trained import load_finished, load_party
+from parties.trained_run import load_finished, load_party
 from vfl.amounts import amount
 from vfl.config import ConfigError, ExperimentConfig, dump_config
 from vfl.data.samples import Samples

@@ -33,7 +33,7 @@ from vfl.vertical.labels import PartyProtocol
 from vfl.vertical.meter import RoundMeter
 from vfl.vertical.prices import price
 from vfl.vertical.team import Single
-from vfl.wire.control import AskedRatios, Description, Report, RoundStart, SampleRange, fixed_seconds
+from vfl.wire.control import AskedRatios, Description, RoundReport, RoundStart, SampleRange, fixed_seconds
 from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 
 PROBE_SAMPLES = 256
@@ -205,11 +205,11 @@ class FeatureParty:
             )
         return pruned
 
-    def end_round(self, message: Message) -> Report:
+    def end_round(self, message: Message) -> RoundReport:
         """Apply the last update; return the round's costs and the errors due to lightweighting."""
         with self.meter.training():
             self.update(message)
-        return Report(
+        return RoundReport(
             alpha=self.pruner.alpha_max,
             beta=self.beta,
             macs_per_sample=self.macs,

@@ -12,12 +12,12 @@ import torch
 
 from parties.evaluation import Evaluation
 from parties.exchanges import Exchanges
-from parties.joint_model import JointModel
 from parties.price_list import PriceList
 from parties.roster import PartyHandle
+from parties.split_model import SplitModel
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.leakage.epsilon import guarantees
-from vfl.lightweighting.controllers import Given, build_controller
+from vfl.lightweighting.controllers import ControllerContext, build_controller
 from vfl.lightweighting.schedule import Ratios
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics, finite
@@ -45,7 +45,7 @@ class HeadServer:
     def __init__(
         self,
         exchanges: Exchanges,
-        joint: JointModel,
+        joint: SplitModel,
         labels_digest: str,
         on_exchange: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
@@ -56,7 +56,9 @@ class HeadServer:
         self.joint, self.evaluation = joint, Evaluation(joint)
         self.labels_digest = labels_digest
         self.price_list = prices = PriceList(exchanges)
-        given = Given(config.lightweighting, self.roster.names, config.training.rounds, lambda: prices.forecast)
+        given = ControllerContext(
+            config.lightweighting, self.roster.names, config.training.rounds, lambda: prices.forecast
+        )
         self.assign = build_controller(given)
         """Function that chooses the ratios of a round; another one can be set."""
         self.recorded: Mapping[int, Mapping[str, Ratios]] = {}

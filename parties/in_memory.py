@@ -31,7 +31,7 @@ EVALUATED = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Owner:
+class OwnerTable:
     """An owner's table with its key column, text."""
 
     table: Any
@@ -50,7 +50,7 @@ class Owner:
         return dict.fromkeys(names, "number") if self.arrays else None
 
 
-def owner_of(name: str, given: object, key: str | None) -> Owner:
+def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
     """Return the owner of a data frame, a mapping of columns or an array [N, F]. Raises ValueError, one line."""
     array = isinstance(given, np.ndarray)
     if array and key is not None:
@@ -60,13 +60,13 @@ def owner_of(name: str, given: object, key: str | None) -> Owner:
         raise ConfigError(f"{name}: has no column")
     if key is None:
         rows = [f"{row:0{len(str(table.num_rows))}}" for row in range(table.num_rows)]
-        return Owner(table.append_column(ROW, pa.array(rows, pa.string())), ROW, array)
+        return OwnerTable(table.append_column(ROW, pa.array(rows, pa.string())), ROW, array)
     if key not in table.column_names:
         raise ConfigError(f"{name}: has no column {key!r}, the key; it has {', '.join(table.column_names[:12])}")
     text = as_text(table.column(key).combine_chunks())
     if text.null_count:
         raise ConfigError(f"{name}: column {key!r}, the key, has no value in {text.null_count} rows")
-    return Owner(table.set_column(table.column_names.index(key), key, text), key, array)
+    return OwnerTable(table.set_column(table.column_names.index(key), key, text), key, array)
 
 
 def _columns(name: str, array: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
@@ -79,7 +79,7 @@ def _columns(name: str, array: NDArray[Any]) -> dict[str, NDArray[np.float64]]:
     return {f"x{place}": np.ascontiguousarray(values[:, place]) for place in range(values.shape[1])}
 
 
-def owners_of(given: object, key: str | None) -> dict[str, Owner]:
+def owners_of(given: object, key: str | None) -> dict[str, OwnerTable]:
     """Return the owners of tables by name. Raises ValueError, one line, for other objects or tables that do not fit."""
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(f"X: expected tables by owner, as {{'bank': frame}}, got {type(given).__name__}")
@@ -122,7 +122,7 @@ def draw_tested(y_N: NDArray[Any], fraction: float, classes: bool, draw: np.rand
 
 
 def write_owners(
-    folder: Path, owners: Mapping[str, Owner], labels_N: NDArray[Any], tested: NDArray[np.int64], *, again: bool
+    folder: Path, owners: Mapping[str, OwnerTable], labels_N: NDArray[Any], tested: NDArray[np.int64], *, again: bool
 ) -> tuple[dict[str, Any], Path]:
     """Write every owner's table, the first one's with the labels; return `data.tables` and the file of test keys.
 
@@ -147,7 +147,7 @@ def write_owners(
     return tables, folder / "tested.parquet"
 
 
-def write_new(folder: Path, owners: Mapping[str, Owner]) -> dict[str, Path]:
+def write_new(folder: Path, owners: Mapping[str, OwnerTable]) -> dict[str, Path]:
     """Write tables of new samples; return the files by owner."""
     paths = {name: folder / f"{name}.parquet" for name in owners}
     for name, owner in owners.items():

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import torch
 
-from parties.build import Given, build_head_server, build_party, build_roster, macs_of_head, training_labels
+from parties.build import OwnModules, build_head_server, build_party, build_roster, macs_of_head, training_labels
 from parties.feature_party import FeatureParty
 from parties.head_server import HeadServer
 from vfl.config import ExperimentConfig
@@ -87,7 +87,7 @@ def build_in_process(
     runtime: Runtime,
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
     source: Source | None = None,
-    given: Given | None = None,
+    given: OwnModules | None = None,
 ) -> InProcess:
     """Load the data, split it, and build the head server and all its parties.
 

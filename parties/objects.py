@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from parties.build import Given
+from parties.build import OwnModules
 from parties.local import InProcess, build_in_process
 from vfl.api import Run
 from vfl.cli import ShowConsole
@@ -135,7 +135,7 @@ def fit(
     labels_N, classes = _labels(y)
     config = _experiment(own, models, classes, settings or {})
     split = _split(own, labels_N, classes, test, config.seed)
-    given = Given(models, copy.deepcopy(head), optimizer)
+    given = OwnModules(models, copy.deepcopy(head), optimizer)
     _check_head(given.head, config, len(classes) or 1)
     built: list[InProcess] = []
 

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from parties.joint_model import JointModel
 from parties.local import InProcess, LocalLink
 from parties.roster import PartyHandle, Roster
-from parties.trained import load_finished, load_run, load_trained
+from parties.split_model import SplitModel
+from parties.trained_run import load_finished, load_run, load_trained
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.registry import nearest
 from vfl.data.files import LabelData, Labels
@@ -94,7 +94,7 @@ def check_absent(absent: Collection[str], names: Sequence[str], when_absent: Whe
         raise ConfigError("--absent: no party is left to predict with; name fewer")
 
 
-def predict(joint: JointModel, away: Collection[str] = (), instead: Mapping[str, Tensor] | None = None) -> Tensor:
+def predict(joint: SplitModel, away: Collection[str] = (), instead: Mapping[str, Tensor] | None = None) -> Tensor:
     """Return the predictions [N, C] of the samples; for classes their probabilities.
 
     Parties in ``away`` are not asked. Missing embeddings are replaced by the parties' placeholders, or by a party's
@@ -111,7 +111,7 @@ def predict(joint: JointModel, away: Collection[str] = (), instead: Mapping[str,
     return torch.cat(predictions)
 
 
-def embeddings_instead(joint: JointModel, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
+def embeddings_instead(joint: SplitModel, away: Collection[str], when_absent: WhenAbsent) -> dict[str, Tensor]:
     """Return the replacements [D] of missing embeddings by party, for ``predict``; empty for placeholders."""
     shares = joint.shares(0, len(joint.samples.values))
     lacking = [name for name, share in shares.items() if name in away or not share.whole]
@@ -120,13 +120,13 @@ def embeddings_instead(joint: JointModel, away: Collection[str], when_absent: Wh
     return zero_embeddings(joint, lacking) if when_absent == "zeros" else {}
 
 
-def zero_embeddings(joint: JointModel, names: Collection[str]) -> dict[str, Tensor]:
+def zero_embeddings(joint: SplitModel, names: Collection[str]) -> dict[str, Tensor]:
     """Return zeros [D] for some parties."""
     return {party.name: torch.zeros(party.receiver.width) for party in joint.roster if party.name in names}
 
 
 def scores_of(
-    joint: JointModel, predictions_NC: Tensor, labels_N: Tensor, absent: Collection[str], when_absent: WhenAbsent
+    joint: SplitModel, predictions_NC: Tensor, labels_N: Tensor, absent: Collection[str], when_absent: WhenAbsent
 ) -> dict[str, str]:
     """Return the scores of predictions in the metric of the task."""
     task = joint.trainer.task
@@ -180,7 +180,7 @@ def check_split(config: ExperimentConfig, split: Subset | None) -> Subset:
     return split or config.data.evaluated
 
 
-def _take_test(trained: InProcess) -> tuple[JointModel, LabelData]:
+def _take_test(trained: InProcess) -> tuple[SplitModel, LabelData]:
     """Give every party its test samples in place of the validation samples that the run evaluated."""
     config = trained.server.config
     data = config.data.model_copy(update={"validation_share": 0.0})
@@ -211,7 +211,7 @@ def predict_new_rows(
 
 
 def prediction_of(
-    joint: JointModel,
+    joint: SplitModel,
     predictions_NC: Tensor,
     classes: tuple[str, ...],
     labels_N: Tensor | None,
@@ -293,7 +293,7 @@ def check_complete(samples: NewSamples) -> None:
             )
 
 
-def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] = ()) -> JointModel:
+def take_samples(trained: InProcess, samples: NewSamples, away: Collection[str] = ()) -> SplitModel:
     """Give every party but those in ``away`` its part of other samples in place of its test samples.
 
     They are prepared as its training samples were. Returns the joint model for these samples.

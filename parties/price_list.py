@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from parties.exchanges import Exchanges
-from vfl.lightweighting.forecast import Forecast, Work
+from vfl.lightweighting.forecast import Forecast, Workload
 from vfl.runs.checkpoint import State
 from vfl.vertical.prices import build_forecast, checked_prices, scheduled_alphas
 from vfl.wire.control import AskedRatios, Prices
@@ -21,7 +21,7 @@ class PriceList:
 
     def __post_init__(self) -> None:
         training = self.exchanges.config.training
-        self.work = Work(self.exchanges.steps, training.local_iterations, training.staleness)
+        self.work = Workload(self.exchanges.steps, training.local_iterations, training.staleness)
 
     @cached_property
     def forecast(self) -> Forecast:

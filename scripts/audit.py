@@ -42,7 +42,7 @@ def parse_arguments() -> argparse.Namespace:
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Attack, show, write."""
     from parties.audit import audit, audit_recorded
-    from parties.onlooker import SEEN
+    from parties.message_recorder import SEEN
     from vfl.runs.atomic import write_atomically
     from vfl.runs.reports.leakage import AUDIT
     from vfl.runs.run_folder import PROCESSES

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 from parties.remote.tls import folders
-from parties.remote.tls.certificates import SERVER, Owner
+from parties.remote.tls.certificates import SERVER, CertificateSubject
 from parties.remote.tls.files import CA, CA_KEY, CERTIFICATE, DENY, KEY, REQUEST
 from vfl.cli import DONE, OneLineParser, ShowConsole, command
 
@@ -88,19 +88,19 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
             _show(arguments.keys, console)
             console.print(f"whoever reads {arguments.keys / CA_KEY} can admit anybody: keep it on this machine")
         case "issue":
-            owners = [Owner(name, tuple(arguments.hosts)) for name in arguments.names]
+            owners = [CertificateSubject(name, tuple(arguments.hosts)) for name in arguments.names]
             for folder in folders.issue(arguments.keys, owners, arguments.days, overwrite=arguments.overwrite):
                 _show(folder, console)
             console.print("next: give every owner its folder over a channel that nobody else can read")
         case "request":
-            owner = Owner(arguments.name, tuple(arguments.hosts))
+            owner = CertificateSubject(arguments.name, tuple(arguments.hosts))
             folders.request_certificate(arguments.folder, owner, overwrite=arguments.overwrite)
             _show(arguments.folder / REQUEST, console)
             console.print(
                 f"next: send {arguments.folder / REQUEST} to the authority and compare the fingerprint by another way"
             )
         case "sign":
-            owner = Owner(arguments.name, tuple(arguments.hosts))
+            owner = CertificateSubject(arguments.name, tuple(arguments.hosts))
             _show(arguments.request, console)
             folder = folders.sign_request(
                 arguments.keys, arguments.request, owner, arguments.days, overwrite=arguments.overwrite

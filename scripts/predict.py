@@ -75,7 +75,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if arguments.insecure and not arguments.serve:
         to_stderr("warning: --insecure: ignored; it goes with --serve")
     if arguments.processes:
-        from parties.remote.together import predict_together
+        from parties.remote.local_launch import predict_together
 
         return predict_together(arguments.run, arguments.data, absent, when_absent, out, console, tables)
     if arguments.serve is None:

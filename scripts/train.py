@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
         console.print(f"warning: --resume: nothing is saved in {run_dir}; a new run begins")
     from_processes = arguments.config.is_dir() and (run_dir / "processes").is_dir()
     if arguments.processes or from_processes:
-        from parties.remote.together import run_together
+        from parties.remote.local_launch import run_together
 
         return run_together(config, run_dir, resume=arguments.resume, console=console)
     for line in config.warnings():

@@ -226,3 +226,13 @@ def test_relative_links_lead_somewhere(document: Path):
 def test_configurations_in_documents_can_be_read(document: Path):
     for block in re.findall(r"```yaml\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):
         assert isinstance(yaml.safe_load(block), dict)
+
+
+def test_a_class_name_has_one_meaning():
+    found: dict[str, list[str]] = {}
+    for path in SOURCES:
+        if LABORATORY not in path.parents:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}

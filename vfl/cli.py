@@ -210,9 +210,9 @@ def exit_code(run: Callable[[], int], warn: Callable[[str], None], told: Callabl
     try:
         return run()
     except (ValueError, OSError, PeerLost) as error:
-        from vfl.config.registry import doubt  # reads all sections, which --help need not wait for
+        from vfl.config.registry import component_hint  # reads all sections, which --help need not wait for
 
-        _say(told(f"error: {one_line(error)}{doubt(error)}"))
+        _say(told(f"error: {one_line(error)}{component_hint(error)}"))
         return failure_code(error)
     except KeyboardInterrupt:
         if speaks():
@@ -238,9 +238,9 @@ def _cause(error: BaseException) -> str | None:
     """Return the line about too little memory, or a suspected component; None for errors of this program."""
     if _out_of_memory(error):
         return "not enough memory: lower training.batch_size, or the sizes in data and models"
-    from vfl.config.registry import suspicion
+    from vfl.config.registry import component_error
 
-    return suspicion(error)
+    return component_error(error)
 
 
 def _out_of_memory(error: BaseException) -> bool:

@@ -25,7 +25,7 @@ class PartyCosts:
     unpruned_train_macs: int = 0
     train_time_s: float = 0.0
 
-    def book_bytes(self, direction: Direction, kind: str, sent: int, dense: int) -> None:
+    def record_bytes(self, direction: Direction, kind: str, sent: int, dense: int) -> None:
         """Record a part of a message: ``sent`` bytes, and ``dense`` bytes, those with its tensors in float32."""
         for by_kind, size in ((self.bytes_of(direction), sent), (self.bytes_of(direction, dense=True), dense)):
             by_kind[kind] = by_kind.get(kind, 0) + size
@@ -65,9 +65,9 @@ def _difference(now: Mapping[str, int], then: Mapping[str, int]) -> dict[str, in
     return {kind: size - then.get(kind, 0) for kind, size in now.items()}
 
 
-def savings(actual: float, unlightened: float) -> float:
-    """Return 1 - actual / unlightened; 0 if ``unlightened``, the cost without lightweighting, is 0."""
-    return 1.0 - actual / unlightened if unlightened else 0.0
+def savings(actual: float, baseline: float) -> float:
+    """Return 1 - actual / baseline; 0 if ``baseline``, the cost without lightweighting, is 0."""
+    return 1.0 - actual / baseline if baseline else 0.0
 
 
 def shares_saved(summary: Mapping[str, Any]) -> dict[str, float]:

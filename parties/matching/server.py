@@ -43,7 +43,7 @@ PLACES_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MatchOutcome:
     """Result of a match, as the server knows it."""
 
     samples: int
@@ -80,7 +80,7 @@ class Offer:
 
 
 @dataclass(eq=False)
-class Peer:
+class MatchingPeer:
     """An owner as seen by the server's threads, which ask it one after another."""
 
     link: PartyLink
@@ -109,7 +109,7 @@ class Passing:
     ``progress`` is called with the number of points that were computed.
     """
 
-    peers: Mapping[str, Peer]
+    peers: Mapping[str, MatchingPeer]
     publics: Mapping[At, bytes]
     keys: KeyList
     chunk: int
@@ -121,7 +121,7 @@ class Passing:
         self._sums: dict[At, Sums] = {at: [] for at in self.keys.others}
 
     def run(self) -> bytes:
-        """Return the list under all owners' scalars, in its holder's order. Raises PeerLost as ``Peer.ask``."""
+        """Return the list under all owners' scalars, in its holder's order. Raises PeerLost as ``MatchingPeer.ask``."""
         result, unblind = bytearray(), inverse_of_product(self._blinds.values())
         for start in range(0, self.keys.size, self.chunk):
             points = self._part(start, min(start + self.chunk, self.keys.size))
@@ -177,7 +177,7 @@ def match_keys(
     most_keys: int,
     progress: Callable[[float, int], None] = lambda share, keys: None,
     chunk: int = CHUNK,
-) -> Outcome:
+) -> MatchOutcome:
     """Match the owners' keys and give each its result.
 
     If all of them have the result of the same earlier match, nothing is done. Raises PeerLost for an owner that is lost
@@ -192,7 +192,7 @@ def match_keys(
         chunk: points of a message.
     """
     stopped = threading.Event()
-    peers = {link.name: Peer(link, stopped) for link in links}
+    peers = {link.name: MatchingPeer(link, stopped) for link in links}
     with ThreadPoolExecutor(MOST_LISTS) as threads:
         try:
             offers = _at_once(
@@ -200,7 +200,7 @@ def match_keys(
             )
             orders = {each.brought.order for each in offers.values()}
             if len(orders) == 1 and None not in orders:
-                return Outcome(0, {}, again=True)
+                return MatchOutcome(0, {}, again=True)
             brought = offers[leader].brought
             publics = {At(n, place): key for n, each in offers.items() for place, key in enumerate(each.publics)}
             lists = key_lists({name: each.brought for name, each in offers.items()}, leader)
@@ -211,7 +211,7 @@ def match_keys(
             held = [rows[owner] >= 0 for owner in sorted(brought.known_as or {})]
             masks = {name: held if name == leader else [] for name in peers}
             _at_once(threads, {n: partial(_deliver, peer, part, rows[n], masks[n]) for n, peer in peers.items()})
-            return Outcome(part.samples, {name: int((each < 0).sum()) for name, each in rows.items()}, again=False)
+            return MatchOutcome(part.samples, {name: int((each < 0).sum()) for name, each in rows.items()}, again=False)
         finally:
             stopped.set()
 
@@ -232,7 +232,7 @@ def key_lists(brought: Mapping[str, Brought], leader: str) -> list[KeyList]:
     return lists
 
 
-def _offer(peer: Peer, names: Collection[str], leader: str, most_keys: int) -> Offer:
+def _offer(peer: MatchingPeer, names: Collection[str], leader: str, most_keys: int) -> Offer:
     name = peer.link.name
 
     def take(reply: Message) -> Offer:
@@ -253,7 +253,7 @@ def _offer(peer: Peer, names: Collection[str], leader: str, most_keys: int) -> O
 
 
 def _join(
-    peers: Mapping[str, Peer], name: str, brought: Brought, raised: Mapping[KeyList, bytes], how: How
+    peers: Mapping[str, MatchingPeer], name: str, brought: Brought, raised: Mapping[KeyList, bytes], how: How
 ) -> dict[str, Rows]:
     """Return each owner's indices by sample; ``name`` has the label. Raises PeerLost for duplicate keys."""
     points = {each: as_column(of_list) for each, of_list in raised.items()}
@@ -281,7 +281,7 @@ def _described(brought: Brought, rows: Mapping[str, Rows], kept: Rows) -> Matche
     return Matched(order=order_digest(rows), samples=len(kept), start=0, tested=tested)
 
 
-def _places(leader: Peer, place: int, samples: int, size: int) -> Rows:
+def _places(leader: MatchingPeer, place: int, samples: int, size: int) -> Rows:
     """Return the samples' indices in one of the label owner's lists."""
     parts = [np.empty(0, np.int64)]
     for start in range(0, samples, PLACES_CHUNK):
@@ -297,7 +297,7 @@ def _places(leader: Peer, place: int, samples: int, size: int) -> Rows:
     return np.concatenate(parts)
 
 
-def _deliver(peer: Peer, part: Matched, places: Rows, masks: Sequence[npt.NDArray[np.bool_]]) -> None:
+def _deliver(peer: MatchingPeer, part: Matched, places: Rows, masks: Sequence[npt.NDArray[np.bool_]]) -> None:
     """Send an owner its rows, and the label owner the masks of the others' rows."""
     for start in range(0, max(len(places), 1), PLACES_CHUNK):
         here = slice(start, start + PLACES_CHUNK)

@@ -13,11 +13,11 @@ from parties.remote.party.dialer import JOIN_LIMIT_S, as_welcomed, say_hello, we
 from parties.remote.party.party_process import Holding, check_welcome, load_holding, make_hello
 from parties.remote.party.worker import open_store
 from parties.remote.tls.certificates import peer
-from parties.remote.tls.diagnosis import Kind, probe
+from parties.remote.tls.diagnosis import Symptom, probe
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.folders import describe
 from parties.remote.tls.lists import Lists
-from parties.remote.tls.looking import look
+from parties.remote.tls.server_certificate import fetch_certificate
 from parties.remote.training_terms import agreement
 from parties.remote.transport.rpc import error_text, open_channel, open_stream
 from parties.remote.transport.security import load_identity
@@ -60,7 +60,7 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
         return
     yield from _proxy(config)
     finding = probe(config.network.server, tls)
-    answers = finding.kind is Kind.ANSWERS
+    answers = finding.kind is Symptom.ANSWERS
     yield Check("connection", finding.text, answers, may_pass=finding.kind.may_pass)
     if answers and holding is not None and folder.good:
         hello = make_hello(config, name, holding, run_dir, "doctor")
@@ -69,10 +69,10 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
         yield joining
 
 
-def _look(name: str, look: Callable[[], tuple[T, str]]) -> tuple[T | None, Check]:
-    """Return the result of ``look`` and its check; None and the error if it raises ValueError."""
+def _look(name: str, fetch_certificate: Callable[[], tuple[T, str]]) -> tuple[T | None, Check]:
+    """Return the result of ``fetch_certificate`` and its check; None and the error if it raises ValueError."""
     try:
-        found, text = look()
+        found, text = fetch_certificate()
     except ValueError as error:
         return None, Check(name, one_line(error), good=False)
     return found, Check(name, text)
@@ -142,7 +142,7 @@ def _join(
 async def _ask(config: ExperimentConfig, tls: TlsFiles | None, hello: Message) -> Message:
     network = config.network
     if tls is not None and not network.use_proxy:  # as the party itself does
-        server = peer(await look(network.server, tls))
+        server = peer(await fetch_certificate(network.server, tls))
         if objection := Lists(network.tls, lambda _line: None).objection(server):
             raise ConfigError(f"network.tls: {objection}")
     channel = open_channel(network.server, tls, use_proxy=network.use_proxy)

@@ -16,15 +16,15 @@ from pathlib import Path
 from rich.console import Console
 
 from parties.matching.owner import MatchingOwner
-from parties.matching.server import Outcome, match_keys
-from parties.remote.audit import Audit
+from parties.matching.server import MatchOutcome, match_keys
+from parties.remote.audit import AuditLog
 from parties.remote.joining import DataDigests, Expected, check_party
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.orders import Worker
 from parties.remote.party.participation import Answer, Participation
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.server.sessions import Connections, Offences, Work, in_sessions
+from parties.remote.server.sessions import Connections, Offences, SessionWork, in_sessions
 from parties.remote.supervisor import Supervisor, make_keys, networked, party_command, write_configs
 from parties.remote.tls.certificates import SERVER, Peer
 from parties.remote.transport.security import load_identity
@@ -59,7 +59,7 @@ class MatchingWorker(Worker[MatchingOwner]):
 
 def serve_match(
     config: ExperimentConfig, run_dir: Path, *, rows: bool = False, insecure: bool, console: Console
-) -> Outcome:
+) -> MatchOutcome:
     """Listen, and match the keys of the owners that dial in; after a loss, wait for the owner and start anew.
 
     With ``rows``, they are those of new rows (``for_rows``).
@@ -74,7 +74,7 @@ def serve_match(
     run = secrets.token_hex(8)
     expected = {name: Expected(0, match_agreement(config, rows=rows), DataDigests()) for name in config.parties}
 
-    def match(connections: Connections, session: int) -> Outcome:
+    def match(connections: Connections, session: int) -> MatchOutcome:
         links = [RemoteLink(connections[name], session) for name in config.parties]
         return match_keys(links, leader, config.data.join, config.network.consent.keys, ShowPace(console))
 
@@ -84,7 +84,7 @@ def serve_match(
     with only_process_in(run_dir), hub:
         console.print(f"{config.name}: match {run}, listening on {config.network.listen}")
         gather = partial(hub.wait_for, config.parties, config.network.wait_s)
-        work = Work(config.parties, gather, match, lambda outcome: (told_to_owners(outcome), DONE))
+        work = SessionWork(config.parties, gather, match, lambda outcome: (told_to_owners(outcome), DONE))
         return in_sessions(hub, work, Offences(config.network.max_offences), config.network, console)
 
 
@@ -121,7 +121,7 @@ def match_owner(
     console.print(f"{name}: {sizes} keys; dialling the server at {config.network.server}")
     with private_files():
         run_dir.mkdir(parents=True, exist_ok=True)
-    audit = Audit(run_dir)
+    audit = AuditLog(run_dir)
     with multiplying(workers) as pool, only_process_in(run_dir), audit.noting_end() as say_end, dialer:
         try:
             goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
@@ -199,13 +199,13 @@ def match_agreement(config: ExperimentConfig, *, rows: bool = False) -> str:
     return json.dumps(agreed | {"data.tables": list(config.parties)})
 
 
-def described(outcome: Outcome) -> str:
+def described(outcome: MatchOutcome) -> str:
     """Return an outcome in one line, for the server alone: owners must not learn what others lack."""
     lacking = [f"{count:,} of them not at {name}" for name, count in outcome.missing.items() if count]
     return ", ".join([told_to_owners(outcome), *lacking])
 
 
-def told_to_owners(outcome: Outcome) -> str:
+def told_to_owners(outcome: MatchOutcome) -> str:
     """Return of an outcome what every owner may know, in one line."""
     if outcome.again:
         return "matched already: all owners have the same result; to match again, remove one of their files"

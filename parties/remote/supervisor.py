@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.remote.tls.certificates import SERVER, Owner
+from parties.remote.tls.certificates import SERVER, CertificateSubject
 from parties.remote.tls.files import CA, CERTIFICATE, KEY
 from parties.remote.tls.folders import issue, make_authority
 from vfl.cli import BAD_INPUT, TRY_LATER
@@ -58,7 +58,7 @@ def make_keys(config: ExperimentConfig, folder: Path, names: Collection[str]) ->
     """Create an authority and all processes' certificates, unless an earlier start has."""
     if not (folder / f"{SERVER}.yaml").exists():  # written last
         make_authority(folder / "keys", config.name, KEY_DAYS + 1, overwrite=True)
-        issue(folder / "keys", [Owner(name) for name in names], KEY_DAYS, overwrite=True)
+        issue(folder / "keys", [CertificateSubject(name) for name in names], KEY_DAYS, overwrite=True)
 
 
 def write_configs(folder: Path, configs: dict[str, ExperimentConfig]) -> None:

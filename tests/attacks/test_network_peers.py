@@ -18,16 +18,16 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
-from parties.remote.audit import LINES_A_MINUTE, Audit, limited
+from parties.remote.audit import LINES_A_MINUTE, AuditLog, limited
 from parties.remote.joining import DataDigests, Expected
-from parties.remote.machine import Machine
 from parties.remote.party.dialer import Dialer
-from parties.remote.party.inbox import MOST_WAITING, Inbox, Order, Over
+from parties.remote.party.inbox import MOST_WAITING, Inbox, Over, ReceivedOrder
 from parties.remote.server import hub as hub_module
 from parties.remote.server.hub import Hub
 from parties.remote.supervisor import free_port
+from parties.remote.system import System
 from parties.remote.tls import diagnosis
-from parties.remote.tls.certificates import Authority, Owner, key_pem, new_key, peer
+from parties.remote.tls.certificates import Authority, CertificateSubject, key_pem, new_key, peer
 from parties.remote.tls.files import TlsFiles
 from parties.remote.transport import rpc
 from parties.remote.transport.rpc import error_text, is_end, open_channel, open_stream
@@ -50,7 +50,7 @@ def authority() -> Authority:
 
 def made(authority: Authority, name: str) -> TlsFiles:
     key = new_key()
-    certificate = authority.certify(Owner(name), key.public_key(), 100)
+    certificate = authority.certify(CertificateSubject(name), key.public_key(), 100)
     pems = [each.public_bytes(Encoding.PEM) for each in (authority.certificate, certificate)]
     return TlsFiles(pems[0], pems[1], key_pem(key))
 
@@ -82,7 +82,7 @@ def dialling(network: NetworkConfig, tls: TlsFiles, name: str = "party_1") -> It
 
 def welcomed(dialer: Dialer) -> bool:
     event = dialer.inbox.get(LIMIT_S)
-    return isinstance(event, Order) and event.message.kind is Kind.WELCOME
+    return isinstance(event, ReceivedOrder) and event.message.kind is Kind.WELCOME
 
 
 async def first_answer(address: str, tls: TlsFiles, *messages: bytes) -> Message | str:
@@ -357,7 +357,7 @@ def test_a_denied_certificate_is_out_at_once_and_an_unlisted_key_never_in(author
     assert f"network.tls.allow: {allow} holds 2 fingerprints" in said
 
 
-class Late(Machine):
+class Late(System):
     """Its threads begin to run later than they are started."""
 
     def thread(self, run: Callable[[], object], name: str) -> threading.Thread:
@@ -412,7 +412,7 @@ def test_no_more_waits_at_a_party_than_can_be_under_way(ahead: int):
     inbox, stream = Inbox(ahead=ahead), object()
 
     def put(kind: Kind, sequence: int = 0) -> None:
-        inbox.put(Order(Message(kind, sequence=sequence), stream))  # pyright: ignore[reportArgumentType]
+        inbox.put(ReceivedOrder(Message(kind, sequence=sequence), stream))  # pyright: ignore[reportArgumentType]
 
     put(Kind.WELCOME)
     for sequence in (1, 2):
@@ -430,7 +430,7 @@ def test_no_more_waits_at_a_party_than_can_be_under_way(ahead: int):
 
 
 def test_a_flood_of_refused_streams_writes_few_lines(authority: Authority, tmp_path: Path):
-    audit, caller = Audit(tmp_path), peer(made(authority, "party_1").certificate)
+    audit, caller = AuditLog(tmp_path), peer(made(authority, "party_1").certificate)
     for _ in range(10 * LINES_A_MINUTE):
         audit.note("refused", caller)
     assert len((tmp_path / "audit.jsonl").read_text().splitlines()) == LINES_A_MINUTE

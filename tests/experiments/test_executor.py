@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vfl.config import ExperimentConfig
-from vfl.runs.experiments.executor import Ended, Event, Executor, Progress, Run
+from vfl.runs.experiments.executor import Event, Executor, Progress, QueuedRun, RunEnded
 
 ROUNDS = 3
 
@@ -20,12 +20,12 @@ class Steps(Executor[str]):
     def threads(self, wanted: int | None) -> int:
         return 1
 
-    def places(self, run: Run) -> int:
+    def places(self, run: QueuedRun) -> int:
         return 3
 
     def check(self, runs_dir: Path) -> None: ...
 
-    def start(self, run: Run, runs_dir: Path) -> str:
+    def start(self, run: QueuedRun, runs_dir: Path) -> str:
         self.began[run.folder] = dict(self.done)
         self.done[run.folder] = 0
         return run.folder
@@ -35,7 +35,7 @@ class Steps(Executor[str]):
 
     def receive(self, handle: str, *, interrupted: bool) -> Event:
         if self.done[handle] == ROUNDS:
-            return Ended(finished=True)
+            return RunEnded(finished=True)
         self.done[handle] += 1
         return Progress(self.done[handle])
 
@@ -47,7 +47,7 @@ class Steps(Executor[str]):
 def test_a_run_waits_for_the_rounds_it_needs_of_another_or_for_its_end(configure: Callable[..., ExperimentConfig]):
     config, steps = configure(), Steps()
     waits = {"first": None, "fork": ("first", 2), "later fork": ("fork", 99), "of a finished run": ("old", 1)}
-    runs = [Run(name, config, after=after) for name, after in waits.items()]
+    runs = [QueuedRun(name, config, after=after) for name, after in waits.items()]
     assert steps.train(runs, Path(), lambda run, event: None) is None
     assert steps.began == {
         "first": {},

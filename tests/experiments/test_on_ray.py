@@ -19,7 +19,7 @@ from rich.console import Console
 
 from vfl.errors import ConfigError
 from vfl.runs.experiments import on_ray as engine
-from vfl.runs.experiments.executor import AnyExecutor, Ended, Event, Lost, Progress, Resources
+from vfl.runs.experiments.executor import AnyExecutor, Event, Lost, Progress, Resources, RunEnded
 from vfl.runs.experiments.on_ray import OnRay, on_ray
 from vfl.runs.experiments.pool import LocalProcesses
 from vfl.runs.experiments.sweep import train_sweep
@@ -214,7 +214,7 @@ def test_a_sweep_loses_its_command_is_interrupted_and_loses_a_node_and_gives_the
         with pytest.raises(KeyboardInterrupt):
             train(there, ray)
     assert min(event.rounds for run, event in events if run == first and isinstance(event, Progress)) >= 10
-    assert {type(event) for _, event in events} == {Progress, Ended}
+    assert {type(event) for _, event in events} == {Progress, RunEnded}
     assert rounds_of(there, first) == list(range(len(rounds_of(there, first))))
 
     dead: list[str] = []
@@ -234,7 +234,7 @@ def test_a_sweep_loses_its_command_is_interrupted_and_loses_a_node_and_gives_the
     assert f"{dead[0]}: its node died; it goes on elsewhere" in said
     assert rounds_of(there, dead[0]) == list(range(ROUNDS))
     assert table(there) == table(here)
-    assert [type(event) for run, event in events if run == FAILING].count(Ended) == 1
+    assert [type(event) for run, event in events if run == FAILING].count(RunEnded) == 1
     assert "vfl.errors.Diverged: " in said
     assert "not finite" in (there.parent / "out" / "runs" / FAILING / "train.log").read_text()
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vfl.config import ExperimentConfig
-from vfl.runs.experiments.executor import Ended, Event, Run
+from vfl.runs.experiments.executor import Event, QueuedRun, RunEnded
 from vfl.runs.experiments.pool import LocalProcesses, LocalRun
 
 
 def test_a_signal_while_a_run_starts_ends_that_run_as_well(tmp_path: Path, configure: Callable[..., ExperimentConfig]):
     class Interrupted(LocalProcesses):
-        def start(self, run: Run, runs_dir: Path) -> LocalRun:
+        def start(self, run: QueuedRun, runs_dir: Path) -> LocalRun:
             started = super().start(run, runs_dir)
             os.kill(os.getpid(), signal.SIGTERM)
             return started
@@ -20,9 +20,9 @@ def test_a_signal_while_a_run_starts_ends_that_run_as_well(tmp_path: Path, confi
     config = configure(training={"rounds": 300})
     ends: list[Event] = []
 
-    def on_event(run: Run, event: Event) -> None:
-        ends.extend([event] if isinstance(event, Ended) else [])
+    def on_event(run: QueuedRun, event: Event) -> None:
+        ends.extend([event] if isinstance(event, RunEnded) else [])
 
-    signal_name = Interrupted(2).train([Run(name, config) for name in ("first", "second")], tmp_path, on_event)
+    signal_name = Interrupted(2).train([QueuedRun(name, config) for name in ("first", "second")], tmp_path, on_event)
     assert signal_name == "SIGTERM"
-    assert ends == [Ended(finished=False)], "the first was interrupted, the second never began"
+    assert ends == [RunEnded(finished=False)], "the first was interrupted, the second never began"

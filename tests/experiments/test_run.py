@@ -11,7 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from parties.remote.together import with_shared_threads
+from parties.remote.local_launch import with_shared_threads
 from vfl import runtime
 from vfl.config import ExperimentConfig, load_config
 from vfl.runs.experiments import run

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from vfl.config import ConfigError
 from vfl.runs.experiments import sweep as sweeps
-from vfl.runs.experiments.executor import Ended, Event
+from vfl.runs.experiments.executor import Event, RunEnded
 from vfl.runs.experiments.pool import LocalProcesses
 from vfl.runs.experiments.sweep_plan import SearchConfig, Sweep, SweepRun
 
@@ -32,11 +32,11 @@ class Pretends(LocalProcesses):
         for run in runs:
             self.trained.append(run.folder)
             if self.fails(run):
-                on_event(run, Ended(finished=False, error="made to fail"))
+                on_event(run, RunEnded(finished=False, error="made to fail"))
                 continue
             (runs_dir / run.folder).mkdir()
             (runs_dir / run.folder / "summary.json").write_text(json.dumps(SUMMARY))
-            on_event(run, Ended(finished=True))
+            on_event(run, RunEnded(finished=True))
 
 
 def searched(folder: Path, fails: Callable[[SweepRun], bool]) -> tuple[list[str], str]:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from vfl.config import parse_config
-from vfl.runs.experiments.executor import Ended, Lost, Progress, Run
+from vfl.runs.experiments.executor import Lost, Progress, QueuedRun, RunEnded
 from vfl.runs.experiments.sweep_view import SweepView
 
 SUMMARY = {"test_accuracy": 0.9123, "savings_compute": 0.5, "savings_communication": 0.25, "wall_time_s": 61.0}
@@ -18,7 +18,7 @@ NAME = "lightweighting.alpha0.4-lightweighting.beta0.6-seed1"
 def a_view(console: Console) -> SweepView:
     """A sweep of eight runs, two of them kept: two have ended, two run, two are left."""
     view = SweepView(console, total=8, kept=2)
-    light, broken, named, slow = (Run(name, CONFIG) for name in ("light", "broken", NAME, "slow"))
+    light, broken, named, slow = (QueuedRun(name, CONFIG) for name in ("light", "broken", NAME, "slow"))
     view.show(light, Progress(0))
     view.show(light, Progress(10, "accuracy 91.23%"))
     view.show(broken, Progress(1))
@@ -26,8 +26,8 @@ def a_view(console: Console) -> SweepView:
     view.show(slow, Progress(2, node="far"))
     view.show(slow, Progress(3, "accuracy 50.00%", "far"))
     view.show(slow, Progress(4, node="far"))
-    view.show(light, Ended(finished=True), SUMMARY)
-    view.show(broken, Ended(finished=False, error="the training loss is not finite"))
+    view.show(light, RunEnded(finished=True), SUMMARY)
+    view.show(broken, RunEnded(finished=False, error="the training loss is not finite"))
     return view
 
 
@@ -60,14 +60,14 @@ def test_the_lines_name_what_runs_has_ended_and_is_left_at_any_width(width: int)
 def test_a_run_whose_node_has_died_is_no_longer_there_and_its_work_is_not_counted_twice():
     out = io.StringIO()
     view = SweepView(Console(file=out, width=100), total=1)
-    run = Run("light", CONFIG)
+    run = QueuedRun("light", CONFIG)
     view.show(run, Progress(0, node="near"))
     view.show(run, Progress(4, node="near"))
     view.show(run, Lost())
     assert "its node died" in out.getvalue()
     view.show(run, Progress(4, node="far"))
     assert view.running["light"].node == "far"
-    view.show(run, Ended(finished=True), SUMMARY)
+    view.show(run, RunEnded(finished=True), SUMMARY)
     assert view.worked == pytest.approx(1.0)
 
 
@@ -75,8 +75,8 @@ def test_the_lines_of_what_has_ended_stay_and_those_of_what_runs_do_not():
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True, color_system=None, legacy_windows=False)
     with SweepView(console, total=1) as view:
-        view.show(Run("light", CONFIG), Progress(1))
-        view.show(Run("light", CONFIG), Ended(finished=True), SUMMARY)
+        view.show(QueuedRun("light", CONFIG), Progress(1))
+        view.show(QueuedRun("light", CONFIG), RunEnded(finished=True), SUMMARY)
     assert "1/1 light: test accuracy 91.23%, compute saved 50.0%, communication saved 25.0%, 61 s\n" in out.getvalue()
     erased = out.getvalue().rpartition("\n")[2]
     assert "\x1b[2K" in erased  # the cursor is back where they began, and its lines are gone

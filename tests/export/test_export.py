@@ -22,7 +22,7 @@ from models.table import TableMLP
 from parties.export import card_text, export_run
 from parties.predict import predict
 from parties.remote.party.worker import SECTION
-from parties.trained import load_run, load_trained
+from parties.trained_run import load_run, load_trained
 from vfl import export as exporting
 from vfl.config import ConfigError, parse_config
 from vfl.data.source import open_source

@@ -9,7 +9,7 @@ from typing import Any
 
 from faults.turns import Condition, Loop, Process, Thread, Turns
 
-from parties.remote.machine import Machine
+from parties.remote.system import System
 from parties.remote.tls.certificates import Peer
 from parties.remote.transport.rpc import Serve, grpc
 
@@ -172,7 +172,7 @@ class Awaited(Future[Any]):
         return super().result(timeout)
 
 
-class Simulated(Machine):
+class Simulated(System):
     """The machine of whichever process asks."""
 
     def __init__(self, turns: Turns, network: Network) -> None:

@@ -24,7 +24,7 @@ from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyResult, load_results
 from vfl.config import parse_config
 from vfl.runs.checkpoint import CheckpointStore
-from vfl.runs.experiments.executor import Ended, Event, Executor, Run
+from vfl.runs.experiments.executor import Event, Executor, QueuedRun, RunEnded
 from vfl.runs.experiments.run import run_experiment
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.run_folder import read_rows
@@ -60,7 +60,7 @@ def keep_threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-class Here(Executor[tuple[str, Ended]]):
+class Here(Executor[tuple[str, RunEnded]]):
     """Trains in this process, with callbacks of the test's own, and notes which runs have finished."""
 
     def __init__(self, *callbacks: Callback) -> None:
@@ -70,30 +70,30 @@ class Here(Executor[tuple[str, Ended]]):
     def threads(self, wanted: int | None) -> int:
         return 1
 
-    def places(self, run: Run) -> int:
+    def places(self, run: QueuedRun) -> int:
         return 1
 
     def check(self, runs_dir: Path) -> None: ...
 
-    def start(self, run: Run, runs_dir: Path) -> tuple[str, Ended]:
+    def start(self, run: QueuedRun, runs_dir: Path) -> tuple[str, RunEnded]:
         callbacks = [*run.prepare(runs_dir), *self.callbacks]
         outcome = run_experiment(
             run.config, runs_dir / run.folder, resume=True, console=QUIET, extra_callbacks=callbacks
         )
         if outcome.signal_name:
             signal.raise_signal(signal.Signals[outcome.signal_name])
-        return run.folder, Ended(outcome.finished)
+        return run.folder, RunEnded(outcome.finished)
 
-    def wait(self, handles: Sequence[tuple[str, Ended]]) -> Sequence[tuple[str, Ended]]:
+    def wait(self, handles: Sequence[tuple[str, RunEnded]]) -> Sequence[tuple[str, RunEnded]]:
         return handles
 
-    def receive(self, handle: tuple[str, Ended], *, interrupted: bool) -> Event:
+    def receive(self, handle: tuple[str, RunEnded], *, interrupted: bool) -> Event:
         self.finished += [handle[0]] if handle[1].finished else []
         return handle[1]
 
-    def interrupt(self, handle: tuple[str, Ended]) -> None: ...
+    def interrupt(self, handle: tuple[str, RunEnded]) -> None: ...
 
-    def kill(self, handle: tuple[str, Ended]) -> None: ...
+    def kill(self, handle: tuple[str, RunEnded]) -> None: ...
 
 
 def train(plan: Plan, runs: Path) -> list[str]:

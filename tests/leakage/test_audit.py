@@ -11,7 +11,7 @@ from tiny_training import TINY, summary_of
 import vfl
 from parties.audit import audit, watch
 from parties.remote.noise_key import NOISE_KEY, noise_key
-from parties.trained import load_trained
+from parties.trained_run import load_trained
 from vfl.config import ConfigError, parse_config
 from vfl.leakage.audit import NORM, Finding
 from vfl.leakage.estimate import Estimate

@@ -4,9 +4,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vfl.config import parse_config
-from vfl.lightweighting.controllers import Given, build_controller, present_of
+from vfl.lightweighting.controllers import ControllerContext, build_controller, present_of
 from vfl.lightweighting.decision import Rates
-from vfl.lightweighting.forecast import ALPHAS, BETAS, Cost, Curve, Forecast, Work
+from vfl.lightweighting.forecast import ALPHAS, BETAS, Cost, Curve, Forecast, Workload
 from vfl.lightweighting.schedule import Ratios, Spent
 
 NAMES = ("party_1", "party_2", "party_3")
@@ -14,7 +14,7 @@ FREE = dict.fromkeys(NAMES, Ratios())
 MOST = dict.fromkeys(NAMES, Ratios(ALPHAS[-1], BETAS[-1]))
 
 
-def forecast_of(work: Work, *, forwarded: bool) -> Forecast:
+def forecast_of(work: Workload, *, forwarded: bool) -> Forecast:
     curve = Curve({alpha: int(10_000 * (1 - alpha) ** 2) for alpha in ALPHAS}, dict.fromkeys(ALPHAS, 1))
     frame = lambda _, beta: int(20_000 * (1 - beta)) + 10  # noqa: E731 - a small function of two
     return Forecast(
@@ -27,7 +27,7 @@ def controller(forecast: Forecast, rounds: int, seconds: float):
     bounds = {"alpha_max": ALPHAS[-1], "beta_max": BETAS[-1]}
     section = {"controller": "budget", "budget": {"seconds": seconds}} | bounds
     config = parse_config({"name": "exact", "data": {"dataset": dataset}, "lightweighting": section})
-    return build_controller(Given(config.lightweighting, NAMES, rounds, lambda: forecast))
+    return build_controller(ControllerContext(config.lightweighting, NAMES, rounds, lambda: forecast))
 
 
 def spent(rates: Rates, ratios: Ratios, cost: Cost) -> Spent:
@@ -46,12 +46,12 @@ def slowest(spent_by_party: dict[str, Spent]) -> float:
 
 
 speeds = st.fixed_dictionaries({name: st.tuples(st.integers(1, 9), st.integers(0, 9)) for name in NAMES})
-works = st.builds(Work, st.integers(1, 4), st.integers(1, 2), st.integers(0, 1))
+works = st.builds(Workload, st.integers(1, 4), st.integers(1, 2), st.integers(0, 1))
 EVEN = dict.fromkeys(NAMES, (9, 1))
 
 
 @settings(max_examples=20)  # each is a whole run, with a search in every round
-@example(EVEN, Work(1, 1), 4, 0.2, False)
+@example(EVEN, Workload(1, 1), 4, 0.2, False)
 @given(speeds, works, st.integers(2, 8), st.floats(0, 1), st.booleans())
 def test_a_budget_of_seconds_is_not_passed_where_it_can_be_kept(speeds, work, rounds, share, forwarded):
     """From the least that surely suffices, a free round and then the strongest ratios, to a run without any."""

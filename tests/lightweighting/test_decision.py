@@ -19,7 +19,7 @@ from vfl.lightweighting.decision import (
     seconds_of,
     settled,
 )
-from vfl.lightweighting.forecast import Curve, Forecast, Work
+from vfl.lightweighting.forecast import Curve, Forecast, Workload
 from vfl.lightweighting.schedule import Ratios, Spent
 
 NAMES = ("a", "b", "c")
@@ -36,7 +36,7 @@ def forecast_of(sizes: dict[str, tuple[int, int]], *, forwarded: bool) -> Foreca
         for name, (macs, _) in sizes.items()
     }
     frame = lambda name, beta: int(sizes[name][1] * (1 - beta)) + 10  # noqa: E731 - a small function of two
-    return Forecast(Work(2, 1), dict.fromkeys(NAMES, 4.0), curves, frame, lambda name: 7, forwarded, 100)
+    return Forecast(Workload(2, 1), dict.fromkeys(NAMES, 4.0), curves, frame, lambda name: 7, forwarded, 100)
 
 
 rate = st.floats(0, 1e-3)

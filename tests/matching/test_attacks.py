@@ -159,7 +159,7 @@ def tried(seed, made):
         owner.raised = 0
     changes = {evil.name: Wrong(draw, evil)}
     links: list[Any] = [Wire(owner, changes.get(owner.name, honest)) for owner in made]
-    peers = {link.name: server.Peer(link, Event()) for link in links}
+    peers = {link.name: server.MatchingPeer(link, Event()) for link in links}
     publics = {server.At(owner.name): public_key(owner._scalars[0]) for owner in made}
     keys = server.KeyList(server.At(holder.name), 12, tuple(server.At(owner.name) for owner in others))
     try:

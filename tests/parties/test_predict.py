@@ -22,7 +22,7 @@ from parties.predict import (
     predict_in_process,
     take_samples,
 )
-from parties.trained import load_trained
+from parties.trained_run import load_trained
 from vfl.config import ConfigError, parse_config
 from vfl.errors import PeerLost
 from vfl.runs.checkpoint import CheckpointStore, CorruptCheckpoint

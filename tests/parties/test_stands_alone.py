@@ -12,7 +12,7 @@ from rich.console import Console
 import vfl
 from parties.export import export_run
 from parties.predict import owned_tables, predict_in_process
-from parties.trained import load_finished, load_trained
+from parties.trained_run import load_finished, load_trained
 from vfl.config import ConfigError, parse_config
 from vfl.data.tables.cells import TableError
 from vfl.errors import PeerLost

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from parties.remote.local_launch import prepare, process_configs
 from parties.remote.tls.certificates import SERVER
-from parties.remote.together import prepare, process_configs
 from vfl.config import ExperimentConfig, dump_config, parse_config
 from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore

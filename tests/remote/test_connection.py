@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from parties.remote.machine import close
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.link import RemoteLink
+from parties.remote.system import close
 from vfl.config import NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.vertical.link import read

@@ -11,7 +11,7 @@ import pytest
 
 from parties.remote.doctor import Check, examine
 from parties.remote.party import dialer
-from parties.remote.tls.certificates import SERVER, Owner
+from parties.remote.tls.certificates import SERVER, CertificateSubject
 from parties.remote.tls.folders import issue, make_authority
 from vfl.config import load_config
 from vfl.runs.run_folder import write_run_id
@@ -112,7 +112,7 @@ def test_a_refused_party_ends_with_the_reason_instead_of_dialling_for_ever(feder
     federation = federate()
     folder = federation.folder
     make_authority(folder / "other", "other", 100)
-    (other,) = issue(folder / "other", [Owner("party_1")], 90)
+    (other,) = issue(folder / "other", [CertificateSubject("party_1")], 90)
     certificate, key = f"network.tls.certificate={other / 'certificate.pem'}", f"network.tls.key={other / 'key.pem'}"
     both = (folder / "keys" / "ca.pem").read_bytes() + (other / "ca.pem").read_bytes()
     (folder / "both.pem").write_bytes(both)  # so that the party's own check passes: the server alone refuses

@@ -16,7 +16,7 @@ from vfl.vertical.embeddings import EmbeddingReceiver, build_compressor
 from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import done
 from vfl.vertical.reports import Reports
-from vfl.wire.control import Report
+from vfl.wire.control import RoundReport
 from vfl.wire.messages import Kind, Message, Part, PartKind
 
 EXCHANGES = 2
@@ -167,7 +167,7 @@ def droppable(link: LocalLink | None) -> tuple[DroppableParty, list[str]]:
 
 
 def test_an_absent_party_is_idle_and_keeps_its_ratios():
-    told = Report(
+    told = RoundReport(
         alpha=0.5,
         beta=0.3,
         macs_per_sample=7,

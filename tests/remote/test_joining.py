@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from parties.remote.joining import DataDigests, Expected
 from parties.remote.server.hub import Hub
 from parties.remote.supervisor import free_port
-from parties.remote.tls.certificates import Authority, Owner, key_pem, new_key
+from parties.remote.tls.certificates import Authority, CertificateSubject, key_pem, new_key
 from parties.remote.tls.files import TlsFiles
 from parties.remote.training_terms import agreement
 from parties.remote.transport import rpc
@@ -31,7 +31,7 @@ DATA = DataDigests("a" * 64, "b" * 64, "c" * 64)
 def made(authority: Authority, name: str, *, age_days: int = 0, days: int = 100) -> TlsFiles:
     key = new_key()
     begin = datetime.now(UTC) - timedelta(days=age_days)
-    certificate = authority.certify(Owner(name), key.public_key(), days, begin)
+    certificate = authority.certify(CertificateSubject(name), key.public_key(), days, begin)
     pems = [each.public_bytes(Encoding.PEM) for each in (authority.certificate, certificate)]
     return TlsFiles(pems[0], pems[1], key_pem(key))
 

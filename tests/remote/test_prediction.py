@@ -15,11 +15,11 @@ from rich.console import Console
 from shorthand import load_dataset
 
 from parties.predict import Prediction, WhenAbsent, predict_in_process
-from parties.remote import together
+from parties.remote import local_launch
+from parties.remote.local_launch import predict_together
 from parties.remote.supervisor import Supervisor
 from parties.remote.tls.certificates import SERVER
-from parties.remote.together import predict_together
-from parties.trained import load_run, load_trained
+from parties.trained_run import load_run, load_trained
 from vfl.config import ConfigError
 from vfl.errors import PeerLost
 
@@ -154,7 +154,7 @@ def test_images_of_a_file_by_the_processes_of_this_machine(
     known: dict[str, Any] = {"labels": whole.labels.numpy()[order]} if labelled else {}
     np.savez(tmp_path / "some.npz", images=whole.features.numpy()[order], ids=whole.ids.numpy()[order], **known)
     started: list[Supervisor] = []
-    monkeypatch.setattr(together.Supervisor, "run", lambda self: started.append(self) or 0)
+    monkeypatch.setattr(local_launch.Supervisor, "run", lambda self: started.append(self) or 0)
     out = tmp_path / "out.csv"
     console = Console(quiet=True)
     predict_together(federation.run_dir, tmp_path / "some.npz", ["party_1"], "zeros", out, console)

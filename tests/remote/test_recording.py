@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from parties.audit import FEWEST_ROWS, attack, audit_recorded, watch
-from parties.onlooker import SEEN, read_recording
-from parties.trained import load_trained
+from parties.message_recorder import SEEN, read_recording
+from parties.trained_run import load_trained
 from vfl.config import ConfigError
 from vfl.runs.run_folder import PROCESSES
 

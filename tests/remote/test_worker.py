@@ -12,7 +12,7 @@ from rich.console import Console
 from models.features import Features
 from parties.build import build_party
 from parties.feature_party import FeatureParty
-from parties.remote.party.own_view import OwnView
+from parties.remote.party.party_monitor import PartyMonitor
 from parties.remote.party.worker import PartyWorker, open_store
 from vfl.data.samples import Samples
 from vfl.data.source import AsItIs, Prepared
@@ -265,7 +265,7 @@ def test_a_session_restores_at_its_beginning_only(history):
 def test_an_owners_view_goes_on_over_a_row_that_was_cut_off(make_worker, tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text('{"round": 0, "given/bytes": 5.0}\n{"round": 1, "gi')
     party = make_worker().restore(None)
-    view = OwnView("party_1", party.config, tmp_path, Console(quiet=True), len(party.train), len(party.test))
+    view = PartyMonitor("party_1", party.config, tmp_path, Console(quiet=True), len(party.train), len(party.test))
     request = Message(Kind.START_ROUND, 1, parts=(RATIOS,))
     view.note(party, party.test, request, reply := Message(Kind.DONE, 1))
     view.close()

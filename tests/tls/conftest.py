@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from parties.remote.tls.certificates import SERVER, Authority, Owner, key_pem, new_key
+from parties.remote.tls.certificates import SERVER, Authority, CertificateSubject, key_pem, new_key
 
 HOSTS = ("localhost", "127.0.0.1")
 
@@ -16,7 +16,9 @@ HOSTS = ("localhost", "127.0.0.1")
 class Credentials:
     """PEM files of one owner in a folder, and OpenSSL contexts that use them."""
 
-    def __init__(self, folder: Path, authority: Authority, owner: Owner, *, days: int = 100, age_days: int = 0) -> None:
+    def __init__(
+        self, folder: Path, authority: Authority, owner: CertificateSubject, *, days: int = 100, age_days: int = 0
+    ) -> None:
         folder.mkdir(parents=True)
         self.ca, self.certificate, self.key = folder / "ca.pem", folder / "certificate.pem", folder / "key.pem"
         key = new_key()
@@ -53,7 +55,7 @@ def credentials(tmp_path: Path, authority: Authority) -> Callable[..., Credentia
     def make(name: str, *, signer: Authority = authority, days: int = 100, age_days: int = 0) -> Credentials:
         nonlocal made
         made += 1
-        owner = Owner(name, HOSTS if name == SERVER else ())
+        owner = CertificateSubject(name, HOSTS if name == SERVER else ())
         return Credentials(tmp_path / f"{made}_{name}", signer, owner, days=days, age_days=age_days)
 
     return make

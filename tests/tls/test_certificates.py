@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parties.remote.tls.certificates import (
     SERVER,
     Authority,
-    Owner,
+    CertificateSubject,
     alternative_names,
     fingerprint,
     issued_by,
@@ -91,20 +91,20 @@ def test_tls_refuses(case, credentials):
 
 @pytest.mark.parametrize(("name", "host"), [("party-1", None), (SERVER, "vfl.example.org"), (SERVER, "10.0.0.7")])
 def test_path_validation_accepts(name, host, authority):
-    owner = Owner(name, ("vfl.example.org", "10.0.0.7") if host else ())
+    owner = CertificateSubject(name, ("vfl.example.org", "10.0.0.7") if host else ())
     made = authority.certify(owner, new_key().public_key(), 30)
     policy = verification.PolicyBuilder().store(verification.Store([authority.certificate]))
     if host is None:
         assert policy.build_client_verifier().verify(made, []).chain == [made, authority.certificate]
     else:
-        subject = Owner(SERVER, (host,)).alternative_names
+        subject = CertificateSubject(SERVER, (host,)).alternative_names
         assert policy.build_server_verifier(next(iter(subject))).verify(made, []) == [made, authority.certificate]
 
 
 @given(name=NAMES, days=st.integers(1, 900))
 def test_a_name_travels_through_request_and_certificate(authority, name, days):
     key = new_key()
-    made = authority.sign_request(make_request(Owner(name), key), Owner(name), days)
+    made = authority.sign_request(make_request(CertificateSubject(name), key), CertificateSubject(name), days)
     assert peer(made.public_bytes(Encoding.PEM)).name == name
     assert alternative_names(made) == {name}
     assert issued_by(made, authority.certificate)
@@ -126,8 +126,8 @@ def request_for(common_name: str, *names: x509.GeneralName, authority: bool = Fa
 
 def test_a_request_that_asks_for_more_gets_what_its_owner_is_due(authority):
     request = request_for("party_1", x509.DNSName("party_1"), authority=True)
-    made = authority.sign_request(request, Owner("party_1"), 30)
-    plain = authority.certify(Owner("party_1"), request.public_key(), 30)
+    made = authority.sign_request(request, CertificateSubject("party_1"), 30)
+    plain = authority.certify(CertificateSubject("party_1"), request.public_key(), 30)
     assert list(made.extensions) == list(plain.extensions)
     assert not made.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
@@ -135,10 +135,18 @@ def test_a_request_that_asks_for_more_gets_what_its_owner_is_due(authority):
 @pytest.mark.parametrize(
     ("request_", "owner", "message"),
     [
-        (request_for("party_2"), Owner("party_1"), "for 'party_2', not for 'party_1'"),
-        (request_for("party_1", x509.DNSName("localhost")), Owner("party_1"), "for localhost, not for party_1"),
-        (request_for("party_1"), Owner("party_1"), "for no name, not for party_1"),
-        (request_for(SERVER, x509.DNSName("a")), Owner(SERVER, ("a", "::1")), "for a, not for ::1, a, server "),
+        (request_for("party_2"), CertificateSubject("party_1"), "for 'party_2', not for 'party_1'"),
+        (
+            request_for("party_1", x509.DNSName("localhost")),
+            CertificateSubject("party_1"),
+            "for localhost, not for party_1",
+        ),
+        (request_for("party_1"), CertificateSubject("party_1"), "for no name, not for party_1"),
+        (
+            request_for(SERVER, x509.DNSName("a")),
+            CertificateSubject(SERVER, ("a", "::1")),
+            "for a, not for ::1, a, server ",
+        ),
     ],
 )
 def test_a_request_must_be_for_whom_it_is_signed(authority, request_, owner, message):
@@ -148,7 +156,7 @@ def test_a_request_must_be_for_whom_it_is_signed(authority, request_, owner, mes
 
 
 def test_a_request_for_a_key_that_is_not_its_senders_is_refused(authority):
-    mine, theirs = (make_request(Owner("party_1"), new_key()) for _ in range(2))
+    mine, theirs = (make_request(CertificateSubject("party_1"), new_key()) for _ in range(2))
     der = bytearray(mine.public_bytes(Encoding.DER))
     point = mine.public_key().public_bytes(Encoding.X962, x509_point_format())
     der[der.find(point) : der.find(point) + len(point)] = theirs.public_key().public_bytes(
@@ -156,7 +164,7 @@ def test_a_request_for_a_key_that_is_not_its_senders_is_refused(authority):
     )
     forged = x509.load_der_x509_csr(bytes(der))
     with pytest.raises(ValueError, match="not signed with the key"):
-        authority.sign_request(forged, Owner("party_1"), 30)
+        authority.sign_request(forged, CertificateSubject("party_1"), 30)
 
 
 def x509_point_format():
@@ -168,14 +176,20 @@ def x509_point_format():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda ca: Owner("../party_1"), "NAME: '../party_1' cannot name"),
-        (lambda ca: Owner(""), "NAME: '' cannot name"),
-        (lambda ca: Owner("p" * 64), "cannot name an owner"),
-        (lambda ca: Owner("party_1", ("localhost",)), "--host: only the server is dialled"),
-        (lambda ca: Owner(SERVER, ("localhost:50051",)), "'localhost:50051' is neither"),
-        (lambda ca: Owner(SERVER, ("a..b",)), "'a..b' is neither"),
-        (lambda ca: ca.certify(Owner("party_1"), new_key().public_key(), 0), "--days: must be 1 to 36500, got 0"),
-        (lambda ca: ca.certify(Owner("party_1"), new_key().public_key(), 5000), "--days: 5000 is past the end"),
+        (lambda ca: CertificateSubject("../party_1"), "NAME: '../party_1' cannot name"),
+        (lambda ca: CertificateSubject(""), "NAME: '' cannot name"),
+        (lambda ca: CertificateSubject("p" * 64), "cannot name an owner"),
+        (lambda ca: CertificateSubject("party_1", ("localhost",)), "--host: only the server is dialled"),
+        (lambda ca: CertificateSubject(SERVER, ("localhost:50051",)), "'localhost:50051' is neither"),
+        (lambda ca: CertificateSubject(SERVER, ("a..b",)), "'a..b' is neither"),
+        (
+            lambda ca: ca.certify(CertificateSubject("party_1"), new_key().public_key(), 0),
+            "--days: must be 1 to 36500, got 0",
+        ),
+        (
+            lambda ca: ca.certify(CertificateSubject("party_1"), new_key().public_key(), 5000),
+            "--days: 5000 is past the end",
+        ),
         (lambda ca: Authority.create("", 10), "--name: '' cannot name"),
     ],
 )

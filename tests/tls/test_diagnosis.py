@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from parties.remote.tls import diagnosis
-from parties.remote.tls.certificates import SERVER, Authority, Owner, Peer
-from parties.remote.tls.diagnosis import Kind, explain, probe
+from parties.remote.tls.certificates import SERVER, Authority, CertificateSubject, Peer
+from parties.remote.tls.diagnosis import Symptom, explain, probe
 from parties.remote.tls.files import TlsFiles
 from parties.remote.transport.rpc import Pipe, make_server
 
@@ -83,11 +83,11 @@ def listener(serve: Callable[[socket.socket], None] | None) -> Iterator[str]:
 def test_a_server_that_lets_us_in_answers(credentials):
     party = pem(credentials("party_1"))
     with grpc_server(pem(credentials(SERVER))) as address:
-        assert probe(address, party).kind is Kind.ANSWERS
-        assert probe(f"localhost:{address.rpartition(':')[2]}", party).kind is Kind.ANSWERS
+        assert probe(address, party).kind is Symptom.ANSWERS
+        assert probe(f"localhost:{address.rpartition(':')[2]}", party).kind is Symptom.ANSWERS
         assert explain(address, party) is None
     with grpc_server(None) as address:
-        assert probe(address, None).kind is Kind.ANSWERS
+        assert probe(address, None).kind is Symptom.ANSWERS
 
 
 def test_nobody_there_may_pass(credentials, monkeypatch):
@@ -95,18 +95,18 @@ def test_nobody_there_may_pass(credentials, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         closed = f"127.0.0.1:{free.getsockname()[1]}"
     finding = probe(closed, party)
-    assert finding.kind is Kind.CLOSED
+    assert finding.kind is Symptom.CLOSED
     assert finding.text == f"nobody listens at {closed}; start lvfl server there, or check the port in network.server"
     assert explain(closed, party) is None
 
     finding = probe("no-such-host.invalid:50051", party)
-    assert finding.kind is Kind.NO_HOST
+    assert finding.kind is Symptom.NO_HOST
     assert "'no-such-host.invalid' is not known" in finding.text
 
     monkeypatch.setattr(diagnosis, "STEP_LIMIT_S", 0.2)
     with listener(None) as frozen:
         for tls in (party, None):
-            assert probe(frozen, tls).kind is Kind.SILENT
+            assert probe(frozen, tls).kind is Symptom.SILENT
             assert explain(frozen, tls) is None
 
     def no_answer(*_args: object) -> socket.socket:
@@ -114,7 +114,7 @@ def test_nobody_there_may_pass(credentials, monkeypatch):
 
     monkeypatch.setattr(diagnosis.socket, "create_connection", no_answer)
     finding = probe("10.0.0.7:50051", party)
-    assert finding.kind is Kind.UNREACHABLE
+    assert finding.kind is Symptom.UNREACHABLE
     assert "firewall" in finding.text
 
 
@@ -140,7 +140,7 @@ def trusting_other(credentials) -> TlsFiles:
 def wrongly_named(credentials) -> TlsFiles:
     """A server's certificate in all but the name."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Owner, "usage", Owner(SERVER).usage)
+        patch.setattr(CertificateSubject, "usage", CertificateSubject(SERVER).usage)
         return pem(credentials("somebody"))
 
 
@@ -151,17 +151,42 @@ def nothing(_credentials) -> None:
 EXPIRED, TOO_NEW = {"age_days": 50, "days": 40}, {"age_days": -2}
 SERVERS, PARTYS = own(SERVER), own("party_1")
 PERMANENT = {
-    "own expired": (SERVERS, own("party_1", **EXPIRED), Kind.OURS_EXPIRED, "network.tls.certificate: expired on "),
-    "server's expired": (own(SERVER, **EXPIRED), PARTYS, Kind.SERVER_EXPIRED, "is expired; its operator renews it"),
-    "server's too new": (own(SERVER, **TOO_NEW), PARTYS, Kind.SERVER_TOO_NEW, "check the clocks of both machines"),
-    "server of another authority": (signed_by_other(SERVER), PARTYS, Kind.UNKNOWN_AUTHORITY, "compare both sides'"),
-    "party's certificate as the server's": (own("party_2"), PARTYS, Kind.WRONG_NAME, "is not a server's"),
-    "server of another name": (wrongly_named, PARTYS, Kind.WRONG_NAME, "does not name 'server'"),
-    "server trusts another authority": (trusting_other, PARTYS, Kind.REFUSED, "certificate, which 'tests' signed"),
-    "party of another authority": (SERVERS, signed_by_other("party_1"), Kind.REFUSED, "which 'other' signed"),
-    "server's certificate as the party's": (SERVERS, SERVERS, Kind.REFUSED, "refuses this certificate"),
-    "plaintext server": (nothing, PARTYS, Kind.NOT_TLS, "speaks no TLS: a server started with --insecure"),
-    "plaintext party": (SERVERS, nothing, Kind.WANTS_TLS, "takes no plaintext; leave --insecure out"),
+    "own expired": (
+        SERVERS,
+        own("party_1", **EXPIRED),
+        Symptom.OURS_EXPIRED,
+        "network.tls.certificate: expired on ",
+    ),
+    "server's expired": (
+        own(SERVER, **EXPIRED),
+        PARTYS,
+        Symptom.SERVER_EXPIRED,
+        "is expired; its operator renews it",
+    ),
+    "server's too new": (
+        own(SERVER, **TOO_NEW),
+        PARTYS,
+        Symptom.SERVER_TOO_NEW,
+        "check the clocks of both machines",
+    ),
+    "server of another authority": (
+        signed_by_other(SERVER),
+        PARTYS,
+        Symptom.UNKNOWN_AUTHORITY,
+        "compare both sides'",
+    ),
+    "party's certificate as the server's": (own("party_2"), PARTYS, Symptom.WRONG_NAME, "is not a server's"),
+    "server of another name": (wrongly_named, PARTYS, Symptom.WRONG_NAME, "does not name 'server'"),
+    "server trusts another authority": (
+        trusting_other,
+        PARTYS,
+        Symptom.REFUSED,
+        "certificate, which 'tests' signed",
+    ),
+    "party of another authority": (SERVERS, signed_by_other("party_1"), Symptom.REFUSED, "which 'other' signed"),
+    "server's certificate as the party's": (SERVERS, SERVERS, Symptom.REFUSED, "refuses this certificate"),
+    "plaintext server": (nothing, PARTYS, Symptom.NOT_TLS, "speaks no TLS: a server started with --insecure"),
+    "plaintext party": (SERVERS, nothing, Symptom.WANTS_TLS, "takes no plaintext; leave --insecure out"),
 }
 """Name: the server's credentials, the party's, what is found, and words of it."""
 
@@ -199,12 +224,12 @@ def greet(connection: socket.socket) -> None:
 def test_other_services_are_told_apart(credentials):
     party = pem(credentials("party_1"))
     with listener(tls_server(credentials(SERVER), ssl.TLSVersion.TLSv1_3)) as address:
-        assert probe(address, party).kind is Kind.NOT_GRPC
+        assert probe(address, party).kind is Symptom.NOT_GRPC
     with listener(tls_server(credentials(SERVER), ssl.TLSVersion.TLSv1_2)) as address:
-        assert probe(address, party).kind is Kind.OLD_TLS
+        assert probe(address, party).kind is Symptom.OLD_TLS
     with listener(greet) as address:
-        assert probe(address, party).kind is Kind.NOT_TLS
-        assert probe(address, None).kind is Kind.NOT_GRPC
+        assert probe(address, party).kind is Symptom.NOT_TLS
+        assert probe(address, None).kind is Symptom.NOT_GRPC
 
 
 def test_a_server_that_is_killed_meanwhile_does_not_count_as_refusing(credentials, monkeypatch):

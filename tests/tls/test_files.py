@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from parties.remote.tls.certificates import SERVER, Authority, Owner, new_key
+from parties.remote.tls.certificates import SERVER, Authority, CertificateSubject, new_key
 from parties.remote.tls.files import ISSUED, load_key, load_tls_files
 from parties.remote.tls.folders import describe, issue, make_authority, request_certificate, sign_request
 
@@ -100,7 +100,9 @@ def test_a_certificate_for_the_other_side_of_a_connection_is_refused(credentials
     files = credentials("party_1")
     with monkeypatch.context() as patch:
         patch.setattr("parties.remote.tls.certificates.SERVER", "party_1")  # usage of a server under a party's name
-        wrong = authority.certify(Owner("party_1", ("localhost",)), load_key("", files.key).public_key(), 100)
+        wrong = authority.certify(
+            CertificateSubject("party_1", ("localhost",)), load_key("", files.key).public_key(), 100
+        )
     files.certificate.write_bytes(wrong.public_bytes(Encoding.PEM))
     with pytest.raises(ValueError, match="extended key usage"):
         load(files)
@@ -108,8 +110,8 @@ def test_a_certificate_for_the_other_side_of_a_connection_is_refused(credentials
 
 def test_a_certificate_without_the_alternative_name_is_refused(credentials, authority, monkeypatch):
     files = credentials("party_1")
-    monkeypatch.setattr(Owner, "alternative_names", Owner("party_9").alternative_names)
-    wrong = authority.certify(Owner("party_1"), load_key("", files.key).public_key(), 100)
+    monkeypatch.setattr(CertificateSubject, "alternative_names", CertificateSubject("party_9").alternative_names)
+    wrong = authority.certify(CertificateSubject("party_1"), load_key("", files.key).public_key(), 100)
     files.certificate.write_bytes(wrong.public_bytes(Encoding.PEM))
     with pytest.raises(ValueError, match=r"certificate: .*does not have 'party_1' among its alternative names"):
         load(files)
@@ -153,8 +155,8 @@ def test_private_files_are_private_whatever_the_umask(tmp_path):
     before = os.umask(0)
     try:
         make_authority(tmp_path / "keys", "tests", 100)
-        issue(tmp_path / "keys", [Owner("party_1")], 30)
-        request_certificate(tmp_path / "mine", Owner("party_2"))
+        issue(tmp_path / "keys", [CertificateSubject("party_1")], 30)
+        request_certificate(tmp_path / "mine", CertificateSubject("party_2"))
     finally:
         os.umask(before)
     found = modes(tmp_path / "keys") | {f"mine/{name}": mode for name, mode in modes(tmp_path / "mine").items()}
@@ -182,14 +184,14 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_what_is_there_is_kept_unless_overwriting_is_asked_for(tmp_path):
     keys = tmp_path / "keys"
     make_authority(keys, "tests", 100)
-    issue(keys, [Owner("party_2")], 30)
+    issue(keys, [CertificateSubject("party_2")], 30)
     before = content(keys)
     with pytest.raises(ValueError, match=r"ca-key.pem is there already; add --overwrite"):
         make_authority(keys, "tests", 100)
     with pytest.raises(ValueError, match=r"party_2/key.pem is there already; add --overwrite"):
-        issue(keys, [Owner("party_1"), Owner("party_2")], 30)
+        issue(keys, [CertificateSubject("party_1"), CertificateSubject("party_2")], 30)
     assert content(keys) == before  # party_1's neither
-    issue(keys, [Owner("party_1"), Owner("party_2")], 30, overwrite=True)
+    issue(keys, [CertificateSubject("party_1"), CertificateSubject("party_2")], 30, overwrite=True)
     after = content(keys)
     assert after.keys() == before.keys() | {f"party_1/{name}.pem" for name in ("ca", "certificate", "key")}
     changed = {name for name in before if before[name] != after[name]}
@@ -199,7 +201,7 @@ def test_what_is_there_is_kept_unless_overwriting_is_asked_for(tmp_path):
 def test_a_full_disk_leaves_keys_as_they_were(tmp_path, monkeypatch):
     keys = tmp_path / "keys"
     make_authority(keys, "tests", 100)
-    issue(keys, [Owner("party_1")], 30)
+    issue(keys, [CertificateSubject("party_1")], 30)
     before = content(keys)
 
     def full(descriptor: int) -> None:
@@ -208,24 +210,24 @@ def test_a_full_disk_leaves_keys_as_they_were(tmp_path, monkeypatch):
 
     monkeypatch.setattr("vfl.runs.atomic.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        issue(keys, [Owner("party_1")], 30, overwrite=True)
+        issue(keys, [CertificateSubject("party_1")], 30, overwrite=True)
     assert content(keys) == before
 
 
 def test_a_key_that_never_travelled_works_as_one_that_did(tmp_path):
     keys, mine = tmp_path / "keys", tmp_path / "mine"
     make_authority(keys, "tests", 100)
-    request_certificate(mine, Owner("party_1"))
+    request_certificate(mine, CertificateSubject("party_1"))
     key = (mine / "key.pem").read_bytes()
-    sent = sign_request(keys, mine / "request.pem", Owner("party_1"), 30)
+    sent = sign_request(keys, mine / "request.pem", CertificateSubject("party_1"), 30)
     assert sorted(path.name for path in sent.iterdir()) == ["ca.pem", "certificate.pem"]
     assert all(key not in data for data in content(keys).values())
     for name in ("ca.pem", "certificate.pem"):
         (mine / name).write_bytes((sent / name).read_bytes())
     assert "belong together" in describe(mine)[-1]
-    request_certificate(mine, Owner("party_1"))  # to renew: the key stays
+    request_certificate(mine, CertificateSubject("party_1"))  # to renew: the key stays
     assert (mine / "key.pem").read_bytes() == key
-    request_certificate(mine, Owner("party_1"), overwrite=True)
+    request_certificate(mine, CertificateSubject("party_1"), overwrite=True)
     assert (mine / "key.pem").read_bytes() != key
     with pytest.raises(ValueError, match="is not the key of"):
         describe(mine)
@@ -236,14 +238,16 @@ def test_another_authoritys_key_signs_nothing(tmp_path):
         make_authority(tmp_path / name, name, 100)
     (tmp_path / "one" / "ca-key.pem").write_bytes((tmp_path / "two" / "ca-key.pem").read_bytes())
     with pytest.raises(ValueError, match=r"^KEYS: .*ca-key.pem is not the key of an authority"):
-        issue(tmp_path / "one", [Owner("party_1")], 30)
+        issue(tmp_path / "one", [CertificateSubject("party_1")], 30)
     with pytest.raises(ValueError, match=r"^KEYS: .*ca.pem cannot be read \(No such file"):
-        issue(tmp_path / "three", [Owner("party_1")], 30)
+        issue(tmp_path / "three", [CertificateSubject("party_1")], 30)
 
 
 def test_openssl_reads_the_folders(tmp_path):
     make_authority(tmp_path, "tests", 100)
-    for folder in issue(tmp_path, [Owner("party_1"), Owner(SERVER, ("localhost", "::1"))], 30):
+    for folder in issue(
+        tmp_path, [CertificateSubject("party_1"), CertificateSubject(SERVER, ("localhost", "::1"))], 30
+    ):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(folder / "ca.pem")
         context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vfl.vertical.reports import RoundWork, check_report
-from vfl.wire.control import Report, RoundStart
+from vfl.wire.control import RoundReport, RoundStart
 from vfl.wire.messages import MessageError
 
 WORK = RoundWork(samples=12, first_samples=4, local_iterations=2)
@@ -14,7 +14,7 @@ DENSE, PRUNED = 1000, 300
 ASSIGNED = RoundStart(alpha=0.5, beta=0.3)
 
 
-def report(**changes: Any) -> Report:
+def report(**changes: Any) -> RoundReport:
     """What a party says that was pruned at the round's beginning."""
     forward = WORK.first_samples * DENSE  # before it was pruned
     values: dict[str, Any] = {
@@ -28,7 +28,7 @@ def report(**changes: Any) -> Report:
         "omega": 1.0,
         "psi": 0.5,
     }
-    return Report(**values | changes)
+    return RoundReport(**values | changes)
 
 
 def test_what_adds_up_is_believed():

@@ -97,6 +97,6 @@ CONTROLLERS = Registry(
         "deadline": "vfl.lightweighting.controllers:deadline",
         "budget": "vfl.lightweighting.controllers:budget",
     },
-    "a callable that makes a vfl.lightweighting.schedule.Assign of a vfl.lightweighting.controllers.Given",
+    "a callable that makes a vfl.lightweighting.schedule.Assign of a vfl.lightweighting.controllers.ControllerContext",
 )
 """`lightweighting.controller`"""

@@ -128,7 +128,7 @@ def _package(point: EntryPoint) -> str:
     return f"package {point.dist.name!r}" if point.dist is not None else "an unknown package"
 
 
-def suspicion(error: BaseException) -> str | None:
+def component_error(error: BaseException) -> str | None:
     """Return an error line that names the other packages' components that may have caused an unexpected error.
 
     None if this process has loaded no such component.
@@ -142,7 +142,7 @@ def suspicion(error: BaseException) -> str | None:
     return f"{with_type(error)} ({name}, line {line}){_question(suspects)}"
 
 
-def doubt(error: Exception) -> str:
+def component_hint(error: Exception) -> str:
     """Return the end of an expected error's line: a question about other packages' components that may have caused it.
 
     Empty if none can have. Divergence may be due to any of them; another error is due to the component that raised it,

@@ -14,7 +14,7 @@ DIGESTED = 256
 """Number of evenly spaced rows whose digest identifies such data when a run continues."""
 
 
-class Dataset(Protocol):
+class MapDataset(Protocol):
     """A map-style dataset, as ``torch.utils.data`` has it: item i is a tensor or array of one sample's features."""
 
     def __len__(self) -> int: ...
@@ -80,7 +80,7 @@ def rows_of(name: str, data: object) -> Rows:
             return tensor[rows]
 
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-        dataset = cast(Dataset, data)
+        dataset = cast(MapDataset, data)
 
         def read(rows: Tensor) -> Tensor:
             items = [torch.as_tensor(dataset[row]) for row in cast(list[int], rows.tolist())]  # pyright: ignore[reportUnknownMemberType]  # unannotated
@@ -88,7 +88,7 @@ def rows_of(name: str, data: object) -> Rows:
 
     else:
         raise ConfigError(f"{name}: {type(data).__name__} is no tensor, array or dataset with a length")
-    found = Rows(name, read, torch.arange(len(cast(Dataset, data))))
+    found = Rows(name, read, torch.arange(len(cast(MapDataset, data))))
     if len(found) == 0:
         raise ConfigError(f"{name}: holds no sample")
     if found.dim() < 2:

@@ -26,7 +26,7 @@ from vfl.horizontal.traffic import message_bytes
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.macs import count_macs
 from vfl.random import seeded
-from vfl.runs.workers import Alone, Workers
+from vfl.runs.workers import SingleProcess, Workers
 from vfl.runtime import Runtime, use_threads_for
 
 
@@ -36,7 +36,7 @@ def assemble(
     partition: SamplePartition,
     runtime: Runtime,
     run_dir: Path,
-    workers: Alone,
+    workers: SingleProcess,
     on_client: Callable[[int, int], None] = lambda done, total: None,
 ) -> SynchronousTrainer | AsynchronousTrainer:
     """Build the server and its clients over samples that are loaded and split.
@@ -94,7 +94,7 @@ def build_engine(
     features: Tensor,
     labels: Tensor,
     runtime: Runtime,
-    workers: Alone,
+    workers: SingleProcess,
     on_client: Callable[[int, int], None],
 ) -> Engine:
     """Build the engine that ``horizontal.engine`` names; auto chooses the faster one for the model and device.

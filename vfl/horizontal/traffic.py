@@ -24,9 +24,9 @@ def book_message(
     """Record one message of named vectors with these numbers of ``entries``; nothing is sparsified."""
     for name, count in entries.items():
         size = frame_bytes(count)
-        costs.book_bytes(direction, name, size, size)
+        costs.record_bytes(direction, name, size, size)
     size = MESSAGE_BYTES + control(settings).size
-    costs.book_bytes(direction, "control", size, size)
+    costs.record_bytes(direction, "control", size, size)
 
 
 def message_bytes(horizontal: HorizontalConfig, model: FlatModel, vectors: Sequence[str]) -> int:

@@ -35,7 +35,7 @@ AUTO = 1.2
 
 
 @dataclass(frozen=True)
-class Given:
+class ControllerContext:
     """A controller's inputs: settings, parties and forecast."""
 
     config: LightweightingConfig
@@ -65,7 +65,7 @@ class Given:
         return Choices(alphas, [beta, *(each for each in BETAS if beta < each <= beta_max)])
 
 
-def build_controller(given: Given) -> Assign:
+def build_controller(given: ControllerContext) -> Assign:
     """Return the configured controller; results of another package's are checked in every round.
 
     Raises ValueError, one line, for a controller that cannot be used, and later for anything but ratios of parties.
@@ -78,12 +78,12 @@ def build_controller(given: Given) -> Assign:
     return lambda round_index, reports: chosen_ratios(what, assign(round_index, tuple(reports)), given.parties)
 
 
-def fixed(given: Given) -> Assign:
+def fixed(given: ControllerContext) -> Assign:
     """Assign the ratios that the configuration gives for each round."""
     return scheduled(given.config.alpha, given.config.beta, given.parties)
 
 
-def deadline(given: Given) -> Assign:
+def deadline(given: ControllerContext) -> Assign:
     """Assign the smallest ratios with which every party keeps ``seconds_per_exchange``."""
     wanted = given.config.seconds_per_exchange
 
@@ -95,7 +95,7 @@ def deadline(given: Given) -> Assign:
     return lambda round_index, reports: _in_time(given, round_index, reports, limit_s)
 
 
-def budget(given: Given) -> Assign:
+def budget(given: ControllerContext) -> Assign:
     """Assign the ratios that spend the rest of the budget evenly over the remaining rounds."""
     whole = given.config.budget
 
@@ -120,7 +120,7 @@ def budget(given: Given) -> Assign:
 
 
 def _in_time(
-    given: Given,
+    given: ControllerContext,
     round_index: int,
     reports: Reports,
     limit_s: Callable[[Forecast, Mapping[str, Rates]], float],
@@ -150,7 +150,7 @@ def _in_time(
     return {party: each._replace(exchange_s=predicted.get(party)) for party, each in chosen.items()}
 
 
-def _within(given: Given, round_index: int, reports: Reports, left: int, unit: str) -> dict[str, Ratios]:
+def _within(given: ControllerContext, round_index: int, reports: Reports, left: int, unit: str) -> dict[str, Ratios]:
     """Choose the smallest ratios, equal for all parties, that spend at most ``left`` if kept until the end."""
     present = {party: present_of([spent[party] for spent in reports if party in spent]) for party in given.parties}
     choices, forecast = given.choices(round_index, present), given.forecast()
@@ -178,7 +178,7 @@ def _explained(
     choices: Mapping[str, Choices],
     wanted: ByParty,
     present: ByParty,
-    given: Given,
+    given: ControllerContext,
     computing: Container[str],
 ) -> dict[str, Ratios]:
     """Keep ratios whose change is not worth it, and add each party's reason; some are mostly ``computing``."""

@@ -33,7 +33,7 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """Amount of work of every party in a round: E local iterations in each exchange."""
 
     exchanges: int
@@ -51,7 +51,7 @@ class Work:
 class Forecast:
     """The costs of all parties."""
 
-    work: Work
+    work: Workload
     rows: Mapping[str, float]
     """Mean number of samples of a batch in which a party takes part."""
     curves: Mapping[str, Curve]

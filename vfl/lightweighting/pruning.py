@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vfl.amounts import exact
 from vfl.lightweighting.dependency import CoupledLayers, Importance, PrunableLayer, Shadow, modules_by_name
-from vfl.lightweighting.shrink import Optimizer, carry_optimizer, check_optimizer, shrink_model
+from vfl.lightweighting.shrink import PrunableOptimizer, carry_optimizer, check_optimizer, shrink_model
 
 
 class PruningEvent(TypedDict):
@@ -103,7 +103,7 @@ class StructuredPruner:
         """Return the output channels of every prunable layer at the ratio alpha, if it were the first one reached."""
         return {name: kept_width(alpha, width, self._round_to) for name, width in self.original_widths.items()}
 
-    def prune_to(self, alpha: float, optimizer: Optimizer | None = None) -> bool:
+    def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None) -> bool:
         """Prune from the present widths to those of `alpha`, if it exceeds `alpha_max`; return True if a width changed.
 
         All importances are those of the weights before the event; ties go to the lower index, which is removed first.
@@ -130,7 +130,9 @@ class StructuredPruner:
         self.alpha_max = alpha
         return changed
 
-    def _remove(self, shadow: Shadow, removed: Mapping[str, Sequence[int]], optimizer: Optimizer | None) -> None:
+    def _remove(
+        self, shadow: Shadow, removed: Mapping[str, Sequence[int]], optimizer: PrunableOptimizer | None
+    ) -> None:
         """Remove channels, given by the name of a group's first layer, from the model and the optimizer's state."""
         positions = shadow.remove(removed)
         # So far only the shadow has changed: a refusal leaves model and optimizer as they were.
@@ -149,7 +151,7 @@ class StructuredPruner:
         """Return a copy of the state with which `load_state_dict` gives a dense model this one's structure."""
         return {"alpha_max": self.alpha_max, "history": copy.deepcopy(self._history)}
 
-    def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], optimizer: PrunableOptimizer | None = None) -> None:
         """Repeat the removals of `state` on a model that was not pruned yet, so that pruned weights then fit.
 
         `optimizer` is rebound as in `prune_to`. The caller loads weights and the optimizer's state afterwards. Raises

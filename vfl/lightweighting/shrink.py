@@ -13,7 +13,7 @@ from torch import Tensor, nn
 Positions = Mapping[str, Tensor]
 
 
-class Optimizer(Protocol):
+class PrunableOptimizer(Protocol):
     """Parts of an optimizer that pruning changes; ``torch.optim.Optimizer`` and ``vfl.optim`` have them."""
 
     param_groups: list[dict[str, Any]]
@@ -55,7 +55,7 @@ def shrink_model(model: nn.Module, positions: Positions) -> dict[Tensor, nn.Para
     return replaced
 
 
-def check_optimizer(optimizer: Optimizer, model: nn.Module, positions: Positions) -> None:
+def check_optimizer(optimizer: PrunableOptimizer, model: nn.Module, positions: Positions) -> None:
     """Raise ValueError unless the optimizer holds trainable parameters of the model and its state can be carried.
 
     State can be carried if it consists of scalars and tensors of the parameter's shape, as for SGD with momentum and
@@ -72,7 +72,7 @@ def check_optimizer(optimizer: Optimizer, model: nn.Module, positions: Positions
 
 
 def carry_optimizer(
-    optimizer: Optimizer, replaced: Mapping[Tensor, nn.Parameter], positions_of: Mapping[Tensor, Tensor]
+    optimizer: PrunableOptimizer, replaced: Mapping[Tensor, nn.Parameter], positions_of: Mapping[Tensor, Tensor]
 ) -> None:
     """Rebind the parameter groups to the new parameters, in order, with the surviving entries of their state.
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vfl.config.lightweighting import PruningConfig
 from vfl.lightweighting.pruning import PruningState, StructuredPruner
-from vfl.lightweighting.shrink import Optimizer
+from vfl.lightweighting.shrink import PrunableOptimizer
 
 
 class Unprunable:
@@ -22,7 +22,7 @@ class Unprunable:
         """Return no layers: none is prunable."""
         return {}
 
-    def prune_to(self, alpha: float, optimizer: Optimizer | None = None) -> bool:
+    def prune_to(self, alpha: float, optimizer: PrunableOptimizer | None = None) -> bool:
         """Raise ValueError for any alpha above 0."""
         if alpha > 0:
             raise ValueError(f"lightweighting.alpha: {alpha:g} is not possible, set it to 0: {self.reason}")
@@ -32,7 +32,7 @@ class Unprunable:
         """Return the state of an unpruned model."""
         return {"alpha_max": 0.0, "history": []}
 
-    def load_state_dict(self, state: Mapping[str, Any], optimizer: Optimizer | None = None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], optimizer: PrunableOptimizer | None = None) -> None:
         """Raise ValueError for a state of a pruned model."""
         self.prune_to(float(state["alpha_max"]))
 

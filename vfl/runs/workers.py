@@ -22,7 +22,7 @@ PATIENCE = timedelta(days=365)
 """Timeout of the first worker's messages, which may be far apart; its death is noticed at once."""
 
 
-class Alone:
+class SingleProcess:
     """The only process of a run, as a group of one."""
 
     rank = 0
@@ -56,7 +56,7 @@ class Alone:
         """Remove this process from the group."""
 
 
-class Workers(Alone):
+class Workers(SingleProcess):
     """A process group that torchrun has set up in the environment, on gloo ("cpu") or nccl ("cuda").
 
     A worker that others wait for longer than ``timeout_s`` counts as lost.
@@ -151,13 +151,13 @@ class Workers(Alone):
             ) from error
 
 
-def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, int], None]) -> Alone:
+def join_workers(config: ExperimentConfig, check: Callable[[ExperimentConfig, int], None]) -> SingleProcess:
     """Join the other workers if torchrun started this process; otherwise return a group of one.
 
     ``check`` raises ConfigError, before any waiting, for an experiment that this number of workers cannot share.
     """
     if not under_torchrun():
-        return Alone()
+        return SingleProcess()
     check(config, int(os.environ["WORLD_SIZE"]))
     _take_share_of_machine(config)
     return Workers(torch.device(config.device).type, config.horizontal.worker_timeout_s)

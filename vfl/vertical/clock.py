@@ -13,13 +13,13 @@ from vfl.lightweighting.forecast import Cost
 from vfl.lightweighting.schedule import Spent
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics
-from vfl.wire.control import Report
+from vfl.wire.control import RoundReport
 
 
 class Worked(NamedTuple):
     """A party's cost and seconds in a round."""
 
-    report: Report
+    report: RoundReport
     cost: Cost
     under_way_s: float | None
     """Seconds during which its orders were under way; None if nothing travels."""

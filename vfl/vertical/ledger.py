@@ -12,7 +12,7 @@ from typing import Any
 from vfl.costs import CONTROL, EVALUATION, Direction, PartyCosts, round_metrics, total_costs
 from vfl.lightweighting.forecast import Cost
 from vfl.runs.checkpoint import State
-from vfl.wire.control import Report
+from vfl.wire.control import RoundReport
 from vfl.wire.messages import MEASURING, MESSAGE_BYTES, Message
 
 
@@ -28,10 +28,10 @@ class Ledger:
         costs, measuring = self.costs[party], message.kind in MEASURING
         for part in message.parts:
             kind = EVALUATION if measuring else part.kind.name.lower()
-            costs.book_bytes(direction, kind, part.size, part.dense_size)
-        costs.book_bytes(direction, EVALUATION if measuring else CONTROL, MESSAGE_BYTES, MESSAGE_BYTES)
+            costs.record_bytes(direction, kind, part.size, part.dense_size)
+        costs.record_bytes(direction, EVALUATION if measuring else CONTROL, MESSAGE_BYTES, MESSAGE_BYTES)
 
-    def record_report(self, party: str, report: Report) -> None:
+    def record_report(self, party: str, report: RoundReport) -> None:
         """Record a party's computation in a round."""
         costs = self.costs[party]
         costs.train_macs += report.train_macs

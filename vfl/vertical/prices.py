@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import PartySchedule, named_parties, schedule_of, values_of
-from vfl.lightweighting.forecast import ALPHAS, Curve, Forecast, Work
+from vfl.lightweighting.forecast import ALPHAS, Curve, Forecast, Workload
 from vfl.lightweighting.unprunable import Pruner
 from vfl.macs import count_macs, count_parameters
 from vfl.vertical.compressors import gradient_compressor
@@ -24,7 +24,7 @@ from vfl.wire.messages import Message, Part, PartKind
 
 def build_forecast(
     config: ExperimentConfig,
-    work: Work,
+    work: Workload,
     rows: Mapping[str, float],
     curves: Mapping[str, Curve],
     receiver_of: Mapping[str, EmbeddingReceiver],

@@ -7,7 +7,7 @@ from typing import Any
 
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics
-from vfl.wire.control import Report, RoundStart, fixed_seconds
+from vfl.wire.control import RoundReport, RoundStart, fixed_seconds
 from vfl.wire.messages import Message, MessageError
 
 PRESENT = ("alpha", "beta", "parameters", "macs_per_sample")
@@ -22,7 +22,7 @@ IDLE: dict[str, Any] = {
     "psi": 0.0,
 }
 """Entries of a report for a round without the party."""
-UNKNOWN = Report(alpha=0.0, beta=0.0, macs_per_sample=0, parameters=0, **IDLE)
+UNKNOWN = RoundReport(alpha=0.0, beta=0.0, macs_per_sample=0, parameters=0, **IDLE)
 """Report of a party that never reported."""
 
 CLOCKS = 1.01
@@ -52,20 +52,20 @@ class RoundWork:
 class Reports:
     """Every party's last report, and sums over all of them."""
 
-    last: dict[str, Report] = field(default_factory=dict[str, Report])
+    last: dict[str, RoundReport] = field(default_factory=dict[str, RoundReport])
     ratio_sums: dict[str, float] = field(default_factory=lambda: {"alpha": 0.0, "beta": 0.0})
     """Sums of alpha and beta over rounds and parties, with which Corollary 1's convergence bound grows."""
 
-    def read(self, party: str, assigned: RoundStart, work: RoundWork, began_s: float, reply: Message) -> Report:
+    def read(self, party: str, assigned: RoundStart, work: RoundWork, began_s: float, reply: Message) -> RoundReport:
         """Read the report of a round that began at ``began_s`` of the monotonic clock.
 
         Raises MessageError, naming the key, for values that cannot be true.
         """
-        report = Report.of(reply)
+        report = RoundReport.of(reply)
         check_report(report, assigned, self.last.get(party), work, time.monotonic() - began_s)
         return report
 
-    def add(self, party: str, report: Report | None) -> Report:
+    def add(self, party: str, report: RoundReport | None) -> RoundReport:
         """Store and return a report; None for an absent party, which keeps its last ratios and is idle."""
         self.last[party] = report or self.last.get(party, UNKNOWN).model_copy(update=IDLE)
         for ratio in self.ratio_sums:
@@ -93,11 +93,13 @@ class Reports:
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state, whose reports were checked on arrival."""
-        self.last = {name: Report.model_construct(**report) for name, report in state["reports"].items()}
+        self.last = {name: RoundReport.model_construct(**report) for name, report in state["reports"].items()}
         self.ratio_sums = state["ratio_sums"]
 
 
-def check_report(report: Report, assigned: RoundStart, before: Report | None, work: RoundWork, wall_s: float) -> None:
+def check_report(
+    report: RoundReport, assigned: RoundStart, before: RoundReport | None, work: RoundWork, wall_s: float
+) -> None:
     """Raise MessageError, naming the key, for a report that cannot be true.
 
     ``before`` is the party's last one, ``wall_s`` the round's seconds by the server's clock. The server does not know a
@@ -118,7 +120,7 @@ def check_report(report: Report, assigned: RoundStart, before: Report | None, wo
     _check(report.elapsed_s <= CLOCKS * wall_s, f"train_time_s {report.train_time_s} of a round of {wall_s:.3g} s")
 
 
-def _check_macs(report: Report, work: RoundWork) -> None:
+def _check_macs(report: RoundReport, work: RoundWork) -> None:
     unpruned, rest = divmod(report.unpruned_train_macs, work.forwards)
     _check(rest == 0, f"unpruned_train_macs {report.unpruned_train_macs} for {work.forwards} passes")
     # Squared: a layer loses outputs, and inputs with the layer before it.
@@ -130,7 +132,7 @@ def _check_macs(report: Report, work: RoundWork) -> None:
     _check(_is_spent(report, unpruned, work), f"train_macs {report.train_macs} for {report.macs_per_sample} a sample")
 
 
-def _check_size(report: Report, before: Report) -> None:
+def _check_size(report: RoundReport, before: RoundReport) -> None:
     """Raise MessageError unless the size is equal to the last one at the same alpha, else no larger at a larger."""
     same, above = report.alpha == before.alpha, report.alpha > before.alpha
     agree = operator.eq if same else operator.le if above else operator.ge  # below: back from an older checkpoint
@@ -139,7 +141,7 @@ def _check_size(report: Report, before: Report) -> None:
         _check(agree(now, then), f"{key} {now} at alpha {report.alpha:g} after {then} at alpha {before.alpha:g}")
 
 
-def _is_spent(report: Report, unpruned: int, work: RoundWork) -> bool:
+def _is_spent(report: RoundReport, unpruned: int, work: RoundWork) -> bool:
     """Return whether the passes add up; a pruned party has made one more forward pass, before it was pruned."""
     more = report.train_macs - work.forwards * report.macs_per_sample
     extra, rest = divmod(more, work.first_samples) if work.first_samples else (0, more)

@@ -83,7 +83,7 @@ class SampleRange(Control):
     model: EvaluatedModel = "finished"
 
 
-class Report(Control):
+class RoundReport(Control):
     """REPORT: a party's model after a round, the round's costs, and the errors due to lightweighting."""
 
     alpha: Ratio

@@ -8,15 +8,15 @@ from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple, Self
 
 from parties.remote.audit import limited
-from parties.remote.machine import MACHINE, Machine, close
-from parties.remote.party.inbox import Inbox, Order
+from parties.remote.party.inbox import Inbox, ReceivedOrder
+from parties.remote.system import SYSTEM, System, close
 from parties.remote.tls.certificates import SERVER, Peer, peer
 from parties.remote.tls.diagnosis import explain
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.lists import Lists
-from parties.remote.tls.looking import look
+from parties.remote.tls.server_certificate import fetch_certificate
 from parties.remote.transport.rpc import Call, error_text, is_end, is_oversize
-from parties.remote.transport.stream import Ended, Stream
+from parties.remote.transport.stream import Stream, StreamEnd
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost
 from vfl.wire.frame import MIB, PIECE_BYTES, check_size, pack, unpack
@@ -62,7 +62,7 @@ class Dialer:
     log: Callable[[str], None]
     ahead: int = 0
     """training.staleness"""
-    machine: Machine = MACHINE
+    machine: System = SYSTEM
 
     def __post_init__(self) -> None:
         self.tell = limited(self.log)
@@ -186,26 +186,26 @@ class Dialer:
         """
         if self.tls is None or self.network.use_proxy:
             return self.tls
-        certificate = await look(self.network.server, self.tls)
+        certificate = await fetch_certificate(self.network.server, self.tls)
         self.server = peer(certificate)
         if objection := self.lists.objection(self.server):
             raise ConfigError(f"network.tls: {objection}")
         return self.tls.trusting(certificate)
 
-    async def _serve(self, call: Call, first: Message, welcome: Welcome) -> Ended:
+    async def _serve(self, call: Call, first: Message, welcome: Welcome) -> StreamEnd:
         def receive(message: Message) -> None:
             if message.kind is Kind.REFUSAL:
                 raise MessageError(Refusal.of(message).reason)
             if message.kind is Kind.WELCOME:
                 raise MessageError("WELCOME came again")
-            self.inbox.put(Order(message, stream))
+            self.inbox.put(ReceivedOrder(message, stream))
 
         def on_beat() -> None:
             if objection := self.lists.objection(self.server):
                 stream.end(f"network.tls: {objection}")
 
         stream = Stream(call, receive, as_welcomed(welcome, self.network), on_beat)
-        self.inbox.put(Order(first, stream))
+        self.inbox.put(ReceivedOrder(first, stream))
         self.stream = stream
         try:
             return await stream.run()

@@ -10,7 +10,7 @@ from parties.remote.party.worker import PartyWorker
 from vfl.config import ConfigError
 from vfl.errors import PeerLost
 from vfl.runs.checkpoint import ReadOnlyStore, State
-from vfl.runs.workers import Alone, Workers
+from vfl.runs.workers import SingleProcess, Workers
 from vfl.vertical.team import Single, Team
 from vfl.wire.frame import pack, unpack
 from vfl.wire.messages import Kind, Message
@@ -26,18 +26,18 @@ class Follower(PartyWorker):
         """Return the order's message unchecked: the first process has checked it, and not every order comes here."""
 
 
-def team_of(workers: Alone) -> Single:
+def team_of(workers: SingleProcess) -> Single:
     """Return the team in which the processes share a batch."""
     return Team(workers) if isinstance(workers, Workers) else Single()
 
 
-def must_hold(workers: Alone, held: str) -> None:
+def must_hold(workers: SingleProcess, held: str) -> None:
     """Raise ConfigError if this process holds other data or settings than the first one."""
     if workers.from_first(held) != held:
         raise ConfigError("torchrun: the party's processes differ; give all the same files and settings")
 
 
-def pass_on(workers: Alone, order: Message) -> None:
+def pass_on(workers: SingleProcess, order: Message) -> None:
     """Pass an order to the other processes if they take part in it. Raises PeerLost."""
     if order.kind in TRAINING:
         workers.say(pack(order))
@@ -53,7 +53,7 @@ def follow(workers: Workers, restore: Callable[[State | None], FeatureParty], ru
 
 
 @contextmanager
-def leading(workers: Alone) -> Generator[None]:
+def leading(workers: SingleProcess) -> Generator[None]:
     """Release the other processes at the end."""
     try:
         yield

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 
-from parties.remote.machine import MACHINE, Machine
+from parties.remote.system import SYSTEM, System
 from parties.remote.transport.stream import Stream
 from vfl.wire.messages import SESSION, Kind, Message, MessageError
 
@@ -12,7 +12,7 @@ MOST_WAITING = 5
 
 
 @dataclass(frozen=True)
-class Order:
+class ReceivedOrder:
     """An order of the server, and the stream on which it waits for the answer."""
 
     message: Message
@@ -30,16 +30,16 @@ class Over:
 class Inbox:
     """Queue from the dialler's thread to the party's."""
 
-    machine: Machine = MACHINE
+    machine: System = SYSTEM
     ahead: int = 0
     """training.staleness, by which parties are ahead: so many requests more wait."""
 
     def __post_init__(self) -> None:
-        self._waiting = deque[Order]()
+        self._waiting = deque[ReceivedOrder]()
         self._over: Over | None = None
         self._changed = self.machine.condition()
 
-    def put(self, order: Order) -> None:
+    def put(self, order: ReceivedOrder) -> None:
         """Add an order. Raises MessageError for more, or more requests, than can be under way."""
         with self._changed:
             self._waiting = deque(each for each in self._waiting if not _voids(order, each))
@@ -56,14 +56,14 @@ class Inbox:
             self._over = Over(error)
             self._changed.notify()
 
-    def get(self, timeout_s: float | None = None) -> Order | Over | None:
+    def get(self, timeout_s: float | None = None) -> ReceivedOrder | Over | None:
         """Return the oldest order, or the error if none is left; None if nothing comes in time."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._over, timeout_s)
             return self._waiting.popleft() if self._waiting else self._over
 
 
-def _voids(order: Order, earlier: Order) -> bool:
+def _voids(order: ReceivedOrder, earlier: ReceivedOrder) -> bool:
     """Return whether earlier orders are void, as another stream or session begins."""
     kind = order.message.kind
     begins_session = kind is Kind.RESTORE and order.message.sequence == 1

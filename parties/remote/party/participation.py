@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parties.remote.audit import Audit
+from parties.remote.audit import AuditLog
 from parties.remote.party.dialer import Dialer
-from parties.remote.party.inbox import Order, Over
+from parties.remote.party.inbox import Over, ReceivedOrder
 from parties.remote.transport.security import last_word
 from parties.remote.transport.stream import Stream
 from vfl.runs.signals import stop_on_signal
@@ -34,7 +34,7 @@ class Participation:
     console: Console
 
     def __post_init__(self) -> None:
-        self.audit = Audit(self.run_dir)
+        self.audit = AuditLog(self.run_dir)
         self.leaving = False
         self.run = ""
         """Id of the run in the server's welcome; "" before the first one."""
@@ -59,7 +59,7 @@ class Participation:
                 # else of a stream that has ended: nobody waits for the answer
                 del event  # or its message stays in memory while the next one comes
 
-    def _carry_out(self, order: Order) -> Goodbye | None:
+    def _carry_out(self, order: ReceivedOrder) -> Goodbye | None:
         message = order.message
         try:
             match message.kind:
@@ -76,7 +76,7 @@ class Participation:
             self.dialer.refuse(last_word(error))
             raise
 
-    def _enter(self, welcome: Order) -> None:
+    def _enter(self, welcome: ReceivedOrder) -> None:
         self.answer = self.begin(welcome.message)
         self.run = welcome.message.run
         self.stream = welcome.stream

@@ -12,18 +12,18 @@ from rich.console import Console
 
 from parties.build import TrainingLabels, build_party, feature_config, training_labels
 from parties.feature_party import FeatureParty
-from parties.onlooker import Onlooker, write_recording
+from parties.message_recorder import MessageRecorder, write_recording
 from parties.remote.audit import NAME as AUDIT
-from parties.remote.audit import Audit
+from parties.remote.audit import AuditLog
 from parties.remote.joining import DataDigests, Terms, check_party
-from parties.remote.machine import MACHINE, Machine
 from parties.remote.noise_key import noise_key
 from parties.remote.party.consent import agree
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.following import follow, leading, must_hold, pass_on, team_of
-from parties.remote.party.own_view import OwnView
 from parties.remote.party.participation import Answer, Participation
+from parties.remote.party.party_monitor import PartyMonitor
 from parties.remote.party.worker import PartyWorker, open_store
+from parties.remote.system import SYSTEM, System
 from parties.remote.training_terms import agreement, labels_digest
 from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, ExperimentConfig
@@ -42,7 +42,7 @@ from vfl.runs.run_folder import (
     update_config,
     write_run_id,
 )
-from vfl.runs.workers import Alone, Workers
+from vfl.runs.workers import SingleProcess, Workers
 from vfl.runtime import start_runtime, use_threads_for
 from vfl.vertical.labels import PartyProtocol
 from vfl.wire.messages import Kind, Message, MessageError
@@ -75,8 +75,8 @@ def run_party(
     console: Console,
     samples: Path | None = None,
     accept: bool = False,
-    machine: Machine = MACHINE,
-    workers: Alone | None = None,
+    machine: System = SYSTEM,
+    workers: SingleProcess | None = None,
 ) -> Goodbye:
     """Take part in the training, or in a prediction, until it is over; return the server's goodbye.
 
@@ -86,7 +86,7 @@ def run_party(
     refusal of the server, PeerLost if the server stays away, and KeyboardInterrupt if this process is stopped while no
     server is there.
     """
-    workers = workers or Alone()
+    workers = workers or SingleProcess()
     check_party(config, name)
     instance = secrets.token_hex(8)
 
@@ -102,7 +102,7 @@ def run_party(
     restore = restorer(config, name, holding, workers, run_dir)
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
-    view = OwnView(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
+    view = PartyMonitor(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
 
     said: set[str] = set()
 
@@ -115,7 +115,7 @@ def run_party(
 
     def note(party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
         view.note(party, samples, request, reply)
-        if isinstance(party.protocol, Onlooker) and request.kind == Kind.END_ROUND and party.protocol.rows:
+        if isinstance(party.protocol, MessageRecorder) and request.kind == Kind.END_ROUND and party.protocol.rows:
             write_recording(party.protocol.recording(name), run_dir)
 
     def begin(welcome: Message) -> Answer:
@@ -127,7 +127,7 @@ def run_party(
         return partial(_obey, worker, run_dir, welcome.run)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")
-    with leading(workers), only_process_in(run_dir), Audit(run_dir).noting_end() as say_end, dialer, closing(view):
+    with leading(workers), only_process_in(run_dir), AuditLog(run_dir).noting_end() as say_end, dialer, closing(view):
         update_config(run_dir, config)
         goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)
@@ -141,7 +141,7 @@ def follow_party(config: ExperimentConfig, name: str, run_dir: Path, samples: Pa
 
 
 def restorer(
-    config: ExperimentConfig, name: str, holding: Holding, workers: Alone, run_dir: Path
+    config: ExperimentConfig, name: str, holding: Holding, workers: SingleProcess, run_dir: Path
 ) -> Callable[[State | None], FeatureParty]:
     """Return the function that makes the party from a saved state, or as built."""
     if workers.size > 1 and config.privacy.embeddings == "gaussian" and config.privacy.noise_seed is None:
@@ -159,7 +159,9 @@ def restorer(
         if state is not None:
             party.load_state_dict(state)
         if config.privacy.record:
-            party.protocol = cast(PartyProtocol, Onlooker(party.protocol))  # it does what either side's protocol does
+            party.protocol = cast(
+                PartyProtocol, MessageRecorder(party.protocol)
+            )  # it does what either side's protocol does
         return party
 
     return restore

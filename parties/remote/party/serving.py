@@ -21,19 +21,19 @@ from rich.console import Console
 from parties.build import feature_config
 from parties.feature_party import FeatureParty
 from parties.remote.audit import NAME as AUDIT
-from parties.remote.audit import Audit
+from parties.remote.audit import AuditLog
 from parties.remote.joining import check_party
-from parties.remote.machine import MACHINE, Machine
 from parties.remote.party.consent import NoConsent
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.orders import Worker
 from parties.remote.party.participation import Answer, Participation
 from parties.remote.party.party_process import check_welcome
 from parties.remote.party.worker import open_store
+from parties.remote.system import SYSTEM, System
 from parties.remote.tls.certificates import Peer
 from parties.remote.training_terms import serving_agreement
 from parties.remote.transport.security import load_identity
-from parties.trained import load_party
+from parties.trained_run import load_party
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.network import ConsentConfig
 from vfl.data.samples import Samples
@@ -141,7 +141,7 @@ class Allowance:
     """Limit of the keys that the owner answers for: a number per minute, until a date."""
 
     bounds: ConsentConfig
-    machine: Machine = MACHINE
+    machine: System = SYSTEM
     _answered: deque[tuple[float, int]] = field(default_factory=deque[tuple[float, int]])
     _keys: int = 0
     """Keys of the last minute: the sum over ``_answered``."""
@@ -219,7 +219,7 @@ def serve_party(
     *,
     insecure: bool,
     console: Console,
-    machine: Machine = MACHINE,
+    machine: System = SYSTEM,
 ) -> Goodbye:
     """Answer for the rows of ``data.tables.NAME.serve`` until the server says goodbye; return its last word.
 
@@ -235,7 +235,7 @@ def serve_party(
         raise ConfigError(f"--run-dir: {run_dir} is no folder of {name}'s part in a training")
     check_run(run_dir, config, resume=True)
     secret = read_secret(config.serving.key_secret)
-    instance, audit = secrets.token_hex(8), Audit(run_dir)
+    instance, audit = secrets.token_hex(8), AuditLog(run_dir)
     source = _trained_source(run_dir)
     hello = Hello(
         party=name,

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from parties.remote.machine import MACHINE, Machine
+from parties.remote.system import SYSTEM, System
 from parties.remote.transport.stream import Stream
 from vfl.config import NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
@@ -48,7 +48,7 @@ class PartyConnection:
     log: Callable[[str], None]
     on_leaving: Callable[[str], None]
     """Called with the name of a party whose operator wants to stop it."""
-    machine: Machine = MACHINE
+    machine: System = SYSTEM
     stream: Stream = field(init=False)
 
     def __post_init__(self) -> None:

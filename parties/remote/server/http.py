@@ -37,7 +37,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Cell = StrictStr | StrictInt
 
 
-class Asked(BaseModel):
+class PredictRequest(BaseModel):
     """Keys to score; one of several columns is a list of its cells."""
 
     keys: Annotated[list[Cell | list[Cell]], Field(min_length=1)]
@@ -58,7 +58,7 @@ class KeyScore(BaseModel):
     agree)."""
 
 
-class Answer(BaseModel):
+class PredictResponse(BaseModel):
     """Scores in the order of the keys."""
 
     model: str
@@ -91,7 +91,7 @@ def make_app(scorer: Scorer) -> FastAPI:
     problems: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (400, 401, 413, 422, 429, 503)}
 
     @app.post("/v1/predict", dependencies=guard, responses=problems)
-    async def predict(asked: Asked) -> Answer:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
+    async def predict(asked: PredictRequest) -> PredictResponse:  # pyright: ignore[reportUnusedFunction]  # the framework calls it
         with seconds.time():
             keys = _keys_of(asked, scorer)
             try:
@@ -165,7 +165,7 @@ def _bearer(settings: ServingConfig) -> Callable[..., None]:
     return check
 
 
-def _keys_of(asked: Asked, scorer: Scorer) -> list[Key]:
+def _keys_of(asked: PredictRequest, scorer: Scorer) -> list[Key]:
     if len(asked.keys) > scorer.settings.batch:
         raise HTTPException(
             413, f"{len(asked.keys)} keys; at most serving.batch = {scorer.settings.batch} in a request"
@@ -184,7 +184,7 @@ def _keys_of(asked: Asked, scorer: Scorer) -> list[Key]:
     return keys
 
 
-def _answer(scorer: Scorer, scored: Scored) -> Answer:
+def _answer(scorer: Scorer, scored: Scored) -> PredictResponse:
     names = scorer.version.task.names
     scores: list[KeyScore] = []
     for each in scored.scores:
@@ -196,7 +196,9 @@ def _answer(scorer: Scorer, scored: Scored) -> Answer:
             (score.value,) = each.values
         scores.append(score)
     unknown = [_shown(each.key) for each in scored.scores if each.unknown]
-    return Answer(model=scored.version, when_absent=scorer.settings.when_absent, scores=scores, unknown=unknown)
+    return PredictResponse(
+        model=scored.version, when_absent=scorer.settings.when_absent, scores=scores, unknown=unknown
+    )
 
 
 def _shown(key: Key) -> str | list[str]:

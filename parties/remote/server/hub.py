@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from parties.remote.audit import Audit, limited
+from parties.remote.audit import AuditLog, limited
 from parties.remote.joining import Expected, JoinRefused, check_hello, check_identity
-from parties.remote.machine import MACHINE, Machine, close
 from parties.remote.server.connection import PartyConnection
+from parties.remote.system import SYSTEM, System, close
 from parties.remote.tls.certificates import Peer
 from parties.remote.tls.files import TlsFiles
 from parties.remote.tls.lists import Lists
 from parties.remote.transport.rpc import Pipe, Server, error_text, is_end
-from parties.remote.transport.stream import LAST_WORD_S, Ended, Stream
+from parties.remote.transport.stream import LAST_WORD_S, Stream, StreamEnd
 from vfl.cli import INTERRUPTED
 from vfl.config import ConfigError, NetworkConfig
 from vfl.errors import PeerLost, PeerMisbehaved
@@ -63,7 +63,7 @@ class Hub:
     """Called, in the hub's thread, with the name of a party that wants to leave; None: it may, at once."""
     on_joined: Callable[[str], None] = lambda name: None
     """Called, in the hub's thread, with the name of a party that is here."""
-    machine: Machine = MACHINE
+    machine: System = SYSTEM
 
     def __post_init__(self) -> None:
         self.tell = limited(self.log)
@@ -71,7 +71,7 @@ class Hub:
         self.barred: dict[str, str] = {}
         """Reasons why parties are no longer admitted, by name."""
         self.lists = Lists(self.network.tls, self.log)
-        self.audit = Audit(self.folder)
+        self.audit = AuditLog(self.folder)
         self._streams = Counter[str]()
         """Number of open streams, by the name in the certificate."""
         self._connections: dict[str, PartyConnection] = {}
@@ -178,11 +178,11 @@ class Hub:
         if caller is not None:
             self._check_streams(caller.name)
         connection = self._admit(await _first(pipe), caller, pipe)
-        ended = Ended("the connection ended")
+        ended = StreamEnd("the connection ended")
         try:
             ended = await connection.stream.run()
         except Exception as error:
-            ended = Ended(error_text(error))
+            ended = StreamEnd(error_text(error))
         finally:  # a peer that hangs up cancels this very task
             self._drop(connection, caller or Peer(connection.name), ended)
 
@@ -249,7 +249,7 @@ class Hub:
         connection.stream = Stream(pipe, receive, self.network, on_beat)
         return connection
 
-    def _drop(self, connection: PartyConnection, party: Peer, ended: Ended) -> None:
+    def _drop(self, connection: PartyConnection, party: Peer, ended: StreamEnd) -> None:
         name = connection.name
         lost = PeerMisbehaved(name, ended.reason) if ended.violation else PeerLost(f"{name} is lost: {ended.reason}")
         connection.fail(lost)

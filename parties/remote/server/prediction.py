@@ -14,7 +14,6 @@ from torch import Tensor
 
 from parties.build import build_joint_model, build_roster
 from parties.head_server import OWNER
-from parties.joint_model import JointModel
 from parties.predict import (
     Prediction,
     WhenAbsent,
@@ -30,11 +29,12 @@ from parties.remote.joining import Expected
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.server_process import ServerLabels, server_labels
-from parties.remote.server.sessions import Connections, Offences, Work, in_sessions
+from parties.remote.server.sessions import Connections, Offences, SessionWork, in_sessions
 from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
-from parties.trained import Trained, load_run
+from parties.split_model import SplitModel
+from parties.trained_run import Trained, load_run
 from vfl.cli import DONE
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
@@ -86,7 +86,7 @@ class PredictionServer:
         def last_word(prediction: Prediction) -> tuple[str, int]:
             return f"{len(prediction.ids_N)} samples are predicted", DONE
 
-        work = Work(tuple(self.expected), partial(self._gather, hub, console), self._predict, last_word)
+        work = SessionWork(tuple(self.expected), partial(self._gather, hub, console), self._predict, last_word)
         return in_sessions(hub, work, Offences(network.max_offences), network, console)
 
     def _gather(self, hub: Hub, console: Console) -> Connections:
@@ -118,7 +118,7 @@ class PredictionServer:
         scores = {} if labels_N is None else scores_of(joint, probabilities_NC, labels_N, absent, self.when_absent)
         return prediction_of(joint, probabilities_NC, self.classes, labels_N, scores, absent)
 
-    def _build(self, connections: Connections, session: int) -> JointModel:
+    def _build(self, connections: Connections, session: int) -> SplitModel:
         """Return the trained joint model for the samples to predict."""
         links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
         roster = build_roster(links, self.labels.train, self.config)
@@ -151,7 +151,7 @@ class MeanEmbeddings:
             )
         return {name: self.known[name] for name in names}
 
-    def keep(self, joint: JointModel) -> None:
+    def keep(self, joint: SplitModel) -> None:
         """Ask the present parties for the mean embeddings that are not stored yet."""
         new = [party.name for party in joint.roster.present if party.name not in self.known]
         if new:

@@ -10,14 +10,14 @@ from rich.console import Console
 from parties.build import TrainingLabels, build_head_server, build_roster, macs_of_head, training_labels
 from parties.mode import VERTICAL
 from parties.remote.audit import NAME as AUDIT
-from parties.remote.audit import Audit
+from parties.remote.audit import AuditLog
 from parties.remote.joining import DataDigests, check_mode
-from parties.remote.machine import MACHINE, Machine
 from parties.remote.noise_key import noise_key
 from parties.remote.server.droppable import ABSENT, DroppableParty
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.server.sessions import Connections, Offences, Work, in_sessions
+from parties.remote.server.sessions import Connections, Offences, SessionWork, in_sessions
+from parties.remote.system import SYSTEM, System
 from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_of, labels_digest
 from parties.remote.transport.security import load_identity
@@ -31,7 +31,7 @@ from vfl.errors import PeerLost, PeerMisbehaved
 from vfl.metrics import headline
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.experiments.mode import Built
-from vfl.runs.experiments.run import Outcome, train
+from vfl.runs.experiments.run import RunOutcome, train
 from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.run_folder import (
     RUN_ID,
@@ -59,7 +59,7 @@ class ServerLabels:
     digests: DataDigests
 
 
-class Breaks(Callback):
+class RosterChanges(Callback):
     """Parties that want to leave, or are back: the session ends after its round and checkpoint."""
 
     def __init__(self) -> None:
@@ -107,22 +107,22 @@ class ServerProcess:
 
     def __post_init__(self) -> None:
         network, self.names = self.config.network, self.config.parties
-        self.breaks = Breaks()
+        self.breaks = RosterChanges()
         self.offences = Offences(network.max_offences)
         self.drops = network.on_party_loss == "drop"
         self.away = self._away_at_checkpoint()
         """Parties that were dropped and are not back."""
 
-    def serve(self, hub: Hub, console: Console) -> Outcome:
+    def serve(self, hub: Hub, console: Console) -> RunOutcome:
         """Run sessions until the training is finished or interrupted, and say goodbye to the parties.
 
         Raises PeerLost if a party stays away or network.on_party_loss is abort.
         """
         train, note_loss = partial(self._train, hub, console), partial(self._note_loss, hub)
-        work = Work(self.names, partial(self._gather, hub), train, self._last_word, note_loss)
+        work = SessionWork(self.names, partial(self._gather, hub), train, self._last_word, note_loss)
         return in_sessions(hub, work, self.offences, self.config.network, console)
 
-    def _train(self, hub: Hub, console: Console, connections: Connections, session: int) -> Outcome | None:
+    def _train(self, hub: Hub, console: Console, connections: Connections, session: int) -> RunOutcome | None:
         """Train one session; return its outcome if it is the last one."""
         if not connections:
             return self._ended()
@@ -146,7 +146,7 @@ class ServerProcess:
         self._let_leave(hub, outcome)
         return None
 
-    def _last_word(self, outcome: Outcome) -> tuple[str, int]:
+    def _last_word(self, outcome: RunOutcome) -> tuple[str, int]:
         reason = f"the server ended after {outcome.summary['rounds']} rounds"
         reason += f", {headline(outcome.summary)}" if self.config.evaluation.tell_parties else ""
         return reason, DONE if outcome.finished else INTERRUPTED
@@ -170,13 +170,13 @@ class ServerProcess:
                 raise
             return {}  # nobody is needed any more
 
-    def _ended(self) -> Outcome | None:
+    def _ended(self) -> RunOutcome | None:
         """Return the outcome of all rounds, if an earlier server was killed after the last one and parties have
         left."""
         written = (self.run_dir / "summary.json").exists()
         summary = read_summary(self.run_dir) if written else {}
         whole = summary.get("rounds") == self.config.training.rounds
-        return Outcome(summary, finished=True, signal_name=None, stop_reason=None) if whole else None
+        return RunOutcome(summary, finished=True, signal_name=None, stop_reason=None) if whole else None
 
     def _open_store(self, connections: Connections) -> CheckpointStore:
         """Return the server's checkpoints, restricted to those of which every party has its part.
@@ -226,7 +226,7 @@ class ServerProcess:
         if self.config.network.on_party_loss == "abort":
             raise PeerLost(f"{lost}; network.on_party_loss is abort") from None
 
-    def _let_leave(self, hub: Hub, outcome: Outcome) -> None:
+    def _let_leave(self, hub: Hub, outcome: RunOutcome) -> None:
         names, self.breaks.leaving = tuple(self.breaks.leaving), set()
         if not names:
             return  # one is back
@@ -244,8 +244,8 @@ def run_server(
     resume: bool,
     insecure: bool,
     console: Console,
-    machine: Machine = MACHINE,
-) -> Outcome:
+    machine: System = SYSTEM,
+) -> RunOutcome:
     """Serve the experiment in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
     Raises ValueError for data or a folder that cannot be used, PeerLost if a party stays away.
@@ -264,7 +264,7 @@ def run_server(
         use_threads_for(config, macs_of_head(config))
     labels = server_labels(config, open_source(config).held_labels())
     open_run(run_dir, config)
-    with only_process_in(run_dir), Audit(run_dir).noting_end() as say_end:
+    with only_process_in(run_dir), AuditLog(run_dir).noting_end() as say_end:
         update_config(run_dir, config)
         run = read_run_id(run_dir)
         if not run:

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from parties.build import TrainingLabels, build_joint_model, build_roster, feature_config
 from parties.head_server import OWNER
-from parties.joint_model import MOST_TESTED, JointModel
 from parties.predict import leader_of
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
 from parties.remote.server.prediction import MeanEmbeddings
 from parties.remote.server.sessions import Offences
-from parties.trained import Trained, load_run
+from parties.split_model import MOST_TESTED, SplitModel
+from parties.trained_run import Trained, load_run
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.data.files import Labels
 from vfl.errors import Diverged, PeerLost
@@ -39,7 +39,7 @@ from vfl.vertical.tasks import Task, restored_task
 from vfl.wire.keys import MOST_KEYS, Found, key_bytes, keys_part, read_keys, read_presence
 from vfl.wire.messages import Kind, Message, MessageError, PartKind
 
-Outcome = Literal["row", "cached", "none", "away", "declined"]
+KeyOutcome = Literal["row", "cached", "none", "away", "declined"]
 """Outcome of a key at a party: it has a row; it had one a moment ago; none; it did not answer; its owner does not
 agree."""
 Key = tuple[str, ...]
@@ -61,7 +61,7 @@ class Score:
     key: Key
     values: tuple[float, ...] | None
     """Probabilities by class, or one value; None where there is no score."""
-    parties: Mapping[str, Outcome]
+    parties: Mapping[str, KeyOutcome]
 
     @property
     def unknown(self) -> bool:
@@ -82,7 +82,7 @@ class Version:
     """The head of one checkpoint, with references to each party's own checkpoint."""
 
     digest: str
-    joint: JointModel
+    joint: SplitModel
     references: Mapping[str, State]
     """Reference by party, from which its link restores it."""
     instead: Mapping[str, Tensor]
@@ -121,7 +121,7 @@ class _Request:
 class Counters:
     """Counts so far; read by other threads."""
 
-    rows: Counter[tuple[str, Outcome]] = field(default_factory=Counter[tuple[str, Outcome]])
+    rows: Counter[tuple[str, KeyOutcome]] = field(default_factory=Counter[tuple[str, KeyOutcome]])
     """Keys by party and outcome."""
     batches: int = 0
 
@@ -282,7 +282,7 @@ class Scorer:
 
     def _score(self, keys: Sequence[Key]) -> dict[Key, Score]:
         found = self._ask_all(keys)
-        outcomes: dict[Key, dict[str, Outcome]] = {
+        outcomes: dict[Key, dict[str, KeyOutcome]] = {
             key: {name: found[name].outcome(key) for name in self.config.parties} for key in keys
         }
         self.counters.batches += 1
@@ -426,7 +426,7 @@ class _Found:
 
     names: Mapping[Key, bytes]
     """Name of each key at the party."""
-    of: dict[bytes, Outcome] = field(default_factory=dict[bytes, Outcome])
+    of: dict[bytes, KeyOutcome] = field(default_factory=dict[bytes, KeyOutcome])
     rows: dict[bytes, Tensor] = field(default_factory=dict[bytes, Tensor])
     """Embeddings [D]."""
     foreign: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict[bytes, tuple[bytes, ...]])
@@ -434,10 +434,10 @@ class _Found:
     reply: "Future[Message] | None" = None
     looked: bool = False
     """It has answered, or needed not be asked."""
-    otherwise: Outcome = "away"
+    otherwise: KeyOutcome = "away"
     """Outcome of a key without a name at this party."""
 
-    def outcome(self, key: Key) -> Outcome:
+    def outcome(self, key: Key) -> KeyOutcome:
         """Return the outcome of a key."""
         return self.of.get(self.names[key], "away") if key in self.names else self.otherwise
 

@@ -40,7 +40,7 @@ class Offences:
 
 
 @dataclass(frozen=True, eq=False)
-class Work(Generic[T]):
+class SessionWork(Generic[T]):
     """Joint work of a server with all parties: a training, a prediction, a match."""
 
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class Work(Generic[T]):
     """Handles a loss. Raises PeerLost to end the work."""
 
 
-def in_sessions(hub: Hub, work: Work[T], offences: Offences, network: NetworkConfig, console: Console) -> T:
+def in_sessions(hub: Hub, work: SessionWork[T], offences: Offences, network: NetworkConfig, console: Console) -> T:
     """Do some work with the connected parties, again whenever one is lost, and return its result.
 
     All parties are told the end, whatever it is. The work itself handles state beyond a session: a training continues

@@ -29,7 +29,7 @@ _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Z
 
 
 @dataclass(frozen=True)
-class Owner:
+class CertificateSubject:
     """Owner of a certificate. Raises ValueError for invalid names and hosts."""
 
     name: str
@@ -83,7 +83,7 @@ class Authority:
         return cls(builder.sign(key, hashes.SHA256()), key)
 
     def certify(
-        self, owner: Owner, public_key: CertificatePublicKeyTypes, days: int, now: datetime | None = None
+        self, owner: CertificateSubject, public_key: CertificatePublicKeyTypes, days: int, now: datetime | None = None
     ) -> x509.Certificate:
         """Return a certificate that ``public_key`` is ``owner``'s, valid for ``days`` from ``now`` (the present).
 
@@ -109,7 +109,7 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
     def sign_request(
-        self, request: x509.CertificateSigningRequest, owner: Owner, days: int, now: datetime | None = None
+        self, request: x509.CertificateSigningRequest, owner: CertificateSubject, days: int, now: datetime | None = None
     ) -> x509.Certificate:
         """Certify the key of a request that must ask for exactly ``owner``; nothing else in it is used.
 
@@ -131,7 +131,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def make_request(owner: Owner, key: ec.EllipticCurvePrivateKey) -> x509.CertificateSigningRequest:
+def make_request(owner: CertificateSubject, key: ec.EllipticCurvePrivateKey) -> x509.CertificateSigningRequest:
     """Return a request (PKCS 10) to certify ``key`` as ``owner``'s."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_named(owner.name))
     return builder.add_extension(owner.alternative_names, critical=False).sign(key, hashes.SHA256())

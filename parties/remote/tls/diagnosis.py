@@ -17,7 +17,7 @@ from cryptography import x509
 
 from parties.remote.tls.certificates import SERVER, common_name
 from parties.remote.tls.files import TlsFiles
-from parties.remote.tls.looking import verifying_context
+from parties.remote.tls.server_certificate import verifying_context
 
 STEP_LIMIT_S = 5.0
 """Limit of every step: looking up, connecting, shaking hands, the first bytes."""
@@ -32,7 +32,7 @@ _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_L
 """OpenSSL's reasons if the bytes received are not TLS."""
 
 
-class Kind(Enum):
+class Symptom(Enum):
     """Kinds of findings."""
 
     ANSWERS = "answers"
@@ -56,21 +56,27 @@ class Kind(Enum):
     @property
     def may_pass(self) -> bool:
         """Return whether dialling again may help: the server is not there yet, or the network is down."""
-        return self in (Kind.ANSWERS, Kind.NO_HOST, Kind.CLOSED, Kind.UNREACHABLE, Kind.SILENT)
+        return self in (
+            Symptom.ANSWERS,
+            Symptom.NO_HOST,
+            Symptom.CLOSED,
+            Symptom.UNREACHABLE,
+            Symptom.SILENT,
+        )
 
 
-class Finding(NamedTuple):
+class Diagnosis(NamedTuple):
     """A finding, with one line about the fix."""
 
-    kind: Kind
+    kind: Symptom
     text: str
 
 
 class _Stopped(Exception):  # noqa: N818 - how a step ends the search, never seen outside
     """A failed step, which ends the search."""
 
-    def __init__(self, kind: Kind, text: str) -> None:
-        self.finding = Finding(kind, text)
+    def __init__(self, kind: Symptom, text: str) -> None:
+        self.finding = Diagnosis(kind, text)
 
 
 def explain(address: str, tls: TlsFiles | None) -> str | None:
@@ -86,7 +92,7 @@ def explain(address: str, tls: TlsFiles | None) -> str | None:
     return second.text if second.kind is first.kind else None
 
 
-def probe(address: str, tls: TlsFiles | None) -> Finding:
+def probe(address: str, tls: TlsFiles | None) -> Diagnosis:
     """Try step by step to reach the server at ``address`` (host:port) with these credentials; None is plaintext."""
     try:
         if tls is not None:
@@ -99,14 +105,14 @@ def probe(address: str, tls: TlsFiles | None) -> Finding:
                     _hear_greeting(address, secured, tls)
     except _Stopped as stopped:
         return stopped.finding
-    return Finding(Kind.ANSWERS, f"a gRPC server answers at {address}")
+    return Diagnosis(Symptom.ANSWERS, f"a gRPC server answers at {address}")
 
 
 def _check_own(tls: TlsFiles) -> None:
     until = x509.load_pem_x509_certificate(tls.certificate).not_valid_after_utc
     if datetime.now(UTC) > until:
         text = f"network.tls.certificate: expired on {until:%F %R} UTC; have a new one made by lvfl certs"
-        raise _Stopped(Kind.OURS_EXPIRED, text)
+        raise _Stopped(Symptom.OURS_EXPIRED, text)
 
 
 def _connect(address: str) -> socket.socket:
@@ -115,14 +121,14 @@ def _connect(address: str) -> socket.socket:
         return socket.create_connection((host.strip("[]"), int(port)), STEP_LIMIT_S)
     except socket.gaierror as error:
         text = f"the host name {host!r} is not known ({error.strerror}); check network.server and the name service"
-        raise _Stopped(Kind.NO_HOST, text) from None
+        raise _Stopped(Symptom.NO_HOST, text) from None
     except ConnectionRefusedError:
         text = f"nobody listens at {address}; start lvfl server there, or check the port in network.server"
-        raise _Stopped(Kind.CLOSED, text) from None
+        raise _Stopped(Symptom.CLOSED, text) from None
     except OSError as error:
         why = "no answer" if isinstance(error, TimeoutError) else error.strerror
         text = f"{address} cannot be reached ({why}); check the host, the network, and the firewall before the server"
-        raise _Stopped(Kind.UNREACHABLE, text) from None
+        raise _Stopped(Symptom.UNREACHABLE, text) from None
 
 
 def _shake_hands(address: str, connection: socket.socket, tls: TlsFiles) -> ssl.SSLSocket:
@@ -134,12 +140,14 @@ def _shake_hands(address: str, connection: socket.socket, tls: TlsFiles) -> ssl.
         reason = error.reason or ""
         if any(each in reason for each in _NOT_TLS):
             text = f"what listens at {address} speaks no TLS: a server started with --insecure, or something else"
-            raise _Stopped(Kind.NOT_TLS, text) from None
+            raise _Stopped(Symptom.NOT_TLS, text) from None
         if "VERSION" in reason:
-            raise _Stopped(Kind.OLD_TLS, f"what listens at {address} speaks no TLS 1.3: it is not our server") from None
-        raise _Stopped(Kind.SILENT, f"{address} breaks the handshake off ({reason or error}); try again") from None
+            raise _Stopped(
+                Symptom.OLD_TLS, f"what listens at {address} speaks no TLS 1.3: it is not our server"
+            ) from None
+        raise _Stopped(Symptom.SILENT, f"{address} breaks the handshake off ({reason or error}); try again") from None
     except OSError as error:
-        raise _Stopped(Kind.SILENT, _silent(address, error)) from None
+        raise _Stopped(Symptom.SILENT, _silent(address, error)) from None
 
 
 def _context(tls: TlsFiles) -> ssl.SSLContext:
@@ -151,20 +159,26 @@ def _context(tls: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def _judge(address: str, error: ssl.SSLCertVerificationError) -> tuple[Kind, str]:
+def _judge(address: str, error: ssl.SSLCertVerificationError) -> tuple[Symptom, str]:
     """Return the error in the server's certificate, by OpenSSL's X509_V_ERR_* codes."""
     who = f"the certificate of the server at {address}"
     match error.verify_code:
         case 9:
-            return Kind.SERVER_TOO_NEW, f"{who} is not valid yet; check the clocks of both machines"
+            return Symptom.SERVER_TOO_NEW, f"{who} is not valid yet; check the clocks of both machines"
         case 10:
-            return Kind.SERVER_EXPIRED, f"{who} is expired; its operator renews it (lvfl certs issue --overwrite)"
+            return (
+                Symptom.SERVER_EXPIRED,
+                f"{who} is expired; its operator renews it (lvfl certs issue --overwrite)",
+            )
         case 62:
-            return Kind.WRONG_NAME, f"{who} does not name {SERVER!r}: another service, or check network.server"
+            return Symptom.WRONG_NAME, f"{who} does not name {SERVER!r}: another service, or check network.server"
         case 26:
-            return Kind.WRONG_NAME, f"{who} is not a server's (extended key usage): somebody else answers there"
+            return (
+                Symptom.WRONG_NAME,
+                f"{who} is not a server's (extended key usage): somebody else answers there",
+            )
         case _:
-            return Kind.UNKNOWN_AUTHORITY, (
+            return Symptom.UNKNOWN_AUTHORITY, (
                 f"{who} is not signed by the authority in network.tls.ca ({error.verify_message}); compare both sides' "
                 "ca.pem (lvfl certs show)"
             )
@@ -172,11 +186,11 @@ def _judge(address: str, error: ssl.SSLCertVerificationError) -> tuple[Kind, str
 
 def _hear_greeting(address: str, secured: ssl.SSLSocket, tls: TlsFiles) -> None:
     if secured.selected_alpn_protocol() != "h2":
-        raise _Stopped(Kind.NOT_GRPC, f"what listens at {address} speaks TLS but no gRPC; check network.server")
+        raise _Stopped(Symptom.NOT_GRPC, f"what listens at {address} speaks TLS but no gRPC; check network.server")
     try:
         greeting = _receive(secured)
     except TimeoutError as error:
-        raise _Stopped(Kind.SILENT, _silent(address, error)) from None
+        raise _Stopped(Symptom.SILENT, _silent(address, error)) from None
     except OSError:  # an alert, or a reset
         greeting = b""
     if not greeting:
@@ -185,7 +199,7 @@ def _hear_greeting(address: str, secured: ssl.SSLSocket, tls: TlsFiles) -> None:
             f"the server at {address} refuses this certificate, which {issuer!r} signed: the server's network.tls.ca "
             "must be the same authority's, and its clock right; compare both sides' ca.pem (lvfl certs show)"
         )
-        raise _Stopped(Kind.REFUSED, text)
+        raise _Stopped(Symptom.REFUSED, text)
     _check_settings(address, greeting)
 
 
@@ -194,10 +208,10 @@ def _greet_plainly(address: str, connection: socket.socket) -> None:
         connection.sendall(_PREFACE)
         greeting = _receive(connection)
     except OSError as error:
-        raise _Stopped(Kind.SILENT, _silent(address, error)) from None
+        raise _Stopped(Symptom.SILENT, _silent(address, error)) from None
     if greeting[:1] in (b"", bytes((_TLS_ALERT,))):
         text = f"the server at {address} takes no plaintext; leave --insecure out and give network.tls"
-        raise _Stopped(Kind.WANTS_TLS, text)
+        raise _Stopped(Symptom.WANTS_TLS, text)
     _check_settings(address, greeting)
 
 
@@ -211,7 +225,7 @@ def _receive(connection: socket.socket) -> bytes:
 
 def _check_settings(address: str, greeting: bytes) -> None:
     if greeting[_TYPE_AT : _TYPE_AT + 1] != bytes((_SETTINGS,)):
-        raise _Stopped(Kind.NOT_GRPC, f"what listens at {address} speaks no gRPC; check network.server")
+        raise _Stopped(Symptom.NOT_GRPC, f"what listens at {address} speaks no gRPC; check network.server")
 
 
 def _silent(address: str, error: OSError) -> str:

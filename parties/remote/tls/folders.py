@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from parties.remote.tls.certificates import (
     Authority,
-    Owner,
+    CertificateSubject,
     alternative_names,
     common_name,
     fingerprint,
@@ -54,7 +54,7 @@ def make_authority(keys: Path, name: str, days: int, *, overwrite: bool = False)
     _write(keys, content, overwrite=overwrite)
 
 
-def issue(keys: Path, owners: Sequence[Owner], days: int, *, overwrite: bool = False) -> list[Path]:
+def issue(keys: Path, owners: Sequence[CertificateSubject], days: int, *, overwrite: bool = False) -> list[Path]:
     """Create a key and a certificate for every owner and return their folders, ``keys``/NAME.
 
     Raises ValueError, one line, before anything is written: no authority, files that exist (unless ``overwrite``), days
@@ -70,7 +70,9 @@ def issue(keys: Path, owners: Sequence[Owner], days: int, *, overwrite: bool = F
     return list(folders)
 
 
-def request_certificate(folder: Path, owner: Owner, *, overwrite: bool = False) -> x509.CertificateSigningRequest:
+def request_certificate(
+    folder: Path, owner: CertificateSubject, *, overwrite: bool = False
+) -> x509.CertificateSigningRequest:
     """Write a request to certify the key in the owner's ``folder``; a new key if it has none, or with ``overwrite``.
 
     Raises ValueError, one line, for a key that cannot be used.
@@ -87,7 +89,7 @@ def request_certificate(folder: Path, owner: Owner, *, overwrite: bool = False) 
     return request
 
 
-def sign_request(keys: Path, path: Path, owner: Owner, days: int, *, overwrite: bool = False) -> Path:
+def sign_request(keys: Path, path: Path, owner: CertificateSubject, days: int, *, overwrite: bool = False) -> Path:
     """Certify a request's key and return the folder to send to its owner: ``keys``/NAME with two certificates.
 
     Raises ValueError, one line, as `Authority.sign_request`, and for a certificate that exists (unless ``overwrite``).
@@ -106,7 +108,7 @@ def revoke(keys: Path, name: str, deny_list: Path) -> tuple[list[str], list[str]
     These are the ones in ``issued.txt`` in the authority's folder ``keys``, including replaced certificates, and the
     one in ``keys``/NAME. Raises ValueError, one line, for an owner without any, and for a file that is not a deny list.
     """
-    Owner(name)
+    CertificateSubject(name)
     issued, own = keys / ISSUED, keys / name / CERTIFICATE
     lines = [line.split() for line in issued.read_text(encoding="utf-8").splitlines()] if issued.exists() else []
     serials = {line[0]: f"{name}, until {line[2]}" for line in lines if line[1] == name}
@@ -164,7 +166,7 @@ def _named(certificate: x509.Certificate | x509.CertificateSigningRequest) -> st
     return f"{name!r} at {hosts}" if hosts else repr(name)
 
 
-def _new_credentials(authority: Authority, owner: Owner, days: int) -> dict[str, Content]:
+def _new_credentials(authority: Authority, owner: CertificateSubject, days: int) -> dict[str, Content]:
     key = new_key()
     certificate = authority.certify(owner, key.public_key(), days)
     return {

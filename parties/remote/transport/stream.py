@@ -17,7 +17,7 @@ LAST_WORD_S = 5.0
 BEAT = Message(Kind.HEARTBEAT)
 
 
-class Ended(NamedTuple):
+class StreamEnd(NamedTuple):
     """Reason of a stream's end."""
 
     reason: str
@@ -41,8 +41,8 @@ class Stream:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._outbox = asyncio.Queue[Message | Ended]()
-        self._ending: asyncio.Future[Ended] = self._loop.create_future()
+        self._outbox = asyncio.Queue[Message | StreamEnd]()
+        self._ending: asyncio.Future[StreamEnd] = self._loop.create_future()
         self._heard_s = self._loop.time()
 
     def send(self, message: Message) -> None:
@@ -52,9 +52,9 @@ class Stream:
 
     def end(self, reason: str) -> None:
         """End the stream from this side once what was queued is written, or ``LAST_WORD_S`` later."""
-        self._in_loop(self._end, Ended(reason))
+        self._in_loop(self._end, StreamEnd(reason))
 
-    async def run(self) -> Ended:
+    async def run(self) -> StreamEnd:
         """Serve the stream to its end and return the reason."""
         works = (self._read, self._write, self._beat, self._expire)
         tasks = [asyncio.create_task(work()) for work in works]
@@ -72,42 +72,42 @@ class Stream:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self) -> Ended:
+    async def _read(self) -> StreamEnd:
         assembler = Assembler(self.network.max_message_mb)
         while True:
             try:
                 data = await self.pipe.read()
             except Exception as error:
-                return Ended(error_text(error), violation=is_oversize(error))
+                return StreamEnd(error_text(error), violation=is_oversize(error))
             if is_end(data):
-                return Ended("the connection ended")
+                return StreamEnd("the connection ended")
             self._heard_s = self._loop.time()
             try:
                 message = assembler.add(data)
                 if message is not None and message.kind is not Kind.HEARTBEAT:
                     self.receive(message)
             except MessageError as error:
-                return Ended(str(error), violation=True)
+                return StreamEnd(str(error), violation=True)
             del message  # or it stays in memory while the next one comes
 
-    async def _write(self) -> Ended:
+    async def _write(self) -> StreamEnd:
         while True:
             message = await self._outbox.get()
-            if isinstance(message, Ended):
+            if isinstance(message, StreamEnd):
                 return message
             try:
                 for piece in cut(message):
                     await self.pipe.write(piece)
             except Exception as error:
-                return Ended(error_text(error), violation=is_oversize(error))
+                return StreamEnd(error_text(error), violation=is_oversize(error))
             del message  # or it stays in memory until the next one goes
 
-    async def _expire(self) -> Ended:
+    async def _expire(self) -> StreamEnd:
         ended = await self._ending
         await asyncio.sleep(LAST_WORD_S)
         return ended
 
-    async def _beat(self) -> Ended:
+    async def _beat(self) -> StreamEnd:
         while True:
             if self._outbox.empty():  # what waits there is a sign of life as well
                 self._outbox.put_nowait(BEAT)
@@ -119,10 +119,10 @@ class Stream:
             frozen_s = max(0.0, now_s - slept_s - 2 * self.network.heartbeat_s)
             self._heard_s = min(now_s, self._heard_s + frozen_s)
             if now_s - self._heard_s > self.network.silence_s:
-                return Ended(f"silent for {self.network.silence_s:g} s: frozen, or the network is cut")
+                return StreamEnd(f"silent for {self.network.silence_s:g} s: frozen, or the network is cut")
             self.on_beat()
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: StreamEnd) -> None:
         self._outbox.put_nowait(ended)
         if not self._ending.done():
             self._ending.set_result(ended)

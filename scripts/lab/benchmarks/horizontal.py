@@ -23,7 +23,7 @@ from vfl.data.samples import Dataset, Samples
 from vfl.horizontal.build import assemble
 from vfl.horizontal.trainer import SynchronousTrainer
 from vfl.random import generator, seeded
-from vfl.runs.workers import Alone
+from vfl.runs.workers import SingleProcess
 from vfl.runtime import start_runtime
 
 WARM_UP = 1
@@ -118,7 +118,7 @@ def build_trainer(case: Case, rows: tuple[Tensor, ...], samples: int, threads: i
         Samples(ids, features, labels), Samples(ids[:1], features[:1], labels[:1]), tuple(map(str, range(CLASSES)))
     )
     names = tuple(f"client_{number + 1}" for number in range(len(rows)))
-    trainer = assemble(config, data, SamplePartition(names, rows), start_runtime(config), Path(), Alone())
+    trainer = assemble(config, data, SamplePartition(names, rows), start_runtime(config), Path(), SingleProcess())
     assert isinstance(trainer, SynchronousTrainer)
     return trainer
 

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from parties.build import build_head_server, build_roster
 from parties.remote.joining import DataDigests, Expected
+from parties.remote.local_launch import process_configs
 from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import Over
 from parties.remote.party.party_process import run_party
@@ -25,7 +26,6 @@ from parties.remote.server.link import RemoteLink
 from parties.remote.server.server_process import server_labels
 from parties.remote.supervisor import make_keys, write_configs
 from parties.remote.tls.certificates import SERVER
-from parties.remote.together import process_configs
 from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
 from scripts.lab.benchmarks.light_model import LIGHT, LightModel

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
+from parties.remote.local_launch import prepare, process_configs
 from parties.remote.supervisor import SERVER, Supervisor, party_command
-from parties.remote.together import prepare, process_configs
 from scripts.lab.benchmarks.shaped_link import Shape, ShapedLink
 from scripts.lab.studies.plots import Panel, draw_panels
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr

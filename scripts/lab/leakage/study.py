@@ -18,7 +18,7 @@ from typing import Any
 
 import vfl
 from parties.audit import watch
-from parties.trained import load_trained
+from parties.trained_run import load_trained
 from vfl.config.files import read_yaml
 from vfl.leakage.audit import (
     DIRECTION,

@@ -10,7 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore
-from vfl.runs.experiments.executor import Run
+from vfl.runs.experiments.executor import QueuedRun
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 from vfl.runs.run_folder import check_run, open_run, read_rows
 
@@ -56,7 +56,7 @@ def fork_store(run_dir: Path) -> CheckpointStore:
     return CheckpointStore(run_dir / "forks", keep=MANY)
 
 
-def start_from_fork(run: Run, fork: Fork, runs_dir: Path) -> None:
+def start_from_fork(run: QueuedRun, fork: Fork, runs_dir: Path) -> None:
     """Give a run without checkpoints the rows and the checkpoint of the rounds that it shares with another.
 
     If the other kept none for it, it starts from scratch, with the same result.

@@ -13,14 +13,14 @@ from rich.console import Console
 from scripts.lab.studies.forks import Fork, SaveForks, needed_rounds, remove_spent_forks, start_from_fork
 from scripts.lab.studies.runs import StudyRun
 from vfl.costs import shares_saved
-from vfl.runs.experiments.executor import AnyExecutor, Ended, Event, Run
+from vfl.runs.experiments.executor import AnyExecutor, Event, QueuedRun, RunEnded
 from vfl.runs.experiments.sweep_view import SweepView
 from vfl.runs.loop import Callback
 from vfl.runs.run_folder import is_finished, read_summary
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeriesRun(Run):
+class SeriesRun(QueuedRun):
     """A run of a study in its series."""
 
     fork: Fork | None
@@ -40,7 +40,7 @@ class SeriesEnd:
 
     signal_name: str | None
     """The signal that ended it; None if everything is done."""
-    failures: Mapping[str, Ended]
+    failures: Mapping[str, RunEnded]
     """Failures by folder; another call tries them again."""
 
 
@@ -57,20 +57,20 @@ def train_missing(
     """
     forks = forks or {}
     left = {run.folder: run for run in runs if not is_finished(runs_dir / run.folder, run.config)}
-    failures: dict[str, Ended] = {}
+    failures: dict[str, RunEnded] = {}
     needed = needed_rounds(forks, left)
     executor.open_folder(runs_dir)
     view = SweepView(console, len(runs), runs_dir, kept=len(runs) - len(left))
 
     def on_event(run: SeriesRun, event: Event) -> None:
         summary = None
-        if isinstance(event, Ended) and event.finished:
+        if isinstance(event, RunEnded) and event.finished:
             del left[run.folder]  # before forks are removed: those that unfinished runs start from stay
             shutil.rmtree(runs_dir / run.folder / "checkpoints", ignore_errors=True)
             remove_spent_forks(forks, left, runs_dir)
             summary = read_summary(runs_dir / run.folder)
             summary |= shares_saved(summary)
-        elif isinstance(event, Ended) and event.error is not None:
+        elif isinstance(event, RunEnded) and event.error is not None:
             failures[run.folder] = event
         view.show(run, event, summary)
 

@@ -12,7 +12,7 @@ from vfl.horizontal.engines.distributed import share_out
 from vfl.horizontal.engines.sequential import SequentialEngine
 from vfl.horizontal.engines.stacked import stack_model
 from vfl.horizontal.flat import FlatModel
-from vfl.runs.workers import Alone
+from vfl.runs.workers import SingleProcess
 from vfl.runtime import Runtime
 
 
@@ -38,7 +38,7 @@ def build(kind: str, engine: str, precision: str = "float32"):
     features, labels = torch.zeros(4, *shape), torch.zeros(4, dtype=torch.int64)
     runtime = Runtime(torch.device("cpu"), torch.bfloat16 if precision == "bfloat16" else None)
     model = FlatModel(build_classifier(kind, input_shape=shape, classes=5))
-    return build_engine(config, model, features, labels, runtime, Alone(), lambda done, total: None)
+    return build_engine(config, model, features, labels, runtime, SingleProcess(), lambda done, total: None)
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_workers_without_the_checkpoint_are_found_out(group):
 
 def serve() -> None:
     # Imported and nothing computed: threads would not survive a fork.
-    entry = ("parties.remote.together", "vfl.horizontal.mode")
+    entry = ("parties.remote.local_launch", "vfl.horizontal.mode")
     for name in ("sklearn.datasets", "torch._dynamo", "torch.distributed", *entry):
         importlib.import_module(name)
     for line in sys.stdin:

@@ -32,7 +32,7 @@ class Resources(Section):
 
 
 @dataclass(frozen=True)
-class Run:
+class QueuedRun:
     """A training as an executor sees it: pickled and sent to other processes."""
 
     folder: str
@@ -61,7 +61,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunEnded:
     """Event: a run has ended: finished, failed with an error of one line, or interrupted (neither)."""
 
     finished: bool
@@ -77,10 +77,10 @@ class Lost:
     """Event: the machine of a run has died; the run restarts elsewhere."""
 
 
-Event = Progress | Ended | Lost
+Event = Progress | RunEnded | Lost
 
 
-R = TypeVar("R", bound=Run)
+R = TypeVar("R", bound=QueuedRun)
 Handle = TypeVar("Handle")
 
 
@@ -155,7 +155,7 @@ class Executor(ABC, Generic[Handle]):
         """Return the number of threads of a run whose experiment asks for ``wanted``, None if it names no number."""
 
     @abstractmethod
-    def places(self, run: Run) -> int:
+    def places(self, run: QueuedRun) -> int:
         """Return the number of runs like this one that fit at once. Raises ConfigError if not even one does."""
 
     @abstractmethod
@@ -163,7 +163,7 @@ class Executor(ABC, Generic[Handle]):
         """Raise ConfigError, before anything is trained, if runs could not be trained in the folder."""
 
     @abstractmethod
-    def start(self, run: Run, runs_dir: Path) -> Handle:
+    def start(self, run: QueuedRun, runs_dir: Path) -> Handle:
         """Start a training in its folder below ``runs_dir``."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ from vfl.config.registry import Registry
 from vfl.runs.callbacks import ShowProgress
 from vfl.runs.loop import Algorithm, Callback
 from vfl.runs.tensorboard import REACHED, FrontPage, TensorBoard
-from vfl.runs.workers import Alone
+from vfl.runs.workers import SingleProcess
 from vfl.runtime import Runtime
 
 
@@ -28,7 +28,7 @@ class Stage:
     console: Console
     progress: ShowProgress
     tensorboard: TensorBoard
-    workers: Alone
+    workers: SingleProcess
 
 
 class Built(NamedTuple):
@@ -62,12 +62,12 @@ class Mode:
         runtime: Runtime,
         run_dir: Path,
         console: Console,
-        workers: Alone | None = None,
+        workers: SingleProcess | None = None,
         varied: Collection[str] = (),
     ) -> Stage:
         """Return the stage of a run in ``run_dir``; ``varied`` as in ``run_experiment``."""
         board = TensorBoard(run_dir, dump_config(config), dotted_settings(config), varied, self.front_page)
-        return Stage(runtime, run_dir, console, ShowProgress(console, self.shown), board, workers or Alone())
+        return Stage(runtime, run_dir, console, ShowProgress(console, self.shown), board, workers or SingleProcess())
 
 
 MODES = Registry(

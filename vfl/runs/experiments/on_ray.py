@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vfl.errors import ConfigError, one_line
-from vfl.runs.experiments.executor import Ended, Event, Executor, Lost, Progress, Resources, Run
+from vfl.runs.experiments.executor import Event, Executor, Lost, Progress, QueuedRun, Resources, RunEnded
 from vfl.runs.experiments.pool import LocalProcesses
 from vfl.runs.run_folder import wait_until_free
 from vfl.runs.signals import stop_on_signal
@@ -72,7 +72,7 @@ def versions() -> dict[str, str]:
 class RayRun:
     """A training on some node."""
 
-    run: Run
+    run: QueuedRun
     run_dir: Path
     events: Any
     """Ray's references to pairs (id of the node, Event), as they come."""
@@ -96,7 +96,7 @@ class OnRay(Executor[RayRun]):
         """Return the CPUs of a run."""
         return self.resources.cpus or wanted or 1
 
-    def places(self, run: Run) -> int:
+    def places(self, run: QueuedRun) -> int:
         """Count the places on the nodes that are alive."""
         needs = {name: need for name, need in self._needs(run).items() if need}
         rooms = [
@@ -126,7 +126,7 @@ class OnRay(Executor[RayRun]):
             self.unmark()
             raise ConfigError(_line(error)) from None
 
-    def start(self, run: Run, runs_dir: Path) -> RayRun:
+    def start(self, run: QueuedRun, runs_dir: Path) -> RayRun:
         """Submit a run to Ray, which has room for it."""
         needs = self._needs(run)
         task = self._train.options(
@@ -148,13 +148,13 @@ class OnRay(Executor[RayRun]):
         except told.RayError as error:
             if interrupted:  # Ray passes on nothing more, and the process is about to save
                 wait_until_free(handle.run_dir)
-                return Ended(finished=False)
+                return RunEnded(finished=False)
             if isinstance(error, ConfigError):  # Ray gives its error the class of what was raised on the node as well
                 raise ConfigError(_line(error)) from None
             if isinstance(error, told.NodeDiedError) and self._losses[handle.run.folder] < MOST_LOST:
                 self._losses[handle.run.folder] += 1
                 return Lost()
-            return Ended(finished=False, error=f"lost on Ray: {_line(error)}")
+            return RunEnded(finished=False, error=f"lost on Ray: {_line(error)}")
         return replace(event, node=self._name_of(node)) if isinstance(event, Progress) else event
 
     def interrupt(self, handle: RayRun) -> None:
@@ -172,7 +172,7 @@ class OnRay(Executor[RayRun]):
         if self.origin is not None:
             (self.origin.folder / self.origin.mark).unlink(missing_ok=True)
 
-    def _needs(self, run: Run) -> dict[str, float]:
+    def _needs(self, run: QueuedRun) -> dict[str, float]:
         """Return a run's resources in Ray's terms; memory in bytes."""
         asked = self.resources
         gpus = float(run.config.device.startswith("cuda")) if asked.gpus is None else asked.gpus
@@ -187,7 +187,7 @@ class OnRay(Executor[RayRun]):
         return self._names[node_id]
 
 
-def train_on_node(run: Run, runs_dir: Path, origin: Origin) -> Iterator[tuple[str, Event]]:
+def train_on_node(run: QueuedRun, runs_dir: Path, origin: Origin) -> Iterator[tuple[str, Event]]:
     """Train one run on the node that Ray has chosen, in a process of its own, and yield its events.
 
     Ray's cancellation comes as SIGINT: the training then ends its round and saves before this process is free again.
@@ -208,7 +208,7 @@ def train_on_node(run: Run, runs_dir: Path, origin: Origin) -> Iterator[tuple[st
             ended = False
             while not ended:
                 event = local.receive(handle, interrupted=bool(signals))
-                ended = isinstance(event, Ended)
+                ended = isinstance(event, RunEnded)
                 yield node, event
         finally:
             if handle.process.is_alive() and not signals:  # Ray takes no further events: nobody else would end it

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from vfl.runs.experiments.executor import Ended, Event, Executor, Resources, Run
+from vfl.runs.experiments.executor import Event, Executor, QueuedRun, Resources, RunEnded
 from vfl.runs.orphans import end_with_parent
 from vfl.runs.run_folder import LOG
 
@@ -49,14 +49,14 @@ class LocalProcesses(Executor[LocalRun]):
                 warnings.warn(f"resources.{name}: local runs share what there is; --jobs says how many", stacklevel=2)
         return self.resources.cpus or max(1, (wanted or cores()) // self.jobs)
 
-    def places(self, run: Run) -> int:
+    def places(self, run: QueuedRun) -> int:
         """Return the number of jobs."""
         return self.jobs
 
     def check(self, runs_dir: Path) -> None:
         """Do nothing: the caller has created the folder."""
 
-    def start(self, run: Run, runs_dir: Path) -> LocalRun:
+    def start(self, run: QueuedRun, runs_dir: Path) -> LocalRun:
         """Start a process; the first call also starts the process from which all are forked."""
         self._context.set_forkserver_preload(PRELOADED)
         receiver, sender = self._context.Pipe(duplex=False)
@@ -77,7 +77,7 @@ class LocalProcesses(Executor[LocalRun]):
         except (EOFError, OSError):  # the process has closed its end without saying how it ended: it died
             handle.process.join()
             return _death(handle.process.exitcode or 0, interrupted=interrupted)
-        if isinstance(event, Ended):
+        if isinstance(event, RunEnded):
             handle.process.join()
         return event
 
@@ -91,14 +91,14 @@ class LocalProcesses(Executor[LocalRun]):
         handle.process.join()
 
 
-def _death(code: int, *, interrupted: bool) -> Ended:
+def _death(code: int, *, interrupted: bool) -> RunEnded:
     if interrupted:
-        return Ended(finished=False)
+        return RunEnded(finished=False)
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return Ended(finished=False, error=f"the process ended without a result ({how}); see {LOG} in its folder")
+    return RunEnded(finished=False, error=f"the process ended without a result ({how}); see {LOG} in its folder")
 
 
-def _train_here(run: Run, runs_dir: Path, pipe: Connection) -> None:
+def _train_here(run: QueuedRun, runs_dir: Path, pipe: Connection) -> None:
     """Train one run in this process, which serves it alone."""
     end_with_parent()
     from vfl.runs.experiments.training import train  # imports PyTorch, as the process has that this one is forked from

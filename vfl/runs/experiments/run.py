@@ -18,12 +18,12 @@ from vfl.runs.loop import Callback, TrainingLoop
 from vfl.runs.run_folder import as_begun, check_run, only_process_in, open_run, update_config, write_summary
 from vfl.runs.signals import stop_on_signal
 from vfl.runs.tensorboard import how_to_watch
-from vfl.runs.workers import Alone
+from vfl.runs.workers import SingleProcess
 from vfl.runtime import start_runtime, with_threads
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """End of a training."""
 
     summary: dict[str, Any]
@@ -43,17 +43,17 @@ def run_experiment(
     resume: bool,
     console: Console,
     extra_callbacks: Sequence[Callback] = (),
-    workers: Alone | None = None,
+    workers: SingleProcess | None = None,
     varied: Collection[str] = (),
     build: Callable[[ExperimentConfig, Stage], Built] | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """Build the experiment and train it in ``run_dir``; the first SIGINT or SIGTERM ends it after a checkpoint.
 
     ``extra_callbacks`` run after all others. Of several ``workers`` only the first writes. ``varied`` are the dotted
     keys of the settings that its sweep varies. ``build`` replaces the mode's own, for experiments given as Python
     objects. Raises ValueError for data or a folder that cannot be used.
     """
-    mode, workers = mode_of(config), workers or Alone()
+    mode, workers = mode_of(config), workers or SingleProcess()
     first = workers.rank == 0
     config, threads = as_begun(run_dir, config), torch.get_num_threads()
     if first:
@@ -89,7 +89,7 @@ def train(
     stage: Stage,
     store: CheckpointStore,
     extra_callbacks: Sequence[Callback] = (),
-) -> Outcome:
+) -> RunOutcome:
     """Train in a folder that is open and locked, from the newest checkpoint in ``store`` on.
 
     Of several workers, the first has the folder and the callbacks; the others start once it is ready.
@@ -133,10 +133,10 @@ def train(
             where, why = error.filename or run_dir, error.strerror or error
             raise OSError(f"{where}: cannot be written ({why}); mend that, then continue with --resume") from error
     ended_early = loop.next_round < loop.rounds
-    return Outcome(summary, finished, signals[0] if signals else None, loop.stop_reason if ended_early else None)
+    return RunOutcome(summary, finished, signals[0] if signals else None, loop.stop_reason if ended_early else None)
 
 
-def show_outcome(outcome: Outcome, config: ExperimentConfig, run_dir: Path, console: Console) -> int:
+def show_outcome(outcome: RunOutcome, config: ExperimentConfig, run_dir: Path, console: Console) -> int:
     """Print the end of a training and return the exit code."""
     if not outcome.finished:
         rounds = outcome.summary["rounds"]

@@ -19,7 +19,7 @@ from rich.console import Console
 from vfl.config import ConfigError
 from vfl.costs import shares_saved
 from vfl.runs.atomic import write_atomically
-from vfl.runs.experiments.executor import AnyExecutor, Ended, Event
+from vfl.runs.experiments.executor import AnyExecutor, Event, RunEnded
 from vfl.runs.experiments.search import Search
 from vfl.runs.experiments.sweep_plan import Sweep, SweepRun
 from vfl.runs.experiments.sweep_table import TABLE, write_tables
@@ -106,7 +106,7 @@ class SweepState:
         summary = read_summary(self.runs_dir / run.folder)
         self.summaries[run.folder] = summary | shares_saved(summary)
 
-    def take(self, run: SweepRun, event: Ended) -> None:
+    def take(self, run: SweepRun, event: RunEnded) -> None:
         """Record the end of a run, and write the tables."""
         if event.finished:
             self.read(run)
@@ -194,7 +194,7 @@ def _train(state: SweepState, fixed: Mapping[str, Any], executor: AnyExecutor, v
     view.kept = sum(run.folder in state.summaries for run in state.own) - view.finished
 
     def on_event(run: SweepRun, event: Event) -> None:
-        if isinstance(event, Ended):
+        if isinstance(event, RunEnded):
             state.take(run, event)
         view.show(run, event, state.summaries.get(run.folder))
 

@@ -29,7 +29,7 @@ from vfl.config import ConfigError, parse_config
 from vfl.config.files import lay_over, parse_overrides, read_section, read_settings, read_yaml
 from vfl.config.settings import Fraction, Number, Positive, Section
 from vfl.config.shipped import find_config
-from vfl.runs.experiments.executor import Resources, Run
+from vfl.runs.experiments.executor import QueuedRun, Resources
 
 Settings = Mapping[str, Any]
 """Values by dotted key."""
@@ -84,7 +84,7 @@ class SweepFile(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepRun(Run):
+class SweepRun(QueuedRun):
     """One training of a sweep; its folder is named after the settings that vary."""
 
     settings: Settings

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vfl.metrics import headline
-from vfl.runs.experiments.executor import Ended, Event, Lost, Progress, Run
+from vfl.runs.experiments.executor import Event, Lost, Progress, QueuedRun, RunEnded
 from vfl.runs.run_folder import LOG
 
 LAST_LINES = 5
@@ -70,7 +70,7 @@ class SweepView:
         if self.live is not None:
             self.live.stop()
 
-    def show(self, run: Run, event: Event, summary: Mapping[str, Any] | None = None) -> None:
+    def show(self, run: QueuedRun, event: Event, summary: Mapping[str, Any] | None = None) -> None:
         """Record a run's event; print a line if the run has ended, with its ``summary`` if it is finished."""
         match event:
             case Progress():
@@ -78,10 +78,10 @@ class SweepView:
             case Lost():
                 self.running.pop(run.folder, None)
                 self._print(f"{run.folder}: its node died; it goes on elsewhere from its checkpoint")
-            case Ended():
+            case RunEnded():
                 self._end(run.folder, event, summary)
 
-    def _progress(self, run: Run, event: Progress) -> None:
+    def _progress(self, run: QueuedRun, event: Progress) -> None:
         rounds = run.config.training.rounds
         # A run tells first where it stands: rounds from before this session are no work of this session.
         at = self.running.setdefault(run.folder, Running(rounds, event.rounds, event.node, event.rounds))
@@ -89,7 +89,7 @@ class SweepView:
         at.done = event.rounds
         at.reached = event.reached or at.reached
 
-    def _end(self, name: str, event: Ended, summary: Mapping[str, Any] | None) -> None:
+    def _end(self, name: str, event: RunEnded, summary: Mapping[str, Any] | None) -> None:
         run = self.running.pop(name, None)
         self.worked += 1.0 if run is None else 1.0 - run.done / run.rounds  # skipped rounds are no work to come
         self.finished += summary is not None

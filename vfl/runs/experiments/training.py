@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vfl.cli import TRY_LATER, ShowConsole, failure_code
-from vfl.config.registry import doubt
+from vfl.config.registry import component_hint
 from vfl.errors import ConfigError, Diverged, one_line
 from vfl.metrics import shown, title
-from vfl.runs.experiments.executor import Ended, Event, Progress, Run
+from vfl.runs.experiments.executor import Event, Progress, QueuedRun, RunEnded
 from vfl.runs.experiments.run import run_experiment
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 from vfl.runs.run_folder import LOG, hold_log
@@ -34,7 +34,7 @@ class Tell(Callback):
         self.tell(Progress(round_index + 1, told))
 
 
-def train(run: Run, runs_dir: Path, tell: Callable[[Event], None]) -> None:
+def train(run: QueuedRun, runs_dir: Path, tell: Callable[[Event], None]) -> None:
     """Train one run in this process, which serves it alone, and report its events by ``tell``."""
     try:
         run_dir = runs_dir / run.folder
@@ -51,14 +51,14 @@ def train(run: Run, runs_dir: Path, tell: Callable[[Event], None]) -> None:
             warnings.showwarning = show_warning
             tell(_outcome(run, runs_dir, console, tell))
     except (OSError, ConfigError) as error:
-        tell(Ended(finished=False, error=one_line(error), may_pass=_may_pass(error)))
+        tell(RunEnded(finished=False, error=one_line(error), may_pass=_may_pass(error)))
 
 
 def _may_pass(error: Exception) -> bool:
     return failure_code(error) == TRY_LATER
 
 
-def _outcome(run: Run, runs_dir: Path, console: ShowConsole, tell: Callable[[Event], None]) -> Ended:
+def _outcome(run: QueuedRun, runs_dir: Path, console: ShowConsole, tell: Callable[[Event], None]) -> RunEnded:
     try:
         own = run.prepare(runs_dir)
         run_dir, callbacks = runs_dir / run.folder, [*own, Tell(tell)]
@@ -66,10 +66,10 @@ def _outcome(run: Run, runs_dir: Path, console: ShowConsole, tell: Callable[[Eve
             run.config, run_dir, resume=True, console=console, extra_callbacks=callbacks, varied=run.varied
         )
     except KeyboardInterrupt:
-        return Ended(finished=False)
+        return RunEnded(finished=False)
     except Exception as error:  # whatever it is, the other runs go on, and the log has all of it
         console.print(traceback.format_exc())
         expected = isinstance(error, ValueError | OSError)
-        told = f"{one_line(error)}{doubt(error)}" if expected else f"{type(error).__name__}: {error}"
-        return Ended(finished=False, error=told, diverged=isinstance(error, Diverged), may_pass=_may_pass(error))
-    return Ended(outcome.finished)
+        told = f"{one_line(error)}{component_hint(error)}" if expected else f"{type(error).__name__}: {error}"
+        return RunEnded(finished=False, error=told, diverged=isinstance(error, Diverged), may_pass=_may_pass(error))
+    return RunEnded(outcome.finished)

@@ -20,7 +20,7 @@ from vfl.runs.callbacks import JsonLines, ShowProgress
 from vfl.runs.loop import Metrics, Viewer
 from vfl.runs.run_folder import whole_rows
 from vfl.vertical.batches import batch_rows
-from vfl.wire.control import Report, RoundStart, SampleRange
+from vfl.wire.control import RoundReport, RoundStart, SampleRange
 from vfl.wire.messages import MEASURING, Kind, Message
 
 OF_REPORT = ("alpha", "beta", "macs_per_sample", "parameters", "omega", "psi")
@@ -35,7 +35,7 @@ class OwnRows(JsonLines):
 
 
 @dataclass(eq=False)
-class OwnView:
+class PartyMonitor:
     """Observes a party's answers, round by round.
 
     A round is shown when the next one begins, or at the end, as its evaluation comes after its report. Rounds that are
@@ -63,14 +63,14 @@ class OwnView:
         self._given_N = torch.zeros(self.train_samples, dtype=torch.bool)
         self._tested_M = torch.zeros(self.test_samples, dtype=torch.bool)
         self._round: Metrics = {}
-        self._report: Report | None = None
+        self._report: RoundReport | None = None
 
     def note(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
         """Record a request of the server and the reply."""
         if request.kind is Kind.START_ROUND:
             self._start_round(party, request)
         elif request.kind is Kind.END_ROUND:
-            self._report = Report.of(reply)
+            self._report = RoundReport.of(reply)
         elif request.kind is Kind.EVALUATE:
             asked = SampleRange.of(request)
             self._give(samples.held_rows(torch.arange(asked.start, asked.stop)), self._tested_M)

@@ -21,7 +21,7 @@ def verifying_context(tls: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-async def look(address: str, tls: TlsFiles) -> bytes:
+async def fetch_certificate(address: str, tls: TlsFiles) -> bytes:
     """Return the certificate, as PEM, of the server at ``address``, which must be signed by ``tls.ca``.
 
     Raises OSError if no server, or another one, answers; TimeoutError after ``LOOK_LIMIT_S``.

@@ -25,7 +25,7 @@ def close(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-class Machine:
+class System:
     """Clock and threads of the machine that this process runs on."""
 
     def now_s(self) -> float:
@@ -57,4 +57,4 @@ class Machine:
     open_stream = staticmethod(rpc.open_stream)
 
 
-MACHINE = Machine()
+SYSTEM = System()

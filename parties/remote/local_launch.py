@@ -19,7 +19,7 @@ from parties.predict import WhenAbsent, check_absent, samples_table
 from parties.remote.joining import check_mode
 from parties.remote.supervisor import Supervisor, make_keys, networked, party_command, write_configs
 from parties.remote.tls.certificates import SERVER
-from parties.trained import load_run
+from parties.trained_run import load_run
 from vfl.cli import PLAIN
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.data.files import load_label_data

@@ -28,7 +28,7 @@ MOST_TESTED = 1e6
 
 
 @dataclass(frozen=True, eq=False)
-class JointModel:
+class SplitModel:
     """A split model and the samples that it is evaluated on: the test samples, or others in their place.
 
     Args:

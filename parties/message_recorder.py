@@ -39,7 +39,7 @@ class Recording:
 
 
 @dataclass(eq=False)
-class Onlooker:
+class MessageRecorder:
     """A party's side of the label protocol that also records the messages of a round by training row."""
 
     protocol: PartyProtocol
