@@ -34,6 +34,8 @@ class TableFeatures(Features):
     """Number of codes of each column of categories."""
     number_bins: tuple[int, ...] = ()
     """Number of bins of each number, whose value is a position from 0 to it; empty if numbers are standardised."""
+    both: bool = False
+    """A row has all numbers standardised, then all of them as positions."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class ModelSpec:
     batch_norm: bool = True
     dropout: float = 0.0
     """Share of a perceptron's hidden units that a training pass leaves out."""
+    members: int = 1
+    """Perceptrons side by side, each with its part of the embedding."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The model's own settings, which it checks itself."""
 

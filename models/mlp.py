@@ -51,6 +51,27 @@ class PlaceholderMLP(MLP):
         return super().forward(torch.where(features.isnan(), self.placeholder, features))
 
 
+class MemberHeads(nn.Module):
+    """Heads side by side, each on its part of every embedding: [B, P] -> [B, members, C]."""
+
+    def __init__(self, heads: Sequence[nn.Module], widths: Sequence[int]) -> None:
+        """Take a head for each member, and the widths of the embeddings, multiples of their number."""
+        super().__init__()
+        self.members = nn.ModuleList(heads)
+        self.widths = [width // len(heads) for width in widths for _ in heads]
+
+    def forward(self, representation: Tensor) -> Tensor:
+        """Return each member's scores [B, members, C] of the embeddings [B, P]."""
+        parts, count = representation.split(self.widths, dim=1), len(self.members)
+        own = [torch.cat(parts[place::count], dim=1) for place in range(count)]
+        return torch.stack([head(part) for head, part in zip(self.members, own, strict=True)], dim=1)
+
+
+def has_placeholders(head: nn.Module) -> bool:
+    """Return whether a head replaces missing embeddings by learned values."""
+    return any(isinstance(module, PlaceholderMLP) for module in head.modules())
+
+
 class FeatureMLP(nn.Module):
     """Flattened features of any kind through hidden layers to the embedding: float [B, ...] -> [B, D].
 

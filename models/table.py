@@ -3,6 +3,8 @@
 Shapes: B samples, W numbers, K columns of categories, D the embedding's width.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +26,7 @@ class TableMLP(nn.Module):
 
     A number with T bins is its position p among the quantiles of the training rows, 0 to T; the hidden layers read T
     values of it, clamp(p - t, 0, 1) for t = 0 .. T - 1: the piecewise linear encoding of Gorishniy et al., NeurIPS
-    2022, equation 1. Raises ValueError for features of another kind.
+    2022, equation 1. Raises ValueError for features of another kind, or rows with both forms of the numbers.
     """
 
     first_code: Tensor
@@ -38,6 +40,8 @@ class TableMLP(nn.Module):
         features = spec.features
         if not isinstance(features, TableFeatures):
             raise ValueError(f"this model reads tables, not {features}; choose another model")
+        if features.both:
+            raise ValueError("data.numbers: both needs models.members of at least 2, which read one form each")
         (columns,) = features.expect("table", 1)
         category_sizes = features.category_sizes
         numbers = columns - len(category_sizes)
@@ -75,6 +79,41 @@ class TableMLP(nn.Module):
         return (numbers[:, number] - start).clamp(0, 1)
 
 
+class MemberModels(nn.Module):
+    """Perceptrons side by side on the same rows, each with its part of the embedding: [B, W + K] -> [B, D].
+
+    Of rows with both forms of the numbers, [B, 2 W + K], the first, third, ... member reads the standardised ones, the
+    others the positions.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        features = spec.features
+        self.split: tuple[int, ...] | None = None
+        """Widths of the standardised numbers, the positions and the categories, if rows have both."""
+        kinds = [features]
+        if isinstance(features, TableFeatures) and features.both:
+            numbers, codes = len(features.number_bins), len(features.category_sizes)
+            self.split = numbers, numbers, codes
+            one = replace(features, shape=(numbers + codes,), both=False)
+            kinds = [replace(one, number_bins=()), one]
+        own = replace(spec, embedding_size=spec.embedding_size // spec.members, members=1)
+        self.members = nn.ModuleList(
+            mlp(replace(own, features=kinds[member % len(kinds)])) for member in range(spec.members)
+        )
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return the embeddings [B, D] of prepared rows."""
+        inputs = [rows]
+        if self.split is not None:
+            standardised, positions, codes = rows.split(self.split, dim=1)
+            inputs = [torch.cat([numbers, codes], dim=1) for numbers in (standardised, positions)]
+        embeddings = [member(inputs[place % len(inputs)]) for place, member in enumerate(self.members)]
+        return torch.cat(embeddings, dim=1)
+
+
 def mlp(spec: ModelSpec) -> nn.Module:
     """Return the perceptron for the features: a table's with its categories, or one for any flattened features."""
+    if spec.members > 1:
+        return MemberModels(spec)
     return TableMLP(spec) if isinstance(spec.features, TableFeatures) else FeatureMLP(spec)

@@ -151,6 +151,6 @@ def _seen(trained: InProcess, party: FeatureParty, recorded: Recording, most: in
         None if gradients_ND is None else gradients_ND[:most].numpy(),
         party.train.take(rows_N).inputs,
         features.kind == "table",
-        partial(build_feature_model, settings.kind, model_spec(settings, features)),
+        partial(build_feature_model, settings.kind, model_spec(settings, features, config.models.members)),
         config.models.head.hidden,
     )

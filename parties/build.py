@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.features import Features, ModelSpec
-from models.mlp import MLP, PlaceholderMLP
+from models.mlp import MLP, MemberHeads, PlaceholderMLP
 from parties.exchanges import Exchanges
 from parties.feature_party import FeatureParty
 from parties.head_server import OWNER, HeadServer
@@ -147,7 +147,9 @@ def build_party(
     with seeded(config.seed, "init", owner=name):
         model = given.models.get(name)
         if model is None:
-            model = build_feature_model(settings.kind, model_spec(settings, data.preparation.features))
+            model = build_feature_model(
+                settings.kind, model_spec(settings, data.preparation.features, config.models.members)
+            )
         check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)  # lazy layers draw
     pair = data.train.held_rows()[:2]
     if (name in given.models or settings.kind not in FEATURE_MODELS.built_in) and len(pair):
@@ -172,17 +174,19 @@ def build_head(
 ) -> HeadTrainer:
     """Build the head, with placeholders if embeddings may be missing; server and replicas start with equal weights."""
     given = given or OwnModules()
-    width = sum(feature_config(config, name).embedding_size for name in config.parties)
+    widths, members = [feature_config(config, name).embedding_size for name in config.parties], config.models.members
     perceptron = MLP if presence.whole else PlaceholderMLP
     with seeded(config.seed, "init", owner="head"):
-        head = given.head or perceptron(width, config.models.head.hidden, task.outputs)
+        own = (perceptron(sum(widths) // members, config.models.head.hidden, task.outputs) for _ in range(members))
+        head = given.head or (next(own) if members == 1 else MemberHeads([*own], widths))
     return HeadTrainer(head, task, config.training.optimizer, runtime, given.optimizer)
 
 
 def macs_of_head(config: ExperimentConfig) -> int:
-    """Return the multiply-accumulates of a sample in the hidden layers of the head's perceptron."""
-    widths = [sum(feature_config(config, name).embedding_size for name in config.parties), *config.models.head.hidden]
-    return sum(map(mul, widths, widths[1:]))
+    """Return the multiply-accumulates of a sample in the hidden layers of the head's perceptrons."""
+    members, width = config.models.members, sum(feature_config(config, name).embedding_size for name in config.parties)
+    widths = [width // members, *config.models.head.hidden]
+    return members * sum(map(mul, widths, widths[1:]))
 
 
 def build_receiver(sender: str, samples: int, config: ExperimentConfig) -> EmbeddingReceiver:
@@ -224,10 +228,16 @@ def build_party_protocol(
     )
 
 
-def model_spec(settings: FeatureModelConfig, features: Features) -> ModelSpec:
+def model_spec(settings: FeatureModelConfig, features: Features, members: int) -> ModelSpec:
     """Return the specification of a feature model with these settings."""
     return ModelSpec(
-        features, settings.embedding_size, settings.width, settings.batch_norm, settings.dropout, settings.options
+        features,
+        settings.embedding_size,
+        settings.width,
+        settings.batch_norm,
+        settings.dropout,
+        members,
+        settings.options,
     )
 
 

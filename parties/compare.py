@@ -154,8 +154,9 @@ def experiment_of(
             raise ConfigError(f"--label: {file} has no column {label!r}; name its owner's --table first")
         proposed[owner] = {"file": str(file), "key": keys[0], **({"label": label} if owner == leader else {})}
         rows = columns[0].rows if owner == leader else rows
-    values = {"name": label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables", **table_settings(rows)}
-    values["data"] = {"dataset": {"kind": "tables"}, "tables": proposed}
+    values = table_settings(rows)
+    values["name"] = label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables"
+    values["data"] |= {"dataset": {"kind": "tables"}, "tables": proposed}
     return parse_config(lay_over(values, parse_overrides(overrides)))
 
 

@@ -16,7 +16,7 @@ import torch
 from jinja2 import Environment, StrictUndefined
 from torch import Tensor, nn
 
-from models.mlp import PlaceholderMLP
+from models.mlp import has_placeholders
 from parties.feature_party import FeatureParty
 from parties.local import InProcess
 from parties.trained_run import load_finished, load_party
@@ -31,13 +31,25 @@ from vfl.runs.atomic import write_atomically
 from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.reports.leakage import EXPLANATION, HEADINGS, audit_rows, read_audit, verdict
 from vfl.runs.reports.markdown import table
-from vfl.vertical.tasks import Classification, Regression
+from vfl.vertical.tasks import Classification, Regression, Task
 
 CHECKED_SAMPLES = 32
 HEAD = "head"
 CARD = "card.json"
 CARD_TEXT = "card.md"
 FITTED = ".preparation.json"
+
+
+class Scores(nn.Module):
+    """A head and the merging of its members' outputs: [B, P] -> [B, C]."""
+
+    def __init__(self, head: nn.Module, task: Task) -> None:
+        super().__init__()
+        self.head, self.task = head, task
+
+    def forward(self, representation_BP: Tensor) -> Tensor:
+        """Return the scores [B, C] of the embeddings [B, P]."""
+        return self.task.merged(self.head(representation_BP))
 
 
 def export_run(run_dir: Path, folder: Path) -> dict[str, Any]:
@@ -76,11 +88,15 @@ def _export_all(trained: InProcess, folder: Path) -> dict[str, Any]:
     representation_BP = torch.cat([_embeddings(party) for party in parties], dim=1)
     head, task = server.trainer.head, server.trainer.task
     models[HEAD] = {
-        "placeholders": isinstance(head, PlaceholderMLP),
+        "placeholders": has_placeholders(head),
         "input": list(representation_BP.shape[1:]),
         "macs": count_macs(head, representation_BP.to(server.trainer.runtime.device)),
         "parameters": count_parameters(head),
-        **_files(export_model(head, (representation_BP,), folder, HEAD)),
+        **_files(
+            export_model(
+                head if server.config.models.members == 1 else Scores(head, task), (representation_BP,), folder, HEAD
+            )
+        ),
     }
     summary = server.summary()
     return {

@@ -11,6 +11,7 @@ from vfl.config.components import SOURCES
 from vfl.config.settings import Fraction, Number, Positive, Section, name_in
 from vfl.config.tables import TableConfig
 
+Numbers = Literal["standardised", "quantiles", "both"]
 Share = Annotated[Number, Field(gt=0, lt=1)]
 
 TABLE_KINDS = ("tables", "breast_cancer")
@@ -67,9 +68,9 @@ class DataConfig(Section):
     validation_share: Annotated[Fraction, OWN] = 0.0
     """Tables only: share of the training samples, drawn with the seed, that is evaluated instead of trained on.
     Patience, sweeps and searches then see these samples and not the test samples."""
-    numbers: Annotated[Literal["standardised", "quantiles"], OWN] = "standardised"
+    numbers: Annotated[Numbers, OWN] = "standardised"
     """Tables only: how models read numbers. standardised: each as one value; quantiles: by its position among quantiles
-    of the owner's training rows, as one value per bin (docs/data.md)."""
+    of the owner's training rows, as one value per bin; both: of models.members, half read either (docs/data.md)."""
     file: Annotated[Path | None, OWN] = None
     """Separate processes only: this process's file from ``lvfl split-data``, a party's features or the server's labels.
     Training in one process loads the data set instead."""

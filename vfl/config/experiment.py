@@ -172,6 +172,7 @@ OF_VERTICAL = (
     "models.feature",
     "models.parties",
     "models.head",
+    "models.members",
     "data.partition",
     "data.file",
     "data.labels_file",

@@ -1,9 +1,9 @@
 """Settings of the models: ``models``."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from vfl.config.agreement import OWN, REPLAYED
 from vfl.config.components import CLASSIFIERS, FEATURE_MODELS
@@ -58,4 +58,20 @@ class ModelsConfig(Section):
     parties: Annotated[dict[str, FeatureModelConfig], OWN] = Field(default={})
     """Feature models of single parties; each replaces ``feature`` completely."""
     head: Annotated[HeadConfig, REPLAYED] = HeadConfig()
+    members: Annotated[Positive, REPLAYED] = 1
+    """Feature models of kind mlp, and heads, that are trained side by side on the same batches, each with its part of
+    the embeddings; predictions are the means of theirs (docs/data.md)."""
     classifier: Annotated[ClassifierConfig, OWN] = ClassifierConfig()
+
+    @model_validator(mode="after")
+    def _of_members(self) -> Self:
+        features = {"feature": self.feature, **{f"parties.{name}": each for name, each in self.parties.items()}}
+        for field, each in features.items():
+            if self.members > 1 and each.kind != "mlp":
+                raise ValueError(f"members: {self.members} needs feature models of kind mlp; {field} is {each.kind}")
+            if each.embedding_size % self.members:
+                raise ValueError(
+                    f"members: each of {self.members} gets as many numbers of an embedding; "
+                    f"{field}.embedding_size is {each.embedding_size}"
+                )
+        return self

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from models.mlp import PlaceholderMLP
+from models.mlp import has_placeholders
 from vfl.config import OptimizerConfig
 from vfl.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
 from vfl.runs.checkpoint import State
@@ -42,7 +42,7 @@ class HeadTrainer:
     @property
     def missing(self) -> float:
         """Value of a missing embedding's entries: NaN if the head replaces it by its placeholder, else 0."""
-        return math.nan if isinstance(self.head, PlaceholderMLP) else 0.0
+        return math.nan if has_placeholders(self.head) else 0.0
 
     def start_round(self, round_index: int) -> None:
         """Set the round's learning rate."""

@@ -1,8 +1,10 @@
 """Tasks of the head: its loss, the meaning of its outputs, and the metrics of its predictions.
 
-Shapes: B batch, N samples, C outputs of the head.
+Shapes: B batch, N samples, C outputs of the head. A head of M members has outputs [B, M, C]: each member has its own
+loss, and predictions are the means of theirs (Lakshminarayanan et al., NeurIPS 2017).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
@@ -60,13 +62,15 @@ class Classification:
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return the mean cross-entropy, weighted by class if there are weights."""
+        outputs_BC, labels_B = by_member(outputs_BC, labels_B)
         weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
         return F.cross_entropy(outputs_BC, labels_B, weights)
 
     def losses(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return each sample's cross-entropy [B], times its class's weight."""
         weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
-        return F.cross_entropy(outputs_BC, labels_B, weights, reduction="none")
+        outputs_BC, each_B = by_member(outputs_BC, labels_B)
+        return F.cross_entropy(outputs_BC, each_B, weights, reduction="none").view(len(labels_B), -1).mean(dim=1)
 
     def total_weight(self, labels_B: Tensor) -> float:
         """Return the sum of the samples' weights, by which ``losses`` are divided in ``loss``."""
@@ -74,11 +78,17 @@ class Classification:
 
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
         """Return the sum of the cross-entropies."""
-        return float(F.cross_entropy(outputs_BC, labels_B, reduction="sum"))
+        return float(F.cross_entropy(self.merged(outputs_BC), labels_B, reduction="sum"))
 
     def predictions(self, outputs_NC: Tensor) -> Tensor:
         """Return the probabilities [N, C]."""
-        return outputs_NC.softmax(dim=1)
+        return self.merged(outputs_NC).softmax(dim=1)
+
+    def merged(self, outputs_BC: Tensor) -> Tensor:
+        """Return scores [B, C] whose softmax is the mean of the members' probabilities."""
+        if outputs_BC.dim() == 2:
+            return outputs_BC
+        return outputs_BC.log_softmax(dim=2).logsumexp(dim=1) - math.log(outputs_BC.shape[1])
 
     def predicted(self, predictions_NC: Tensor) -> Tensor:
         """Return the predicted classes [N]: of two the second one from the threshold on, of more the most probable."""
@@ -107,11 +117,14 @@ class Regression:
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return the mean squared error, in units of the training labels' variance."""
+        outputs_BC, labels_B = by_member(outputs_BC, labels_B)
         return F.mse_loss(outputs_BC[:, 0], self._standardised(labels_B))
 
     def losses(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return each sample's squared error [B], in the same unit."""
-        return F.mse_loss(outputs_BC[:, 0], self._standardised(labels_B), reduction="none")
+        outputs_BC, each_B = by_member(outputs_BC, labels_B)
+        losses = F.mse_loss(outputs_BC[:, 0], self._standardised(each_B), reduction="none")
+        return losses.view(len(labels_B), -1).mean(dim=1)
 
     def total_weight(self, labels_B: Tensor) -> float:
         """Return the number of samples."""
@@ -119,11 +132,15 @@ class Regression:
 
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
         """Return the sum of the squared errors, in the same unit."""
-        return float(F.mse_loss(outputs_BC[:, 0], self._standardised(labels_B), reduction="sum"))
+        return float(F.mse_loss(self.merged(outputs_BC)[:, 0], self._standardised(labels_B), reduction="sum"))
 
     def predictions(self, outputs_NC: Tensor) -> Tensor:
         """Return values float64 [N, 1] in the labels' own unit."""
-        return outputs_NC.double() * self.std + self.mean
+        return self.merged(outputs_NC).double() * self.std + self.mean
+
+    def merged(self, outputs_BC: Tensor) -> Tensor:
+        """Return the mean of the members' outputs, [B, 1]."""
+        return outputs_BC if outputs_BC.dim() == 2 else outputs_BC.mean(dim=1)
 
     def predicted(self, predictions_NC: Tensor) -> Tensor:
         """Return the values [N]."""
@@ -136,6 +153,13 @@ class Regression:
     def _standardised(self, labels_B: Tensor) -> Tensor:
         # In float64: at 1e9 float32 steps by 64.
         return ((labels_B.double() - self.mean) / self.std).float()
+
+
+def by_member(outputs_BC: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Return outputs [B M, C] of all members, and as many labels; one head's as they are."""
+    if outputs_BC.dim() == 2:
+        return outputs_BC, labels_B
+    return outputs_BC.flatten(0, 1), labels_B.repeat_interleave(outputs_BC.shape[1])
 
 
 Task = Classification | Regression

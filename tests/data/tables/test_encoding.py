@@ -26,7 +26,7 @@ def test_positions_among_quantiles_become_the_piecewise_linear_encoding_of_the_p
     if not present:
         return
     column = torch.tensor([np.nan if value is None else value for value in train], dtype=torch.float64)[:, None]
-    preparation = TablePreparation(_numbers(column), quantiles=True)
+    preparation = TablePreparation(_numbers(column), "quantiles")
     features = preparation.features
     found = preparation.apply(_numbers(torch.tensor([*new, np.nan], dtype=torch.float64)[:, None])).features
     encoded = TableMLP(ModelSpec(features, embedding_size=2))._encoded(found)
@@ -37,7 +37,7 @@ def test_positions_among_quantiles_become_the_piecewise_linear_encoding_of_the_p
     np.testing.assert_allclose(encoded[:-1, :width], expected, atol=1e-4)
     assert encoded[-1, :width].eq(0).all()
     assert encoded.shape[1] == sum(features.number_bins) == width + (None in train)
-    restored = TablePreparation(_numbers(torch.zeros(1, 1).double()), quantiles=True)
+    restored = TablePreparation(_numbers(torch.zeros(1, 1).double()), "quantiles")
     restored.load_state_dict(preparation.state_dict())
     assert restored.features == features
     told = json.loads(preparation.to_json(["x"], []))["numbers"][0]

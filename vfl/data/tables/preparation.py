@@ -2,9 +2,9 @@
 
 Numbers are standardised; a missing one becomes the mean, with an indicator column if training rows have gaps. Or they
 become positions among quantiles, 0 to the number of bins, with 0 for a missing one; the model turns a position into the
-piecewise linear encoding (Gorishniy et al., NeurIPS 2022), so that rows stay as narrow as before. Categories become
-codes: 0 for values that are rare or unknown in the training rows, else 1 + the index among the known ones. All of it
-stays with the owner.
+piecewise linear encoding (Gorishniy et al., NeurIPS 2022), so that rows stay as narrow as before. Or both. Categories
+become codes: 0 for values that are rare or unknown in the training rows, else 1 + the index among the known ones. All
+of it stays with the owner.
 
 Shapes: N rows, F numbers, K columns of categories, W = F + indicators.
 """
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from models.features import TableFeatures
+from vfl.config.data import Numbers
 from vfl.data.samples import Samples
 from vfl.data.source import Preparation
 from vfl.runs.checkpoint import State
@@ -40,15 +41,16 @@ class TablePreparation(Preparation):
     """Preparation fitted to raw training rows: float64 [N, F], NaN if missing, and hashes of categories, int64 [N,
     K]."""
 
-    def __init__(self, train: Samples, *, quantiles: bool = False) -> None:
+    def __init__(self, train: Samples, numbers: Numbers = "standardised") -> None:
         numbers_NF, (hashes_NK,) = train.features, train.more
         # One column at a time, for memory.
         fitted = [_mean_and_std(column_N) for column_N in numbers_NF.unbind(1)]
         self.mean_F = torch.tensor([mean for mean, _ in fitted], dtype=torch.float64)
         self.std_F = torch.tensor([std for _, std in fitted], dtype=torch.float64)
         self.gaps = torch.tensor([bool(column_N.isnan().any()) for column_N in numbers_NF.unbind(1)], dtype=torch.bool)
-        self.edges = [_edges(column_N) for column_N in numbers_NF.unbind(1)] if quantiles else []
-        """Ascending edges of each number's bins, float64; empty if numbers are standardised."""
+        self.edges = [] if numbers == "standardised" else [_edges(column_N) for column_N in numbers_NF.unbind(1)]
+        """Ascending edges of each number's bins, float64; empty if numbers are only standardised."""
+        self.both = numbers == "both"
         self.known = [_frequent(column_N) for column_N in hashes_NK.unbind(1)]
         """Sorted hashes of the categories with their own embeddings, by column."""
 
@@ -59,10 +61,13 @@ class TablePreparation(Preparation):
         indicators = int(self.gaps.sum())
         # An indicator is 0 or 1 as it is: a position in one bin.
         bins = (*(len(edges) - 1 for edges in self.edges), *[1] * indicators) if self.edges else ()
-        return TableFeatures("table", (len(self.mean_F) + indicators + len(sizes),), sizes, bins)
+        width = (1 + self.both) * (len(self.mean_F) + indicators) + len(sizes)
+        return TableFeatures("table", (width,), sizes, bins, self.both)
 
     def apply(self, samples: Samples) -> Samples:
-        """Return float32 [N, W + K]: numbers, indicators, codes. Raises ValueError for other columns.
+        """Return float32 [N, W + K]: numbers, indicators, codes; with both forms numbers and indicators come twice.
+
+        Raises ValueError for other columns.
 
         Memory: 4 bytes per row and column, and one column in float64.
         """
@@ -74,20 +79,24 @@ class TablePreparation(Preparation):
             )
         # A missing number becomes 0, which is the mean once standardised. No indicator says so where training rows have
         # no gaps: a model could not have learned what it means.
-        prepared = torch.empty(len(samples), *self.features.shape)
-        for place, column_N in enumerate(numbers_NF.unbind(1)):
-            prepared[:, place] = self._number(place, column_N).nan_to_num(nan=0.0)
-        columns = [numbers_NF[:, place].isnan() for place in self.gaps.nonzero()[:, 0].tolist()]
-        columns += [_codes(hashes_N, known) for hashes_N, known in zip(hashes_NK.unbind(1), self.known, strict=True)]
-        for place, column_N in enumerate(columns, start=numbers_NF.shape[1]):
-            prepared[:, place] = column_N
+        prepared, place = torch.empty(len(samples), *self.features.shape), 0
+        missing = [numbers_NF[:, number].isnan() for number in self.gaps.nonzero()[:, 0].tolist()]
+        codes = [_codes(hashes_N, known) for hashes_N, known in zip(hashes_NK.unbind(1), self.known, strict=True)]
+        forms = [self._standardised] if self.both or not self.edges else []
+        forms += [self._position] if self.edges else []
+        for form in forms:
+            for number, column_N in enumerate(numbers_NF.unbind(1)):
+                prepared[:, place + number] = form(number, column_N).nan_to_num(nan=0.0)
+            place += numbers_NF.shape[1]
+            place = _fill(prepared, place, missing)
+        _fill(prepared, place, codes)
         return replace(samples, features=prepared, more=())
 
-    def _number(self, place: int, column_N: Tensor) -> Tensor:
-        """Return a number standardised or as a position, NaN if missing."""
-        if not self.edges:
-            return (column_N - self.mean_F[place]) / self.std_F[place]
-        edges = self.edges[place].numpy()
+    def _standardised(self, number: int, column_N: Tensor) -> Tensor:
+        return (column_N - self.mean_F[number]) / self.std_F[number]
+
+    def _position(self, number: int, column_N: Tensor) -> Tensor:
+        edges = self.edges[number].numpy()
         return torch.from_numpy(np.interp(column_N.numpy(), edges, np.arange(len(edges), dtype=np.float64)))
 
     def unknown(self, samples: Samples) -> list[int]:
@@ -111,11 +120,16 @@ class TablePreparation(Preparation):
                 "categories": [{"column": name, "known": hashes.tolist()} for name, hashes in known],
                 "hash": "first 63 bits of BLAKE2b (8 bytes, big-endian) of the value's UTF-8 text; -1 where missing",
                 "code": "1 + place in known, 0 for all other values",
-                "row": f"{POSITION if self.edges else STANDARDISED} of each number, 0 where missing; 1 where missing, "
-                "else 0, of each number with an indicator; the code of each category",
+                "row": f"{'; then '.join(self._forms())}; the code of each category",
             },
             indent=2,
         )
+
+    def _forms(self) -> list[str]:
+        forms = [STANDARDISED] if self.both or not self.edges else []
+        forms += [POSITION] if self.edges else []
+        missing = "of each number, 0 where missing; 1 where missing, else 0, of each number with an indicator"
+        return [f"{form} {missing}" for form in forms]
 
     def drawn(self, like: Samples) -> Samples:
         """Return plausible random rows: numbers with the training rows' means and deviations, known categories."""
@@ -138,6 +152,14 @@ class TablePreparation(Preparation):
         self.mean_F, self.std_F, self.gaps = state["mean_F"], state["std_F"], state["gaps"]
         self.known = [state[f"known_{place}"] for place in range(len(self.known))]
         self.edges = [state[f"edges_{place}"] for place in range(len(self.edges))]
+
+
+def _fill(prepared: Tensor, place: int, columns: Sequence[Tensor]) -> int:
+    """Write columns [N] side by side from ``place`` on; return the place behind them."""
+    for column_N in columns:
+        prepared[:, place] = column_N
+        place += 1
+    return place
 
 
 def _mean_and_std(column_N: Tensor) -> tuple[float, float]:

@@ -88,7 +88,7 @@ class Tables(Source):
 
     def prepare(self, train: Samples) -> TablePreparation:
         """Fit means, standard deviations, quantiles if the settings want them, and known categories."""
-        return TablePreparation(train, quantiles=self.data.numbers == "quantiles")
+        return TablePreparation(train, self.data.numbers)
 
     def preparation_text(self, party: str, preparation: Preparation) -> str | None:
         """Return means, standard deviations and known categories by column."""
