@@ -19,7 +19,9 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     (tmp_path / "new").mkdir()
     old = write_tables(tmp_path / "old", range(ROWS), labelled=True)
     new = write_tables(tmp_path / "new", range(1000, 1020), labelled=False)
-    federation = federate(**sections_of(old))
+    sections = sections_of(old)
+    sections["models"]["members"], sections["data"]["numbers"] = 2, "both"
+    federation = federate(**sections)
     federation.own_tables("bank")
     federation.run()
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
