@@ -31,6 +31,10 @@ def _build(config: ExperimentConfig, stage: Stage) -> Built:
             f"warning: lightweighting.controller: {ratios.controller} goes by the seconds of this machine, which vary, "
             "and so may the ratios; describe the parties' machines in simulation"
         )
+    if config.privacy.record:
+        stage.console.print(
+            "warning: privacy.record: ignored, as all parties are in this process; lvfl audit needs none"
+        )
     server = build_in_process(config, stage.runtime, stage.progress.on_step).server
     server.recorded = recorded_decisions(config, stage.run_dir)
     return Built(server, [ShowWidths(server, stage.tensorboard)])

@@ -1,14 +1,17 @@
 """A party process records its own messages, and the audit of them is that of the same run in one process."""
 
+import io
 import json
 
 import pytest
 import torch
+from rich.console import Console
 
 from parties.audit import FEWEST_ROWS, attack, audit_recorded, watch
 from parties.message_recorder import SEEN, read_recording
 from parties.trained_run import load_trained
 from vfl.config import ConfigError
+from vfl.runs.experiments.run import run_experiment
 from vfl.runs.run_folder import PROCESSES
 
 SECTIONS = {
@@ -42,6 +45,13 @@ def test_a_process_records_what_one_process_sees_of_the_same_round(recorded, in_
     plain = in_process(**{key: values for key, values in SECTIONS.items() if key != "privacy"})
     summary = json.loads((recorded.run_dir / "summary.json").read_text())
     assert summary["model_digest"] == plain["summary"]["model_digest"]
+
+
+def test_one_process_says_that_it_records_nothing(recorded, tmp_path):
+    shown = io.StringIO()
+    config = recorded.config.model_copy(update={"training": recorded.config.training.model_copy(update={"rounds": 1})})
+    run_experiment(config, tmp_path, resume=False, console=Console(file=shown, width=200))
+    assert "privacy.record: ignored, as all parties are in this process" in shown.getvalue()
 
 
 def test_the_audit_of_one_party_needs_its_folder_alone(recorded, tmp_path):
