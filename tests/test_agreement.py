@@ -34,7 +34,7 @@ def test_what_both_sides_agree_on_is_what_they_compute_with():
         "wire.step",
         "wire.values",
     }
-    replayed = {"models.head", "precision", "task"}
+    replayed = {"models.head", "models.members", "precision", "task"}
     replayed |= {"training.class_weights", "training.head_sync", "training.optimizer", "training.party_dropout"}
     replayed |= {"training.sample_pruning.share"}
     assert set(agreed_values(config, replayed=True)) == shared | replayed
