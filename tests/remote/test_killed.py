@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+import vfl.runs.checkpoint
 from parties.remote.tls.certificates import SERVER
+from tests.remote import zygote
 
 EXCHANGES = 2
 """In a round."""
@@ -45,6 +47,15 @@ def tiers(points: dict[str, tuple[str, int]]) -> list[Any]:
 
 AHEAD = {"training": {"staleness": 1, "sample_pruning": {"share": 0.6}}}
 """Two exchanges are under way at once, and some samples are left out by the losses of earlier rounds."""
+
+
+@pytest.mark.parametrize("place", zygote.PLACES)
+def test_a_place_where_a_process_can_be_struck_exists(monkeypatch, place: str):
+    found = []
+    monkeypatch.setattr(zygote, "around", lambda owner, name, strike, **_: found.append(getattr(owner, name)))
+    monkeypatch.setattr(vfl.runs.checkpoint, "write_tensors", vfl.runs.checkpoint.write_tensors)
+    zygote.PLACES[place](zygote.Strike(1, "SIGKILL"))
+    assert callable(found[0]) if found else place == "writes a checkpoint"
 
 
 def check(federation, killed: dict[str, int], in_process, **sections) -> None:

@@ -141,7 +141,7 @@ def at_half_a_tensor_file(strike: Strike) -> None:
 
 PLACES: dict[str, Callable[[Strike], None]] = {
     # at a party
-    "dials": at("parties.remote.system", "MACHINE.open_stream"),
+    "dials": at("parties.remote.system", "SYSTEM.open_stream"),
     "embeds": at("parties.feature_party", "FeatureParty.embed"),
     "has sent its embedding": at("parties.feature_party", "FeatureParty.embed", after=True),
     "gets its update": at("parties.feature_party", "FeatureParty.update"),
