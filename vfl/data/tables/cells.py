@@ -5,11 +5,13 @@ of a CSV file are text; numbers of a Parquet file are numbers. Rows are counted 
 file, so that a row named in an error is the file's line (if no line is empty, and no cell holds a line end).
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import csv
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from vfl.data.tables.arrow import ArrowInvalid, Column, pa, pa_csv, pc, pq
 from vfl.errors import one_line
@@ -19,7 +21,9 @@ MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None",
 SEPARATORS = (",", ";", "\t", "|")
 """Possible separators of cells in a CSV file; the one most frequent in the header is used."""
 BLOCK_BYTES = 4 << 20
-"""Bytes of a CSV file read at once: enough for rows of some thousand columns."""
+"""Fewest bytes of a CSV file read at once."""
+BLOCK_HEADERS = 32
+"""Bytes of a CSV file read at once, in lengths of its header: a block of a wide table has more than a few rows."""
 BLOCK_ROWS = 1 << 15
 """Rows of a Parquet file read at once."""
 FOREIGN = {b"PK\x03\x04": "a ZIP or Excel file", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text"}
@@ -61,7 +65,7 @@ def open_blocks(
         # Blocks are read while the caller iterates: what pyarrow raises there is thrown in here, at this yield.
         blocks = _parquet_blocks(path, columns) if start == b"PAR1" else _csv_blocks(path, columns, start)
         yield (_without(missing, block) for block in blocks) if missing else blocks
-    except pa.ArrowException as error:
+    except (pa.ArrowException, csv.Error) as error:
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror or one_line(error)[:200]})") from None
@@ -127,14 +131,17 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iter
     unquoted = "".join(header.split('"')[::2])  # every second piece lies within quotes: separators there do not count
     separator = max(SEPARATORS, key=unquoted.count)
     options = {
-        "read_options": pa_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),  # threads do not count rows
+        "read_options": pa_csv.ReadOptions(
+            use_threads=False,  # threads do not count rows
+            block_size=max(BLOCK_BYTES, BLOCK_HEADERS * len(header)),
+        ),
         "parse_options": pa_csv.ParseOptions(
             delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse, ignore_empty_lines=True
         ),
     }
     try:
         # The file is opened twice: the types below are given by name, as the header writes the names.
-        names = _names(path, compression, options)
+        names = _names(path, compression, separator)
         wanted = {name: names[name] for name in _wanted(path, [*names], columns)}
         # As bytes: pyarrow would not say in which row text is not UTF-8.
         convert = pa_csv.ConvertOptions(
@@ -156,7 +163,8 @@ def _csv_rows(path: Path, reader: Any, wanted: Mapping[str, str]) -> Iterator[Bl
     row = 2
     for batch in reader:
         if batch.num_rows:
-            yield Block(row, {name: _decoded(path, name, row, batch.column(raw)) for name, raw in wanted.items()})
+            columns = [batch.column(raw) for raw in wanted.values()]
+            yield Block(row, dict(zip(wanted, _decoded(path, [*wanted], row, columns), strict=True)))
         row += batch.num_rows
     if row == 2:
         raise TableError(f"{path}: holds no row below its header")
@@ -176,10 +184,14 @@ def _header(path: Path, compression: str | None) -> str:
         raise TableError(f"{path}: row 1, the header, is not UTF-8 text; convert the file") from None
 
 
-def _names(path: Path, compression: str | None, options: Mapping[str, Any]) -> dict[str, str]:
+def _names(path: Path, compression: str | None, separator: str) -> dict[str, str]:
     """Return the columns' names, stripped of white space, and the names in the header."""
-    with pa.input_stream(str(path), compression=compression) as stream:
-        raw: list[str] = pa_csv.open_csv(stream, **options).schema.names
+    with (
+        pa.input_stream(str(path), compression=compression) as stream,
+        TextIOWrapper(stream, "utf-8-sig", "replace", newline="") as text,
+    ):
+        rows = csv.reader(cast(Iterable[str], text), delimiter=separator)
+        raw = next(row for row in rows if row)  # pyarrow would guess each column's type, too
     names = [name.strip() for name in raw]
     _check_names(path, names)
     return dict(zip(names, raw, strict=True))
@@ -212,18 +224,22 @@ def _text(cells: Column) -> Column:
     return pc.if_else(pc.is_in(text, value_set=pa.array(MISSING)), None, text)
 
 
-def _decoded(path: Path, name: str, row: int, cells: Column) -> Column:
+def _decoded(path: Path, names: Sequence[str], row: int, columns: Sequence[Column]) -> list[Column]:
+    """Return a block's columns of bytes as text, decoded as one: each call costs as much as some hundred cells."""
+    rows = len(columns[0])
     try:
-        return _text(cells)
+        text = _text(pa.concat_arrays(columns))
     except ArrowInvalid:
-        for index, cell in enumerate(cells.to_pylist()):
-            try:
-                (cell or b"").decode()
-            except UnicodeDecodeError:
-                raise TableError(
-                    f"{path}: column {name!r}, row {row + index}: is not UTF-8 text; convert the file"
-                ) from None
+        for name, cells in zip(names, columns, strict=True):
+            for index, cell in enumerate(cells.to_pylist()):
+                try:
+                    (cell or b"").decode()
+                except UnicodeDecodeError:
+                    raise TableError(
+                        f"{path}: column {name!r}, row {row + index}: is not UTF-8 text; convert the file"
+                    ) from None
         raise
+    return [text.slice(rows * position, rows) for position in range(len(columns))]
 
 
 def is_number(text: str) -> bool:

@@ -72,32 +72,22 @@ class ColumnSummary:
     first_text: str = ""
     """The first value that is not a number, with its row."""
 
-    def add(self, block: Block, cells: Column) -> None:
-        """Add a block to the summary."""
+    def add(self, block: Block, cells: Column, amounts: np.ndarray, others: Column) -> None:
+        """Add a block's cells to the summary; ``amounts`` and ``others`` as in ``_amounts``."""
         self.rows += len(cells)
         self.missing += cells.null_count
         if len(self.values) <= MOST_VALUES:
-            new = pc.unique(as_text(cells)).drop_null().to_pylist()
+            new = as_text(pc.unique(cells)).drop_null().to_pylist()
             self.values.update(new[: MOST_VALUES + 1])  # one more than is counted tells "over"
-        self._add_numbers(block, cells)
+        if others.true_count:
+            self._note_text(block, cells, others)
+        finite = amounts[np.isfinite(amounts)]
+        self.numbers += len(finite)
+        if len(finite):
+            self.low, self.high = min(self.low, finite.min()), max(self.high, finite.max())
+            self.whole = self.whole and bool((finite == np.round(finite)).all())
 
-    def _add_numbers(self, block: Block, cells: Column) -> None:
-        text = not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type) or pa.types.is_null(cells.type))
-        if text:
-            is_number = pc.fill_null(pc.match_substring_regex(cells, NUMBER), False)
-            self._note_text(block, cells, is_number)
-            cells = pc.cast(cells.filter(is_number), pa.float64())
-        values = np.asarray(pc.cast(cells.drop_null(), pa.float64(), safe=False))
-        values = values[np.isfinite(values)]
-        self.numbers += len(values)
-        if len(values):
-            self.low, self.high = min(self.low, values.min()), max(self.high, values.max())
-            self.whole = self.whole and bool((values == np.round(values)).all())
-
-    def _note_text(self, block: Block, cells: Column, is_number: Column) -> None:
-        others = pc.and_(pc.invert(is_number), cells.is_valid())
-        if not pc.any(others).as_py():
-            return
+    def _note_text(self, block: Block, cells: Column, others: Column) -> None:
         if len(self.texts) <= SHOWN:
             self.texts.update(pc.unique(cells.filter(others)).to_pylist()[: SHOWN + 1])
         self.dates += _matching(cells, DATE)
@@ -177,8 +167,11 @@ def describe_table(
     summaries: dict[str, ColumnSummary] = {}
     with open_blocks(path, columns, missing) as blocks:
         for block in blocks:
-            for name, cells in block.columns.items():
-                summaries.setdefault(name, ColumnSummary(name)).add(block, cells)
+            amounts, others = _amounts([*block.columns.values()])
+            for (name, cells), own, texts in zip(block.columns.items(), amounts, others, strict=True):
+                if name not in summaries:
+                    summaries[name] = ColumnSummary(name)
+                summaries[name].add(block, cells, own, texts)
             progress(block.start)
     return list(summaries.values())
 
@@ -256,6 +249,33 @@ def _missing_lines(summaries: Sequence[ColumnSummary], missing: Sequence[str]) -
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def _amounts(columns: Sequence[Column]) -> tuple[list[np.ndarray], list[Column]]:
+    """Return columns as numbers, NaN where there is none, and which of their cells hold a text that is no number.
+
+    Columns of text are looked at as one: each call of pyarrow costs as much as some hundred cells.
+    """
+    rows = len(columns[0])
+    texts = [position for position, cells in enumerate(columns) if not _holds_numbers(cells)]
+    amounts = [np.empty(0)] * len(columns)
+    others = [pa.nulls(rows, pa.bool_())] * len(columns)
+    if texts:
+        cells = pa.concat_arrays([columns[position] for position in texts])
+        number = pc.match_substring_regex(cells, NUMBER)
+        read = np.asarray(pc.cast(pc.if_else(number, cells, None), pa.float64()), np.float64)
+        other = pc.invert(number)
+        for place, position in enumerate(texts):
+            amounts[position] = read[rows * place : rows * (place + 1)]
+            others[position] = other.slice(rows * place, rows)
+    for position in set(range(len(columns))) - {*texts}:
+        amounts[position] = np.asarray(pc.cast(columns[position], pa.float64(), safe=False), np.float64)
+    return amounts, others
+
+
+def _holds_numbers(cells: Column) -> bool:
+    kind = cells.type
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)
 
 
 def _matching(cells: Column, pattern: str) -> int:
