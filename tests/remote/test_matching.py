@@ -4,6 +4,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,32 @@ def test_whoever_is_killed_is_started_again_and_the_match_is_the_same(zygote, tm
             assert len(held.train) + len(held.test) == len(matching.expected())
     finally:
         matching.close()
+
+
+@pytest.mark.release
+def test_thirty_matches_with_sides_killed_at_any_moment_leave_nothing(zygote, tmp_path):
+    draw = random.Random(1)
+    died, descriptors = 0, len(list(Path(f"/proc/{zygote.process.pid}/fd").iterdir()))
+    for number in range(30):
+        matching = Matching(zygote, tmp_path / str(number))
+        try:
+            for name in matching.names:
+                matching.start(name)
+            for victim in draw.sample(matching.names, 2):
+                time.sleep(draw.uniform(0, 0.6))
+                if victim in matching.running and matching.poll(victim) is None:
+                    matching.signal(victim, signal.SIGKILL)
+                    if matching.wait(victim) == -signal.SIGKILL:  # else it had ended just before
+                        died += 1
+                        matching.start(victim)
+            matching.finish()
+            assert {codes[-1] for codes in matching.codes.values()} == {0}, matching.logs()
+            assert matching.found() == matching.expected()
+            assert matching.files() == FILES
+        finally:
+            matching.close()
+    assert died > 30
+    assert len(list(Path(f"/proc/{zygote.process.pid}/fd").iterdir())) == descriptors
 
 
 def test_an_owner_that_claims_the_label_is_refused_alone(zygote, tmp_path):
