@@ -2,9 +2,9 @@
 
 Sends requests by hey (Debian's package; github.com/rakyll/hey): one key at 50 requests a second, evenly; as many, five
 at the same moment; 64 keys as fast as two connections take them. Writes OUT/latency.csv, a row per request, and
-OUT/latency.png, and prints what docs/results/serving states. Keys that a party did not look up make it fail: such
-answers are quick. The service and its parties are started by hand, as docs/serve.md says, the parties with
-network.consent.scored_keys=100000000.
+OUT/latency.png, and prints what docs/results/serving states. Keys that a party did not look up and requests without an
+answer make it fail: both are quick. The service and its parties are started by hand, as docs/serve.md says, the parties
+with network.consent.scored_keys=100000000.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from rich.console import Console
 
+from scripts.lab.benchmarks.report import describe_machine
 from vfl.cli import DONE, OneLineParser, command
 from vfl.runs.atomic import write_csv
 
@@ -70,25 +71,27 @@ def outcomes(url: str) -> Counter[str]:
 
 @command(parse_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
-    """Send both loads and write what came back."""
+    """Send all loads and write what came back."""
     if shutil.which("hey") is None:
         raise ValueError("hey is missing; apt-get install hey")
     with arguments.keys.open(newline="", encoding="utf-8") as file:
         keys = [row[arguments.column] for row in islice(csv.DictReader(file), 64)]
     arguments.out.mkdir(parents=True, exist_ok=True)
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    rows: list[list[object]] = [["load", "offset_s", "milliseconds", "status"]]
+    about = describe_machine()
+    machine = f"{about['cpu']}, {about['cores']} cores"
+    rows: list[list[object]] = [["machine", "load", "offset_s", "milliseconds"]]
     for name, (count, options) in LOADS.items():
         before = outcomes(arguments.url)
         found = send(arguments.url, keys[:count], options, arguments.seconds)
         if (asked := outcomes(arguments.url) - before).keys() != {"row"}:
             raise ValueError(f"{name}: not all keys were looked up at all parties: {dict(asked)}")
-        rows += [[name, f"{offset:.4f}", f"{taken:.2f}", status] for offset, taken, status in found]
+        if wrong := sum(status != 200 for *_, status in found):
+            raise ValueError(f"{name}: {wrong} of {len(found)} requests were not answered")
+        rows += [[machine, name, f"{offset:.4f}", f"{taken:.2f}"] for offset, taken, _ in found]
         times_ms = np.array([taken for _, taken, _ in found])
-        wrong = sum(status != 200 for *_, status in found)
         shown = ", ".join(f"p{percent} {np.percentile(times_ms, percent):.1f} ms" for percent in (50, 90, 99))
-        scored = count * (len(found) - wrong) / arguments.seconds
-        console.print(f"{name}: {shown}, {scored:.0f} rows/s, {wrong} of {len(found)} not answered")
+        console.print(f"{name}: {shown}, {count * len(found) / arguments.seconds:.0f} rows/s, {len(found)} requests")
         axes.plot(np.linspace(0, 100, len(times_ms)), np.sort(times_ms), label=name)
     axes.plot(list(GOALS_MS), list(GOALS_MS.values()), "k+", label="goals for one key")
     axes.set(xlabel="percentile of requests", ylabel="milliseconds", yscale="log")

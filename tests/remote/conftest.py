@@ -92,6 +92,9 @@ class Federation:
         sections: settings that lie over EXPERIMENT.
     """
 
+    life_s = 120
+    """Seconds after which a process is ended: nobody waits for one that hangs."""
+
     def __init__(self, zygote: Zygote, folder: Path, sections: dict[str, Any]) -> None:
         self.zygote = zygote
         self.folder = folder
@@ -129,7 +132,7 @@ class Federation:
     ) -> None:
         """Start a process by its command."""
         order = {"argv": list(argv), "strikes": strikes, "log": str(self.folder / f"{name}.log")}
-        order["environment"] = environment or {}
+        order |= {"environment": environment or {}, "life_s": self.life_s}
         self.running[name] = self.zygote.ask(start=order)
 
     def start_together(self, *options: str) -> None:
@@ -138,7 +141,7 @@ class Federation:
         config.write_text(dump_config(self.config))
         argv = [str(ROOT / "scripts/train.py"), str(config), "--processes", "--run-dir", str(self.run_dir), *options]
         self.codes.setdefault(TOGETHER, [])
-        order = {"argv": argv, "strikes": [], "log": str(self.folder / f"{TOGETHER}.log")}
+        order = {"argv": argv, "strikes": [], "log": str(self.folder / f"{TOGETHER}.log"), "life_s": self.life_s}
         self.running[TOGETHER] = self.zygote.ask(start=order)
 
     def poll(self, name: str) -> int | str | None:

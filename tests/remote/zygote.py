@@ -40,7 +40,7 @@ def serve() -> None:
 def start(order: dict[str, Any]) -> int:
     child = os.fork()
     if child == 0:
-        signal.alarm(120)  # nobody waits for a process that hangs
+        signal.alarm(order["life_s"])  # nobody waits for a process that hangs
         run(order)
     return child
 
