@@ -1,7 +1,7 @@
-"""Draw what table.csv shows: python -m scripts.lab.leakage.page writes the table of README.md and plot.png.
+"""Draw what the rows say: python -m scripts.lab.leakage.page writes the tables of README.md and plot.png.
 
 Means over seeds of what gradients tell after the last round, and the price: test AUC less that of the undefended run of
-the same seed, with Student's 95 % interval.
+the same seed, with Student's 95 % interval. Of the slower attacks means with that interval, and of their controls.
 """
 
 import csv
@@ -16,7 +16,14 @@ from scipy.stats import t
 from vfl.runs.atomic import write_atomically
 
 FOLDER = Path(__file__).parents[3] / "docs/results/leakage"
-BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+SLOW = {
+    "inversion: labels right": ("gradient inversion", "labels right", "0"),
+    "completion, 40 rows: accuracy gained": ("model completion", "accuracy gained", "40"),
+    "clusters: labels right": ("embedding clusters", "labels right", "0"),
+    "decoder: error left": ("embedding decoder", "error left", "500"),
+    "decoder: values right": ("embedding decoder", "values right", "500"),
+}
+"""Attack, measure and known rows by heading."""
 LAST = "6"
 """The attacked round, counted from 1."""
 CROWDED = 0.95
@@ -57,10 +64,33 @@ def main() -> None:
     axes.set_title("grey: undefended, deeper head, alpha, beta, distance_correlation", fontsize=9)
     axes.set(xlabel="test AUC of the joint model", ylabel="AUC by which lengths tell the rare class")
     figure.savefig(FOLDER / "plot.png", dpi=150)
-    page = FOLDER / "README.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    write_atomically(page, f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{after}")
+    place_in_page("table", lines)
+    place_in_page("slow table", slow_table())
+
+
+def slow_table() -> list[str]:
+    """Return the table of the slower attacks, their controls below."""
+    found: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    control: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    with (FOLDER / "table_slow.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            what = row["attack"], row["measure"], row["known"]
+            found[row["method"], *what].append(float(row["found"]))
+            control[what].append(float(row["control"]))
+    lines = [f"| method | {' | '.join(SLOW)} |", f"|---|{'--:|' * len(SLOW)}"]
+    for method in dict.fromkeys(method for method, *_ in found):
+        means = [found[method, *what] for what in SLOW.values()]
+        lines.append(f"| {method} | {' | '.join(f'{np.mean(each):.3f} ± {half(each):.3f}' for each in means)} |")
+    controls = [f"{np.mean(control[what]):.3f}" for what in SLOW.values()]
+    return [*lines, f"| control, mean of all | {' | '.join(controls)} |"]
+
+
+def place_in_page(name: str, lines: list[str]) -> None:
+    """Replace what stands between the page's marks of a name."""
+    page, begin, end = FOLDER / "README.md", f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, _, after = rest.partition(end)
+    write_atomically(page, f"{before}{begin}\n\n" + "\n".join(lines) + f"\n\n{end}{after}")
 
 
 def half(values: list[float]) -> float:
