@@ -145,7 +145,7 @@ def match_together(config: ExperimentConfig, run_dir: Path, console: Console) ->
     if len(set(paths)) < len(paths):
         raise ConfigError("data.tables: two owners have the same match; each needs a file of its own")
     folder = run_dir / PROCESSES
-    configs = {name: _of_owner(own, name) for name, own in networked(config, folder).items()}
+    configs = {name: _known_to(name, own) for name, own in networked(config, folder).items()}
     with private_files():
         make_keys(config, folder, configs)
         write_configs(folder, configs)
@@ -176,8 +176,12 @@ def _result_of(config: ExperimentConfig, name: str) -> Path:
     return path
 
 
-def _of_owner(config: ExperimentConfig, name: str) -> ExperimentConfig:
-    tables = {owner: table if owner == name else TableConfig() for owner, table in config.data.tables.items()}
+def _known_to(name: str, config: ExperimentConfig) -> ExperimentConfig:
+    """Return the settings that a side knows: an owner its own table, the server no more than who has the label."""
+    tables = {
+        owner: table if owner == name else TableConfig(label=table.label if name == SERVER else None)
+        for owner, table in config.data.tables.items()
+    }
     return config.model_copy(update={"data": config.data.model_copy(update={"tables": tables})})
 
 

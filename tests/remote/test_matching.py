@@ -14,6 +14,7 @@ from rich.console import Console
 from parties.remote.matching import match_together, serve_match
 from parties.remote.supervisor import make_keys, networked, write_configs
 from parties.remote.tls.certificates import SERVER
+from vfl.cli import LOST
 from vfl.config import ConfigError, parse_config
 from vfl.data.source import open_source
 from vfl.data.tables.match import Match, read_match, write_match
@@ -119,7 +120,10 @@ def test_thirty_matches_with_sides_killed_at_any_moment_leave_nothing(zygote, tm
                         died += 1
                         matching.start(victim)
             matching.finish()
-            assert {codes[-1] for codes in matching.codes.values()} == {0}, matching.logs()
+            # A side killed while it takes its leave finds nobody when it comes back: its result stands all the same.
+            late = {name for name, codes in matching.codes.items() if codes == [-signal.SIGKILL, LOST]}
+            ended = {codes[-1] for name, codes in matching.codes.items() if name not in late}
+            assert ended == {0} and late in (set(), {SERVER}, *({name} for name in OWNERS)), matching.logs()
             assert matching.found() == matching.expected()
             assert matching.files() == FILES
         finally:
@@ -226,6 +230,15 @@ def test_a_result_replaces_no_file_but_an_earlier_one_and_is_its_owners_own(tmp_
     with pytest.raises(ConfigError, match=told):
         match_together(config, tmp_path / "run", Console())
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_one_command_matches_all_owners_on_this_machine(zygote, tmp_path):
+    matching = Matching(zygote, tmp_path / "m")
+    try:
+        assert match_together(matching.config, tmp_path / "m/run", Console()) == 0
+        assert matching.found() == matching.expected()
+    finally:
+        matching.close()
 
 
 def test_a_match_does_without_pytorch():
