@@ -123,7 +123,8 @@ def test_thirty_matches_with_sides_killed_at_any_moment_leave_nothing(zygote, tm
             # A side killed while it takes its leave finds nobody when it comes back: its result stands all the same.
             late = {name for name, codes in matching.codes.items() if codes == [-signal.SIGKILL, LOST]}
             ended = {codes[-1] for name, codes in matching.codes.items() if name not in late}
-            assert ended == {0} and late in (set(), {SERVER}, *({name} for name in OWNERS)), matching.logs()
+            assert ended == {0}, matching.logs()
+            assert len(late) < 2, matching.logs()
             assert matching.found() == matching.expected()
             assert matching.files() == FILES
         finally:
