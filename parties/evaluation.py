@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from parties.split_model import SplitModel
+from vfl.data.drift import Histograms
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics
 from vfl.runs.subsets import AND, subsets_of
@@ -18,6 +19,8 @@ class Evaluation:
     """Metrics of the parties' current models; None if the models have changed since."""
     subsets: dict[str, Metrics] = field(default_factory=dict[str, Metrics], init=False)
     """Metrics of each set of parties in the last test, by their names."""
+    scores: Histograms | None = field(default=None, init=False)
+    """Predictions of the last test, with which later ones can be compared."""
 
     def __post_init__(self) -> None:
         self.settings = self.joint.config.evaluation
@@ -52,17 +55,22 @@ class Evaluation:
 
     def state_dict(self) -> State:
         """Return the last results."""
-        return {"tested": self.tested, "subsets": self.subsets}
+        scores = {} if self.scores is None else {"scores": self.scores.state_dict()}
+        return {"tested": self.tested, "subsets": self.subsets, **scores}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a state."""
         self.tested, self.subsets = state["tested"], state["subsets"] if self.settings.subsets else {}
+        self.scores = Histograms.of_state(state["scores"]) if "scores" in state else None
 
     def _test(self, model: EvaluatedModel, name: str) -> Metrics:
         """Return metrics and mean loss of all test samples under ``name``, with each party's model of a kind."""
         everyone = self.joint.roster.names
         sets = subsets_of(everyone) if self.settings.subsets and name == "test" else [everyone]
-        measured = dict(zip(sets, self.joint.measure(model, sets), strict=True))
+        tests = dict(zip(sets, self.joint.measure(model, sets), strict=True))
+        if name == "test":
+            self.scores = Histograms(*self.joint.trainer.task.as_columns(tests[everyone].predictions_NC))
+        measured = {names: each.metrics for names, each in tests.items()}
         tagged = {f"{metric}/{name}": value for metric, value in measured[everyone].items()}
         if len(sets) == 1:
             return tagged

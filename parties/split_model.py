@@ -14,12 +14,11 @@ from parties.roster import PartyHandle, Roster
 from vfl.config import ExperimentConfig
 from vfl.data.files import Labels
 from vfl.errors import Diverged
-from vfl.runs.loop import Metrics
 from vfl.vertical.chunks import in_chunks
 from vfl.vertical.embeddings import decode_finite
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Share
-from vfl.vertical.tasks import measure
+from vfl.vertical.tasks import Tested, measure
 from vfl.wire.control import EvaluatedModel, SampleRange
 from vfl.wire.messages import Kind, Message, PartKind
 
@@ -45,8 +44,8 @@ class SplitModel:
     new: bool = False
     """The samples are others than the test samples: a row's outputs do not depend on the rows beside it."""
 
-    def measure(self, model: EvaluatedModel, sets: Sequence[tuple[str, ...]]) -> list[Metrics]:
-        """Return metrics and mean loss of all samples for each set of parties, as if the others were absent."""
+    def measure(self, model: EvaluatedModel, sets: Sequence[tuple[str, ...]]) -> list[Tested]:
+        """Return metrics and predictions of all samples for each set of parties, as if the others were absent."""
         outputs: list[list[Tensor]] = [[] for _ in sets]
         for start, stop in self.batches():
             there = self.embeddings(start, stop, model=model)

@@ -1,6 +1,7 @@
 """Checks of everything that can keep a party from joining, in the order in which it would meet it."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.request import getproxies
 from parties.remote.joining import Terms, check_party
 from parties.remote.party.consent import agree
 from parties.remote.party.dialer import JOIN_LIMIT_S, as_welcomed, say_hello, welcomed_by
+from parties.remote.party.drift import DRIFT
 from parties.remote.party.party_process import Holding, check_welcome, load_holding, make_hello
 from parties.remote.party.worker import open_store
 from parties.remote.tls.certificates import peer
@@ -22,6 +24,7 @@ from parties.remote.training_terms import agreement
 from parties.remote.transport.rpc import error_text, open_channel, open_stream
 from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.drift import SHIFTED
 from vfl.errors import one_line
 from vfl.runs.run_folder import check_run, read_run_id
 from vfl.wire.messages import Message, MessageError
@@ -56,6 +59,7 @@ def examine(config: ExperimentConfig, name: str, run_dir: Path, *, insecure: boo
     yield keys
     _, folder = _look("folder", lambda: _folder(config, run_dir))
     yield folder
+    yield from _drift(run_dir)
     if not keys.good:
         return
     yield from _proxy(config)
@@ -106,6 +110,17 @@ def _folder(config: ExperimentConfig, run_dir: Path) -> tuple[None, str]:
         return None, f"{run_dir} is of no run yet"
     rounds = open_store(run_dir, config.checkpoint.keep).rounds()
     return None, f"{run_dir} is of run {run}, checkpoints after rounds {', '.join(map(str, rounds)) or '(none)'}"
+
+
+def _drift(run_dir: Path) -> Iterator[Check]:
+    """Yield what the party's service last found about the rows that it scored, if it has."""
+    try:
+        found = json.loads((run_dir / DRIFT).read_bytes())
+    except (OSError, ValueError):
+        return
+    index = found["stability_index"]
+    named = ", ".join(f"{name} {index[name]:.2f}" for name in found["shifted"]) or "no column has shifted"
+    yield Check("drift", f"{named}; stability index above {SHIFTED}, by the last {found['rows']} rows scored")
 
 
 def _proxy(config: ExperimentConfig) -> Iterator[Check]:

@@ -88,7 +88,8 @@ def main(arguments: argparse.Namespace, console: Console) -> int:
             raise ValueError(f"{name}: not all keys were looked up at all parties: {dict(asked)}")
         if wrong := sum(status != 200 for *_, status in found):
             raise ValueError(f"{name}: {wrong} of {len(found)} requests were not answered")
-        rows += [[machine, name, f"{offset:.4f}", f"{taken:.2f}"] for offset, taken, _ in found]
+        for offset, taken, _ in found:
+            rows.append([machine, name, f"{offset:.4f}", f"{taken:.2f}"])
         times_ms = np.array([taken for _, taken, _ in found])
         shown = ", ".join(f"p{percent} {np.percentile(times_ms, percent):.1f} ms" for percent in (50, 90, 99))
         console.print(f"{name}: {shown}, {count * len(found) / arguments.seconds:.0f} rows/s, {len(found)} requests")

@@ -1,5 +1,6 @@
 """Scores by key from processes: those of a prediction in one process to the bit, whoever is away."""
 
+import contextlib
 import http.client
 import json
 import logging
@@ -7,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import struct
 import threading
 import time
 import urllib.error
@@ -23,6 +25,7 @@ from rich.console import Console
 from two_tables import ROWS, sections_of, sections_of_branches, write_branches, write_tables
 
 from parties.predict import WhenAbsent, predict_in_process
+from parties.remote.doctor import examine
 from parties.remote.tls.certificates import SERVER
 from vfl.runs.experiments.run import run_experiment
 
@@ -236,6 +239,72 @@ def test_an_owner_answers_for_no_more_keys_than_it_has_agreed_to(service):
     assert "too_many: 2 keys were asked for" in audit
 
 
+class Relay:
+    """Passes bytes between whoever connects and a port, and keeps them."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.passed = port, bytearray()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                came = self.listener.accept()[0]
+                try:
+                    ends = came, socket.create_connection(("127.0.0.1", self.port))
+                except OSError:  # nobody listens yet
+                    came.close()
+                    continue
+                for source, sink in (ends, ends[::-1]):
+                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with sink, contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.passed += data
+                sink.sendall(data)
+
+
+def test_a_shifted_column_is_told_at_its_owner_alone_and_nothing_of_it_leaves(service, tmp_path: Path):
+    rows = range(ROWS)
+    tables = write_tables(tmp_path, rows, labelled=False)
+    heading, *lines = tables["shop"].read_text().splitlines()
+    cells = [line.split(",") for line in lines]
+    moved = [(key, spent, f"{float(visits or 0) + 777.625}") for key, spent, visits in cells]
+    tables["shop"].write_text("\n".join([heading, *map(",".join, moved)]))
+    service.tables = tables
+    federation = service.federation
+    relay = Relay(int(federation.configs[SERVER].network.listen.rpartition(":")[2]))
+    service.start(SERVER, server=("--insecure",))
+    service.start("bank", party=("--insecure",))
+    service.start("shop", party=("--insecure", f"network.server={relay.address}"))
+    service.until_ready("bank", "shop")
+    for _ in range(3):
+        service.score(*rows)
+    federation.wait_for_line("shop", "shifted since the training, by the last 240 rows scored: visits (")
+    found = {name: json.loads((federation.folder / name / "drift.json").read_text()) for name in ("bank", "shop")}
+    assert {name: each["shifted"] for name, each in found.items()} == {"bank": [], "shop": ["visits"]}
+    assert {name: set(each["stability_index"]) for name, each in found.items()} == {
+        "bank": {"age", "job"},
+        "shop": {"spent", "visits"},
+    }
+    metrics = service.get("/metrics").body
+    assert "drift_rows 240.0" in metrics
+    assert "score_stability_index" in metrics
+    for word in ("visits", "spent", "stability"):
+        assert f'"{word}' not in metrics
+        assert word.encode() not in relay.passed
+    assert len(relay.passed) > 240 * 8 * 4  # its embeddings, at least
+    for _, _, visits in moved:
+        assert struct.pack("<d", float(visits)) not in relay.passed
+        assert visits.encode() not in relay.passed
+    examined = examine(federation.configs["shop"], "shop", federation.folder / "shop", insecure=True)
+    assert next(check.text for check in examined if check.name == "drift").startswith("visits ")
+    relay.listener.close()
+
+
 def test_keys_may_travel_hashed_and_a_cached_row_stands_in_for_its_party(service, tmp_path: Path):
     secret = tmp_path / "secret"
     secret.write_text("a secret of all owners")
@@ -286,7 +355,8 @@ class Clients:
                 continue
             self.longest_s = max(self.longest_s, time.monotonic() - since_s)
             self.outcomes[f"status {reply.status}"] += 1
-            for key, score in zip(keys, reply.body["scores"] if reply.status == 200 else (), strict=False):
+            scores: list[Any] = reply.body["scores"] if reply.status == 200 else []
+            for key, score in zip(keys, scores, strict=False):
                 complete = {*score["parties"].values()} == {"row"}
                 self.outcomes["score" if complete else "no score"] += 1
                 if score["key"] != str(key) or score["probabilities"] != (

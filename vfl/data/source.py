@@ -17,6 +17,7 @@ from models.features import Features
 from vfl.config.components import SOURCES
 from vfl.config.data import DataConfig
 from vfl.config.experiment import ExperimentConfig
+from vfl.data.drift import Histograms
 from vfl.data.files import LabelData, PartyData, load_label_data, load_party_data
 from vfl.data.rows import Rows
 from vfl.data.samples import Dataset, Samples, check_aligned, check_finite
@@ -57,6 +58,9 @@ class Preparation:
 
     This base class fits nothing and changes nothing; subclasses override what differs.
     """
+
+    histograms: Histograms | None = None
+    """Counts of a table's training rows, to find drift."""
 
     def __init__(self, features: Features) -> None:
         self._features = features
@@ -211,10 +215,6 @@ class Source:
         Returns None if ``path`` is not such a file but one that ``write_prediction_files`` wrote.
         """
         return None
-
-    def served_rows(self, path: Path, owner: str) -> NewSamples:
-        """Read an owner's rows to be scored, with their keys. Raises ValueError if the source has no tables."""
-        raise ValueError(f"data.tables.{owner}.serve: {self.data.dataset.kind} has no tables")
 
     def read_samples(self, path: Path, trained: Samples, classes: int) -> NewSamples:
         """Read samples to predict from a file of this source's own kind.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from vfl.config import ExperimentConfig
 from vfl.config.data import TABLE_KINDS
 from vfl.config.experiment import ClassWeights
+from vfl.data.drift import Floats, Ints
 from vfl.metrics import (
     MANY_CLASS_METRICS,
     REGRESSION_METRICS,
@@ -102,6 +104,12 @@ class Classification:
             return two_class_metrics(predictions_NC[:, 1], labels_N, self.threshold)
         return many_class_metrics(self.predicted(predictions_NC), labels_N, self.classes)
 
+    def as_columns(self, predictions_NC: Tensor) -> tuple[Floats, Ints]:
+        """Return the column in which drift shows: the second of two classes' probability, or the class predicted."""
+        if self.classes == 2:
+            return predictions_NC[:, 1:].double().cpu().numpy(), np.zeros((len(predictions_NC), 0), np.int64)
+        return np.zeros((len(predictions_NC), 0)), self.predicted(predictions_NC)[:, None].cpu().numpy()
+
 
 @dataclass(frozen=True)
 class Regression:
@@ -150,6 +158,10 @@ class Regression:
         """Return RMSE, MAE and R^2."""
         return regression_metrics(predictions_NC[:, 0], labels_N)
 
+    def as_columns(self, predictions_NC: Tensor) -> tuple[Floats, Ints]:
+        """Return the column that is watched for drift: the predicted value."""
+        return predictions_NC.double().cpu().numpy(), np.zeros((len(predictions_NC), 0), np.int64)
+
     def _standardised(self, labels_B: Tensor) -> Tensor:
         # In float64: at 1e9 float32 steps by 64.
         return ((labels_B.double() - self.mean) / self.std).float()
@@ -182,13 +194,21 @@ def restored_task(state: State) -> Task:
     return Classification(**values) if "classes" in values else Regression(**values)
 
 
-def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> dict[str, float]:
-    """Return metrics and mean loss of the head's outputs, in batches [B, C]. Raises Diverged if not finite."""
+class Tested(NamedTuple):
+    """Metrics of samples, mean loss among them, and their predictions [N, C]."""
+
+    metrics: dict[str, float]
+    predictions_NC: Tensor
+
+
+def measure(task: Task, outputs: Sequence[Tensor], labels_N: Tensor) -> Tested:
+    """Return metrics and predictions of the head's outputs, in batches [B, C]. Raises Diverged if not finite."""
     # By batch, each loss added in float64: one call over all samples would add them in float32.
     batches = zip(outputs, torch.split(labels_N, [len(outputs_BC) for outputs_BC in outputs]), strict=True)
     loss_sum = sum(task.test_loss(outputs_BC, labels_B) for outputs_BC, labels_B in batches)
-    metrics = task.metrics(task.predictions(torch.cat(list(outputs))), labels_N)
-    return metrics | {"loss": finite(loss_sum / len(labels_N), "the test loss")}
+    predictions_NC = task.predictions(torch.cat(list(outputs)))
+    metrics = task.metrics(predictions_NC, labels_N)
+    return Tested(metrics | {"loss": finite(loss_sum / len(labels_N), "the test loss")}, predictions_NC)
 
 
 def _regression(train_labels_N: Tensor, metric: str) -> Regression:

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from parties.remote.audit import AuditLog
 from parties.remote.joining import check_party
 from parties.remote.party.consent import NoConsent
 from parties.remote.party.dialer import Dialer
+from parties.remote.party.drift import DRIFT, ServedDrift
 from parties.remote.party.orders import Worker
 from parties.remote.party.participation import Answer, Participation
 from parties.remote.party.party_process import check_welcome
@@ -37,7 +39,8 @@ from parties.trained_run import load_party
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.network import ConsentConfig
 from vfl.data.samples import Samples
-from vfl.data.source import Source, prepare_samples
+from vfl.data.source import prepare_samples
+from vfl.data.tables.source import Tables
 from vfl.errors import one_line
 from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id
 from vfl.runs.secret_files import read_secret
@@ -54,6 +57,7 @@ MINUTE_S = 60.0
 class ServedRows:
     """The rows of a table, prepared for the party's model, and where each key's is."""
 
+    raw: Samples
     samples: Samples
     places: dict[bytes, int]
     known_as: tuple[list[bytes], ...]
@@ -79,11 +83,13 @@ class ServedTable:
     Args:
         path: of the table.
         read: returns its raw rows. Raises ValueError and OSError.
+        drift: counts the rows that are scored; told as often as the file is looked at.
         log: shows a line.
     """
 
     path: Path
     read: Callable[[Path], RawRows]
+    drift: ServedDrift
     log: Callable[[str], None]
 
     def __post_init__(self) -> None:
@@ -91,6 +97,7 @@ class ServedTable:
         self._raw = self.read(self.path)
         self._prepared: tuple[object, ServedRows] | None = None
         self._ended = threading.Event()
+        self._drift_failed = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="served table", daemon=True)
         self._thread.start()
@@ -102,7 +109,7 @@ class ServedTable:
             raw = self._raw
             if self._prepared is None or self._prepared[0] != (party, raw):
                 places = {key: place for place, key in enumerate(raw.keys)}
-                rows = ServedRows(prepare_samples(party.preparation, raw.samples), places, raw.known_as)
+                rows = ServedRows(raw.samples, prepare_samples(party.preparation, raw.samples), places, raw.known_as)
                 self._prepared = (party, raw), rows
             return self._prepared[1]
 
@@ -118,6 +125,7 @@ class ServedTable:
     def _watch(self) -> None:
         changed: object = None
         while not self._ended.wait(LOOKS_S):
+            self._tell_drift()
             try:
                 before, changed = changed, self._look()
                 if changed == self._seen or changed != before:  # as it was, or perhaps still being written
@@ -134,6 +142,16 @@ class ServedTable:
             with self._lock:
                 self._raw = raw
             self.log(f"{self.path}: read again, {len(raw)} rows to be scored")
+
+    def _tell_drift(self) -> None:
+        try:
+            self.drift.tell()
+        except OSError as error:
+            if not self._drift_failed:
+                self.log(f"{self.drift.path}: cannot be written: {one_line(error)}")
+            self._drift_failed = True
+        else:
+            self._drift_failed = False
 
 
 @dataclass(eq=False)
@@ -191,6 +209,7 @@ class ServingParty:
             there = np.asarray(places) >= 0
             held = [place for place in places if place >= 0]
             frame = self.party.embed_new(rows.samples, torch.tensor(held))
+            self.table.drift.note(self.party.preparation.histograms, rows.raw, held)
             foreign = [known[place] for known in rows.known_as for place in held]
         else:
             self.refused(f"{found.outcome}: {len(keys)} keys were asked for")
@@ -236,7 +255,7 @@ def serve_party(
     check_run(run_dir, config, resume=True)
     secret = read_secret(config.serving.key_secret)
     instance, audit = secrets.token_hex(8), AuditLog(run_dir)
-    source = _trained_source(run_dir)
+    source = _trained_source(run_dir, name)
     hello = Hello(
         party=name,
         instance=instance,
@@ -251,7 +270,8 @@ def serve_party(
         log=console.print,
         machine=machine,
     )
-    table = ServedTable(served.serve, partial(_read, source, name, secret), console.print)
+    drift = ServedDrift([*chain(*source.columns(name))], run_dir / DRIFT, console.print)
+    table = ServedTable(served.serve, partial(_read, source, name, secret), drift, console.print)
     allowance = Allowance(config.network.consent, machine)
     models: dict[tuple[int, str], FeatureParty] = {}
 
@@ -281,10 +301,12 @@ def serve_party(
         return goodbye
 
 
-def _trained_source(run_dir: Path) -> Source:
+def _trained_source(run_dir: Path, name: str) -> Tables:
     loaded = load_party(run_dir)
     if loaded is None:
         raise ConfigError(f"--run-dir: {run_dir} holds no trained model of this party; train first")
+    if not isinstance(loaded[1], Tables):
+        raise ConfigError(f"data.tables.{name}.serve: {loaded[1].data.dataset.kind} has no tables")
     return loaded[1]
 
 
@@ -303,7 +325,7 @@ def _finished(run_dir: Path, config: ExperimentConfig, restore: Restore) -> Feat
     return party
 
 
-def _read(source: Source, name: str, secret: bytes | None, path: Path) -> RawRows:
+def _read(source: Tables, name: str, secret: bytes | None, path: Path) -> RawRows:
     rows = source.served_rows(path, name)
     known_as = tuple([key_bytes(cells, secret) for cells in rows.known_as[other]] for other in sorted(rows.known_as))
     keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]

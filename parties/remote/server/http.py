@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from parties.remote.server.serving import Key, QueueFull, Scored, Scorer
 from vfl.config.serving import ServingConfig
+from vfl.data.drift import SHIFTED
 from vfl.runs.secret_files import read_secret
 from vfl.wire.keys import key_bytes
 
@@ -285,9 +286,13 @@ class _Collected:
         ready = GaugeMetricFamily("party_ready", "Whether a party can be asked", labels=["party"])
         for party, there in self.scorer.ready().items():
             ready.add_metric([party], there)
-        gauges = {
+        gauges: dict[str, tuple[str, float]] = {
             "queue_keys": ("Keys that wait", self.scorer.waiting),
             "cached_embeddings": ("Embeddings that are kept", self.scorer.cached),
         }
+        if (window := self.scorer.version.drift) is not None:
+            gauges["drift_rows"] = ("Latest scores that are compared with those of the test samples", len(window))
+            index = window.stability(["score"]).get("score", 0.0)
+            gauges["score_stability_index"] = (f"Their population stability index; above {SHIFTED} they differ", index)
         batches = CounterMetricFamily("batches", "Batches scored", value=self.scorer.counters.batches)
         return [rows, batches, ready, *(GaugeMetricFamily(name, *each) for name, each in gauges.items())]

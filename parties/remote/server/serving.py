@@ -28,6 +28,7 @@ from parties.remote.server.sessions import Offences
 from parties.split_model import MOST_TESTED, SplitModel
 from parties.trained_run import Trained, load_run
 from vfl.config import ConfigError, ExperimentConfig
+from vfl.data.drift import Histograms, Window
 from vfl.data.files import Labels
 from vfl.errors import Diverged, PeerLost
 from vfl.runs.checkpoint import State
@@ -93,6 +94,8 @@ class Version:
     """The label owner."""
     foreign: tuple[str, ...]
     """Owners who know the label owner's rows by another key, in the order of their names."""
+    drift: Window | None
+    """Latest scores, beside those of the test samples; None of a run from before they were kept."""
 
     @property
     def task(self) -> Task:
@@ -307,6 +310,8 @@ class Scorer:
             rows = (found[party.name].row(key) for key in keys)
             embeddings[party.name] = torch.stack([missing_D if row_D is None else row_D for row_D in rows])
         predictions_NC = self.version.task.predictions(joint.outputs(embeddings)).cpu()
+        if self.version.drift is not None:
+            self.version.drift.add(*self.version.task.as_columns(predictions_NC))
         digits = 9 if self.version.task.names else 15  # as in a table of predictions
         return [tuple(float(f"{float(value):.{digits}g}") for value in row) for row in predictions_NC.numpy()]
 
@@ -479,7 +484,8 @@ def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> V
             f"serving.batch: {config.serving.batch} rows have too many keys; {MOST_KEYS // len(foreign)} fit"
         )
     joint, instead = replace(joint, new=True), _instead(run_dir, config, trained)
-    return Version(trained.digest, joint, references, instead, table.key, leader, foreign)
+    drift = Window(Histograms.of_state(own["scores"])) if "scores" in own else None
+    return Version(trained.digest, joint, references, instead, table.key, leader, foreign, drift)
 
 
 def _instead(run_dir: Path, config: ExperimentConfig, trained: Trained) -> dict[str, Tensor]:

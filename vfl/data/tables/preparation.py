@@ -21,6 +21,7 @@ from torch import Tensor
 
 from models.features import TableFeatures
 from vfl.config.data import Numbers
+from vfl.data.drift import Histograms
 from vfl.data.samples import Samples
 from vfl.data.source import Preparation
 from vfl.runs.checkpoint import State
@@ -53,6 +54,8 @@ class TablePreparation(Preparation):
         self.both = numbers == "both"
         self.known = [_frequent(column_N) for column_N in hashes_NK.unbind(1)]
         """Sorted hashes of the categories with their own embeddings, by column."""
+        self.histograms = Histograms(numbers_NF.numpy(), hashes_NK.numpy())
+        """Counts of the training rows, numbers first; None of a run from before there were any."""
 
     @property
     def features(self) -> TableFeatures:
@@ -145,13 +148,15 @@ class TablePreparation(Preparation):
         """Return the fitted tensors by name; known categories' hashes and edges are a tensor per column."""
         known = {f"known_{place}": hashes for place, hashes in enumerate(self.known)}
         edges = {f"edges_{place}": each for place, each in enumerate(self.edges)}
-        return {"mean_F": self.mean_F, "std_F": self.std_F, "gaps": self.gaps, **known, **edges}
+        counts = {} if self.histograms is None else {"histograms": self.histograms.state_dict()}
+        return {"mean_F": self.mean_F, "std_F": self.std_F, "gaps": self.gaps, **known, **edges, **counts}
 
     def load_state_dict(self, state: State) -> None:
         """Restore the fitted values."""
         self.mean_F, self.std_F, self.gaps = state["mean_F"], state["std_F"], state["gaps"]
         self.known = [state[f"known_{place}"] for place in range(len(self.known))]
         self.edges = [state[f"edges_{place}"] for place in range(len(self.edges))]
+        self.histograms = Histograms.of_state(state["histograms"]) if "histograms" in state else None
 
 
 def _fill(prepared: Tensor, place: int, columns: Sequence[Tensor]) -> int:
