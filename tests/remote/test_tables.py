@@ -48,6 +48,24 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     assert text.splitlines()[1].endswith(",bank+shop")
 
 
+@pytest.mark.parametrize("labels", ["shared", "server"])
+def test_missing_rows_and_pruned_samples_train_the_bits_of_one_process(federate, tmp_path: Path, labels: str):
+    paths = write_tables(tmp_path, range(ROWS), labelled=True)
+    paths["shop"].write_text("\n".join(paths["shop"].read_text().splitlines()[:-20]))
+    sections = sections_of(paths) | {"wire": {"bits": 4, "gradients": {"bits": 4}, "coding": "entropy"}}
+    sections["data"]["join"] = "left"
+    sections["training"] |= {"labels": labels, "sample_pruning": {"share": 0.6}}
+    with pytest.warns(UserWarning, match="80 samples, without a row: 20 at shop"):
+        federation = federate(**sections)
+    federation.run()
+    assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    with pytest.warns(UserWarning, match="80 samples, without a row: 20 at shop"):
+        whole = run_experiment(federation.config, tmp_path / "whole", resume=False, console=Console(quiet=True))
+    found, names = federation.outcome()["summary"], (*SAME, "sample_pruning", "train_macs")
+    assert {name: found[name] for name in names} == {name: whole.summary[name] for name in names}
+    assert found["sample_pruning"]["left_out"] > 0
+
+
 def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_process(federate, tmp_path: Path):
     """One owner lacks some of the label owner's rows and has others; rows are in another order."""
     (tmp_path / "old").mkdir()

@@ -2,6 +2,7 @@
 
 import random
 import tracemalloc
+from resource import RUSAGE_SELF, getrusage
 
 import numpy as np
 import pytest
@@ -161,11 +162,14 @@ def fuzz(times: int, seed: int) -> int:
     return refused
 
 
-def test_damaged_bodies_are_refused_or_decoded_in_bounded_memory():
+@pytest.mark.parametrize("times", [3000, pytest.param(100_000, marks=pytest.mark.release)])
+def test_damaged_bodies_are_refused_or_decoded_in_bounded_memory(times: int):
     fuzz(20, 0)  # what is loaded once
+    before = getrusage(RUSAGE_SELF).ru_maxrss
     tracemalloc.start()
-    refused = fuzz(3000, 1)
+    refused = fuzz(times, 1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert refused > 2000
+    assert refused > times * 2 // 3
     assert peak < 400_000  # a matrix of 12800 numbers, and no table of 24 bits
+    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 16 << 10, "KiB, also of the coder's own"
