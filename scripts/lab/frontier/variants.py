@@ -152,7 +152,7 @@ class VariantParty(FeatureParty):
         self._own_defence.target_nD = self._targets_ND[rows_n] if distilled else None
         super().update(message)
 
-    def _noted_step(self) -> None:
+    def _noted_step(self, closure: None = None) -> None:
         for name, parameter in self.model.named_parameters():
             if parameter.grad is None:
                 continue
