@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -19,6 +20,11 @@ from vfl.data.sources.images import Standardisation
 from vfl.vertical import feature_models
 
 IMAGE_CLASSIFIERS = [kind for kind in CLASSIFIERS.built_in if kind != "char_lstm"]
+
+
+def release(*values: Any) -> Any:
+    """Values of a parametrized test that are for a release."""
+    return pytest.param(*values, marks=pytest.mark.release)
 
 
 def load_dataset(

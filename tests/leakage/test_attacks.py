@@ -110,6 +110,7 @@ def test_a_head_of_known_shape_is_inverted(stream, hidden, share):
     assert inversion_leak(guesses_N, labels_N, 3, stream).value > share
 
 
+@pytest.mark.release
 def test_gradients_of_other_rows_invert_to_chance(stream):
     labels_N = stream.integers(3, size=ROWS)
     embeddings_ND = stream.normal(size=(ROWS, 16))

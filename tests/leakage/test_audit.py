@@ -64,6 +64,7 @@ def test_the_round_that_is_watched_is_the_one_that_followed(train):
     assert trained.server.summary()["model_digest"] == expected.server.summary()["model_digest"]
 
 
+@pytest.mark.release
 def test_shared_labels_leave_only_features_to_attack(train):
     found = audit(train("run"), rows=160)
     assert {each.attack for each in found.findings} == {"embedding decoder"}

@@ -111,6 +111,7 @@ def test_paths_are_whole_in_the_run(run: Path, monkeypatch: pytest.MonkeyPatch, 
     assert len(predicted.ids_N) == ROWS // 5
 
 
+@pytest.mark.release
 def test_an_export_needs_no_data(moved: Path):
     pytest.importorskip("onnxruntime")
     card = export_run(moved, moved / "export")

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from typing import Any, NoReturn
 
 import pytest
+from shorthand import release
 
 from parties.local import LocalLink
 from parties.remote.server.droppable import DroppableParty
@@ -79,7 +80,7 @@ def undisturbed() -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("blow", ["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("blow", [release("SIGTERM"), "SIGKILL"])
 def test_a_server_goes_on_while_a_dropped_party_is_away(federate, undisturbed, blow: str):
     settings = DROP | {"training": {"rounds": 4}}
     lose_party_2 = ("embeds", EXCHANGES + 2, "SIGKILL")
@@ -104,6 +105,7 @@ def test_a_server_goes_on_while_a_dropped_party_is_away(federate, undisturbed, b
     assert federation.outcome() == undisturbed
 
 
+@pytest.mark.release
 def test_a_dropped_party_returns_to_a_server_that_was_started_again(federate):
     federation = federate(**DROP | {"training": {"rounds": 5}})
     federation.start(SERVER, ("asks for embeddings", IN_ROUND_3, "SIGTERM"))

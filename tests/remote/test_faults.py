@@ -163,6 +163,7 @@ def test_sigterm_at_the_server_leaves_a_checkpoint_a_free_port_and_no_process(fe
     assert federation.outcome() == in_process()
 
 
+@pytest.mark.release
 def test_sigterm_at_a_party_lets_it_leave_and_come_back(federate, in_process):
     federation = federate()
     for name in federation.names:
@@ -184,6 +185,7 @@ def test_a_party_without_a_server_ends_at_sigterm(federate):
     assert federation.wait("party_1") == 130
 
 
+@pytest.mark.release
 def test_a_party_that_cannot_go_on_comes_back_when_its_owner_has_mended_it(federate, in_process):
     federation = federate()
     federation.run()

@@ -90,6 +90,7 @@ def test_two_parties_killed_at_once(federate, in_process):
     check(federation, {"party_1": 1, "party_2": 1}, in_process, **AHEAD)
 
 
+@pytest.mark.release
 def test_all_killed_one_after_another(federate, in_process):
     federation = federate(**AHEAD)
     federation.run(

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from shorthand import release
 
 from vfl.config import ExperimentConfig
 from vfl.vertical.batches import batch_rows, steps_in_round
@@ -26,8 +27,10 @@ def embedded(config: ExperimentConfig, party: str, summary: dict[str, Any]) -> i
     return sum(shares[place].count for shares_of_round in rounds for shares in shares_of_round)
 
 
-@pytest.mark.parametrize("iterations", [1, 3])
-@pytest.mark.parametrize("labels", ["shared", "server"])
+@pytest.mark.parametrize(
+    ("labels", "iterations"),
+    [("shared", 1), ("server", 3), *(release(*each) for each in (("shared", 3), ("server", 1)))],
+)
 def test_five_processes_equal_one(federate, in_process, labels: str, iterations: int):
     # Three local iterations also where parties are left out of samples, and ahead: every side draws the same ones. One
     # where samples are.
@@ -52,6 +55,7 @@ def test_five_processes_equal_one(federate, in_process, labels: str, iterations:
         assert expected["summary"]["sample_pruning"]["left_out"] > 0
 
 
+@pytest.mark.release
 def test_noise_of_a_given_seed_is_the_same_in_processes(federate, in_process):
     privacy = {"gradients": "max_norm", "embeddings": "gaussian", "embedding_strength": 0.1, "noise_seed": 5}
     sections = {"training": {"labels": "server"}, "privacy": privacy}

@@ -51,6 +51,7 @@ def weights(federation: Any, name: str) -> dict[str, Tensor]:
     return {**tensors(state["model"], "model"), **tensors(state["momentum"], "momentum")}
 
 
+@pytest.mark.release
 def test_two_processes_of_a_party_equal_one_also_after_a_kill(federate):
     alone, team = federate(**SECTIONS), federate(**SECTIONS)
     alone.run()

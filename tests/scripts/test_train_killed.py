@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from shorthand import release
 
 from vfl.runs.checkpoint import CheckpointStore
 
@@ -242,8 +243,8 @@ def test_a_run_killed_again_and_again_while_it_resumes(make_runner, uninterrupte
     check_finished(runner, runner(resume=True), uninterrupted)
 
 
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("every", [1, release(2)])
+@pytest.mark.parametrize("name", ["SIGTERM", release("SIGINT")])
 def test_a_signal_ends_the_run_after_its_round_and_a_checkpoint(make_runner, uninterrupted, name: str, every: int):
     runner = make_runner(every)
     ended = runner(("update", 2 * UPDATES + 1, name))
@@ -285,7 +286,12 @@ def test_a_second_signal_while_a_checkpoint_is_written(make_runner, uninterrupte
 
 @pytest.mark.parametrize(
     ("checkpoint", "still", "file"),
-    [(0, [], 0), (1, [1], 5), (2, [1, 2], 2 * SECTIONS), (3, [2, 3], 2 * SECTIONS - 1)],
+    [
+        (0, [], 0),
+        release(1, [1], 5),
+        release(2, [1, 2], 2 * SECTIONS),
+        (3, [2, 3], 2 * SECTIONS - 1),
+    ],
     ids=["first file", "tensors", "manifest", "last checkpoint"],
 )
 def test_a_disk_that_is_full_at_a_checkpoint(make_runner, uninterrupted, checkpoint: int, still: list[int], file: int):
@@ -300,7 +306,7 @@ def test_a_disk_that_is_full_at_a_checkpoint(make_runner, uninterrupted, checkpo
     check_finished(runner, runner(resume=True), uninterrupted)
 
 
-@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("every", [1, release(2)])
 def test_a_disk_that_is_full_at_a_row(make_runner, uninterrupted, every: int):
     runner = make_runner(every)
     ended = runner(("row", 3, "ENOSPC"))

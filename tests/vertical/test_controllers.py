@@ -7,6 +7,7 @@ import warnings
 import pytest
 from conftest import small_config
 from rich.console import Console
+from shorthand import release
 
 from parties.mode import VERTICAL
 from vfl.config import parse_config
@@ -86,6 +87,7 @@ def test_seconds_are_expected_exactly_while_machines_do_not_change(adapting):
                 assert row[f"exchange_s/{party}"] == pytest.approx(expected, rel=1e-9 if number < 6 else 0.03)
 
 
+@pytest.mark.release
 def test_a_resumed_run_decides_as_the_first_one_did(adapting, build, tmp_path):
     server, rows = adapting
     training = EIGHT | {"batch_size": 16}
@@ -111,6 +113,7 @@ def test_decisions_in_the_rows_are_repeated_whatever_the_clock_says(build, tmp_p
     assert server.train_round(1)["alpha/party_1"] == 0.3
 
 
+@pytest.mark.release
 def test_what_cannot_be_met_is_said_once_and_the_bounds_hold(build):
     server = build(lightweighting=deadline(seconds_per_exchange=1e-6, alpha_max=0.5, beta_max={"party_1": 0.5}))
     with pytest.warns(UserWarning, match="party_1, party_2, party_3, party_4 cannot meet") as told:
@@ -121,7 +124,7 @@ def test_what_cannot_be_met_is_said_once_and_the_bounds_hold(build):
     assert max(ratios(rows, "beta", "party_2")) == 0.0
 
 
-@pytest.mark.parametrize("unit", ["seconds", "bytes", "macs"])
+@pytest.mark.parametrize("unit", [release("seconds"), release("bytes"), "macs"])
 def test_a_budget_is_spent_and_not_passed(build, unit: str):
     steady = MACHINES | {"parties": {"party_2": MACHINES["parties"]["party_2"]}}
     sections = {"simulation": steady, "models": MODELS, "training": EIGHT | {"batch_size": 16, "rounds": 5}}

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterable, Mapping
 
 import pytest
+from shorthand import release
 
 from parties.plan import planned_rounds
 from vfl.costs import PartyCosts
@@ -21,7 +22,11 @@ def payload(costs: PartyCosts, direction: str) -> int:
 
 @pytest.mark.parametrize(
     ("labels", "head_sync", "iterations", "staleness"),
-    [("shared", "replay", 2, 0), ("shared", "broadcast", 1, 2), ("server", "replay", 2, 1)],
+    [
+        release("shared", "replay", 2, 0),
+        ("shared", "broadcast", 1, 2),
+        ("server", "replay", 2, 1),
+    ],
 )
 def test_every_rounds_costs_are_those_that_were_forecast(
     build, labels: str, head_sync: str, iterations: int, staleness: int

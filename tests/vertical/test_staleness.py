@@ -149,6 +149,7 @@ def experiments(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.release
 @given(experiments())
 @settings(max_examples=6)
 def test_late_answers_and_a_resume_change_no_bit_and_no_more_is_under_way_than_was_asked(sections: dict[str, Any]):

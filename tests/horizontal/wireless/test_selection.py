@@ -123,6 +123,7 @@ def test_trying_all_sets_is_refused_for_many_devices():
         exhaustive(cell, 1.0)
 
 
+@pytest.mark.release
 def test_greedy_and_the_linear_program_are_near_the_best_sets_in_the_median():
     gaps = {(gap.selection, gap.gamma): gap.excess for gap in measure_gaps(1000, (0.0, 1.0, 10.0))}
     for gamma in (0.0, 1.0, 10.0):
