@@ -34,14 +34,13 @@ from parties.in_memory import OwnerTable, draw_tested, owners_of, places, write_
 from parties.local import InProcess, build_in_process
 from parties.predict import WhenAbsent, predict_new_rows
 from parties.trained_run import load_trained
-from vfl.api import Run
+from vfl.api import Columns, Run, in_columns
 from vfl.cli import ShowConsole
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
 from vfl.config.presets import ROUNDS, table_settings
 from vfl.config.registry import nearest
 from vfl.errors import PeerLost
-from vfl.runs.columns import Columns, in_columns
 from vfl.runs.experiments.mode import Built, Stage
 from vfl.runs.experiments.run import run_experiment
 from vfl.runs.subsets import lost_without

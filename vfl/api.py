@@ -20,7 +20,6 @@ from vfl.config.registry import nearest
 from vfl.data.tables.frames import write_frame
 from vfl.errors import ConfigError, PeerLost
 from vfl.lightweighting.schedule import Lightweighted, chosen_ratios
-from vfl.runs.columns import Columns, in_columns
 from vfl.runs.experiments.mode import mode_of
 from vfl.runs.experiments.run import run_experiment
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
@@ -30,6 +29,9 @@ from vfl.runs.run_folder import Row, choose_run_dir, read_rows, read_summary
 
 Choose = Callable[[int, Metrics], Mapping[str, tuple[float, float]]]
 """Function that chooses a round's ratios: (alpha, beta) by party, from the round and the metrics so far, by tag."""
+
+Columns = Any
+"""A pandas.DataFrame, or lists by column where pandas is not installed."""
 
 
 class Run:
@@ -171,3 +173,15 @@ class _Chooser(Callback):
         loop.algorithm.assign = lambda round_index, _: chosen_ratios(
             "ratios", self.choose(round_index, dict(loop.last_metrics)), self.config.parties
         )
+
+
+def in_columns(rows: Sequence[Mapping[str, Any]], index: str) -> Columns:
+    """Return rows as columns, with column ``index`` as the frame's index; None if a row lacks a value."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    try:
+        import pandas as pd  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]  # the user's, if there
+    except ImportError:
+        return columns
+    frame: Any = pd.DataFrame(columns)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return frame.set_index(index)

@@ -18,7 +18,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from vfl.errors import ConfigError, PeerLost, may_pass, one_line
+from vfl.errors import PeerLost, may_pass, one_line
 from vfl.torchrun import speaks
 
 DONE = 0
@@ -263,14 +263,6 @@ def _say(line: str) -> None:
         except KeyboardInterrupt:
             return
     print(line, file=sys.stderr)
-
-
-def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Parse an option's ``0,1,2``. Raises ConfigError, naming the option."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts) or len(set(map(int, parts))) < len(parts):
-        raise ConfigError(f"{option}: {text!r} is not a list of different whole numbers, as 0,1,2")
-    return tuple(int(part) for part in parts)
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:

@@ -33,8 +33,8 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.tables import TableConfig
 from vfl.data.tables.match import read_match
 from vfl.data.tables.own_keys import of_rows, own_keys
-from vfl.runs.orphans import end_with_parent
 from vfl.runs.run_folder import PROCESSES, only_process_in, private_files
+from vfl.runs.signals import end_with_parent
 from vfl.wire.messages import Kind, Message, MessageError
 from vfl.wire.session import Goodbye, Hello, Restore
 
@@ -188,7 +188,7 @@ def _known_to(name: str, config: ExperimentConfig) -> ExperimentConfig:
 def multiplying(workers: int) -> ProcessPoolExecutor:
     """Return processes that multiply points; they import only the group, and end with this process."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["vfl.matching.group", "vfl.runs.orphans"])
+    context.set_forkserver_preload(["vfl.matching.group", "vfl.runs.signals"])
     return ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
 
 

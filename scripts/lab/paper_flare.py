@@ -12,10 +12,10 @@ checkpoint.
 import argparse
 import sys
 
-from scripts.lab.studies.command import run_study, study_parser
+from scripts.lab.studies.command import run_study, study_parser, whole_numbers
 from scripts.lab.studies.flare.page import write_results
 from scripts.lab.studies.flare.studies import DEADLINES_S, Scale, make_runs
-from vfl.cli import ShowConsole, command, to_stderr, whole_numbers
+from vfl.cli import ShowConsole, command, to_stderr
 from vfl.config import ConfigError
 from vfl.config.files import parse_overrides
 

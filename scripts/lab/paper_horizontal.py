@@ -11,10 +11,10 @@ checkpoint.
 import argparse
 import sys
 
-from scripts.lab.studies.command import run_study, study_parser
+from scripts.lab.studies.command import run_study, study_parser, whole_numbers
 from scripts.lab.studies.comparison import write_results
 from scripts.lab.studies.study import horizontal_studies, make_runs
-from vfl.cli import ShowConsole, command, to_stderr, whole_numbers
+from vfl.cli import ShowConsole, command, to_stderr
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -13,10 +13,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from scripts.lab.studies.command import run_study, study_parser
+from scripts.lab.studies.command import run_study, study_parser, whole_numbers
 from scripts.lab.studies.lvfl.page import write_results
 from scripts.lab.studies.lvfl.plan import make_plan, parse_ends, parse_figures, scale_rounds
-from vfl.cli import ShowConsole, command, to_stderr, whole_numbers
+from vfl.cli import ShowConsole, command, to_stderr
 from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.config.shipped import shipped_folder
 

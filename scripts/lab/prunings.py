@@ -11,18 +11,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.lab.studies.command import run_study, study_parser
+from scripts.lab.studies.command import run_study, study_parser, whole_numbers
 from scripts.lab.studies.forks import Fork
 from scripts.lab.studies.lvfl.findings import AFTER, BEFORE
 from scripts.lab.studies.lvfl.plan import longest_fork
 from scripts.lab.studies.page import cells
-from scripts.lab.studies.runs import StudyRun, load_results, results_table
+from scripts.lab.studies.runs import ACCURACY, StudyRun, load_results, results_table
 from scripts.lab.studies.study import Study
-from vfl.cli import ShowConsole, command, to_stderr, whole_numbers
+from vfl.cli import ShowConsole, command, to_stderr
 from vfl.config import ConfigError
 from vfl.config.files import read_yaml
 from vfl.runs.atomic import write_csv
-from vfl.runs.results import ACCURACY
 
 COLUMNS = cells(ACCURACY, BEFORE, AFTER, "loss/train", "loss/test", "savings/compute", "savings/communication")
 

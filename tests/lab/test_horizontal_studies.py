@@ -14,10 +14,10 @@ import pytest
 from scripts.lab.studies import command
 from scripts.lab.studies.comparison import told_of
 from scripts.lab.studies.page import spread
-from scripts.lab.studies.runs import StudyResult, results_table
+from scripts.lab.studies.runs import ACCURACY, StudyResult, results_table
 from scripts.lab.studies.study import horizontal_studies, make_runs
 from vfl.config import ConfigError
-from vfl.runs.results import ACCURACY, CLOCK
+from vfl.runs.results import CLOCK
 
 pytestmark = pytest.mark.release
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scripts.lab.studies.command import whole_numbers
 from scripts.lab.studies.forks import Fork
 from scripts.lab.studies.lvfl.plan import (
     FIGURES,
@@ -15,7 +16,6 @@ from scripts.lab.studies.lvfl.plan import (
     scale_rounds,
 )
 from scripts.lab.studies.runs import StudyRun
-from vfl.cli import whole_numbers
 from vfl.config import ConfigError, parse_config
 from vfl.config.schedules import value_at
 

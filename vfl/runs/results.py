@@ -10,11 +10,10 @@ from statistics import mean
 from typing import Any
 
 from vfl.config import ConfigError
-from vfl.costs import savings, shares_saved
+from vfl.costs import shares_saved
 from vfl.metrics import is_better, reached
 from vfl.runs.run_folder import Row, read_rows, read_summary
 
-ACCURACY = "accuracy/test"
 CLOCK = "simulated_time_s/total"
 """Seconds on the run's clock: a virtual one, or for separate processes the real one."""
 
@@ -44,11 +43,6 @@ class RunResult:
         return Counter(party for _, party, reason in tags if reason == "bound")
 
     @property
-    def evaluated(self) -> list[Row]:
-        """The rows of rounds with a test accuracy."""
-        return [row for row in self.rows if ACCURACY in row]
-
-    @property
     def metric(self) -> str:
         """Name of the metric by which the run is compared."""
         return reached(self.summary)[0]
@@ -59,26 +53,10 @@ class RunResult:
         return reached(self.summary)[1][self.metric]
 
     @property
-    def accuracies(self) -> list[float]:
-        """Test accuracy of every round that was evaluated."""
-        return [row[ACCURACY] for row in self.evaluated]
-
-    @property
     def curve(self) -> list[tuple[int, float]]:
         """The evaluated rounds and their scores."""
         tag = f"{self.metric}/test"
         return [(int(row["round"]), row[tag]) for row in self.rows if tag in row]
-
-    @property
-    def best(self) -> float:
-        """Best test accuracy of all rounds, as papers on horizontal learning report it."""
-        return max(self.accuracies)
-
-    @property
-    def last(self) -> float:
-        """Mean test accuracy of the last tenth of the evaluations: less noisy than one round."""
-        accuracies = self.accuracies
-        return mean(accuracies[-max(1, len(accuracies) // 10) :])
 
     @property
     def sent_bytes(self) -> int:
@@ -89,11 +67,6 @@ class RunResult:
     def bytes_saved(self) -> float:
         """Share of the bytes, in both directions, that sparsification saved."""
         return shares_saved(self.summary)["savings_communication"]
-
-    @property
-    def uplink_saved(self) -> float:
-        """Share of the uplink bytes that sparsification saved."""
-        return savings(self.summary["uplink_bytes"], self.summary["dense_uplink_bytes"])
 
     @property
     def macs(self) -> int:
@@ -154,16 +127,6 @@ class RunResult:
         tag = f"{self.metric}/test"
         scores = ((place, row[tag]) for place, row in enumerate(self.rows) if tag in row)
         return next((place for place, score in scores if not is_better(self.metric, target, score)), None)
-
-    def rounds_to(self, target: float) -> float | None:
-        """Return the rounds until the accuracy first was ``target``; None if it never was."""
-        index = self.round_reaching(target)
-        return None if index is None else self.rows[index]["round"] + 1
-
-    def seconds_to(self, target: float) -> float | None:
-        """Return the simulated seconds until the accuracy first was ``target``; None if it never was."""
-        index = self.round_reaching(target)
-        return None if index is None else self.rows[index][CLOCK]
 
 
 Quantity = Callable[[RunResult], float | None]

@@ -1,8 +1,14 @@
-"""SIGINT and SIGTERM as a request to stop."""
+"""Ends of a process: SIGINT and SIGTERM ask for one, the death of its parent forces one."""
 
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+
+PARENT_LOST = 1
+"""Exit code of a process whose parent has died."""
 
 
 @contextmanager
@@ -22,3 +28,16 @@ def stop_on_signal(request_stop: Callable[[str], None]) -> Generator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def end_with_parent() -> None:
+    """End this process when its parent dies, and let only the parent react to the terminal's Ctrl-C."""
+    os.setpgrp()
+    threading.Thread(target=_wait, name="parent", daemon=True).start()
+
+
+def _wait() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(PARENT_LOST)  # sys.exit would end this thread alone

@@ -19,10 +19,11 @@ from statistics import mean
 from typing import NamedTuple
 
 from parties.local import build_in_process
+from scripts.lab.studies.command import whole_numbers
 from scripts.lab.studies.plots import Panel, draw_bars, draw_panels
 from scripts.lab.studies.runner import train_missing
 from scripts.lab.studies.runs import StudyResult, StudyRun, load_results
-from vfl.cli import DONE, OneLineParser, ShowConsole, add_executor_options, command, to_stderr, whole_numbers
+from vfl.cli import DONE, OneLineParser, ShowConsole, add_executor_options, command, to_stderr
 from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.config.devices import DeviceConfig, SimulationConfig
 from vfl.lightweighting.forecast import Forecast

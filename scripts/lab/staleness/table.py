@@ -18,7 +18,8 @@ def main(sweep: Path) -> None:
     for seed, by_staleness in sorted(runs.items()):
         finals = {each: run.curve[-1][1] for each, run in by_staleness.items()}
         rounds_s = {each: run.rows[-1]["simulated_time_s/round"] for each, run in by_staleness.items()}
-        reached_s = {each: run.seconds_to(min(finals.values())) or 0.0 for each, run in by_staleness.items()}
+        worst = min(finals.values())
+        reached_s = {each: run.seconds_by_round()[run.round_reaching(worst) or 0] for each, run in by_staleness.items()}
         cells = [
             ", ".join(f"{100 * value:.1f}" for value in finals.values()),
             ", ".join(f"{value:.2f}" for value in rounds_s.values()),

@@ -34,6 +34,14 @@ def study_parser(description: str | None) -> OneLineParser:
     return parser
 
 
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Parse an option's ``0,1,2``. Raises ConfigError, naming the option."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise ConfigError(f"{option}: {text!r} is not a list of different whole numbers, as 0,1,2")
+    return tuple(int(part) for part in parts)
+
+
 def run_study(
     arguments: argparse.Namespace,
     runs: Sequence[StudyRun],

@@ -5,10 +5,10 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from scripts.lab.studies.differences import paired
-from scripts.lab.studies.runs import StudyResult, StudyRun, load_results, results_table
+from scripts.lab.studies.runs import ACCURACY, StudyResult, StudyRun, load_results, results_table
 from vfl.config import ConfigError
 from vfl.runs.atomic import write_atomically, write_csv
-from vfl.runs.results import ACCURACY, CLOCK
+from vfl.runs.results import CLOCK
 from vfl.runs.run_folder import Row
 
 Values = dict[str, dict[int, float]]

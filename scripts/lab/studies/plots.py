@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scripts.lab.studies.runs import StudyResult
+from scripts.lab.studies.runs import ACCURACY, StudyResult
 from vfl.runs.reports.style import COLORS, curve_style, dress, legend_below, new_figure
-from vfl.runs.results import ACCURACY
 
 Curve = tuple[Sequence[float], Sequence[float]]
 """x ascending, y."""

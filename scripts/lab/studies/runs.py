@@ -3,10 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 from vfl.config import ExperimentConfig
-from vfl.runs.results import RunResult, read_result
+from vfl.costs import savings
+from vfl.runs.results import CLOCK, RunResult, read_result
 from vfl.runs.run_folder import Row, is_finished
+
+ACCURACY = "accuracy/test"
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,42 @@ class StudyResult(RunResult):
     study: str
     method: str
     seed: int
+
+    @property
+    def evaluated(self) -> list[Row]:
+        """The rows of rounds with a test accuracy."""
+        return [row for row in self.rows if ACCURACY in row]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Test accuracy of every round that was evaluated."""
+        return [row[ACCURACY] for row in self.evaluated]
+
+    @property
+    def best(self) -> float:
+        """Best test accuracy of all rounds, as papers on horizontal learning report it."""
+        return max(self.accuracies)
+
+    @property
+    def last(self) -> float:
+        """Mean test accuracy of the last tenth of the evaluations: less noisy than one round."""
+        accuracies = self.accuracies
+        return mean(accuracies[-max(1, len(accuracies) // 10) :])
+
+    @property
+    def uplink_saved(self) -> float:
+        """Share of the uplink bytes that sparsification saved."""
+        return savings(self.summary["uplink_bytes"], self.summary["dense_uplink_bytes"])
+
+    def rounds_to(self, target: float) -> float | None:
+        """Return the rounds until the accuracy first was ``target``; None if it never was."""
+        index = self.round_reaching(target)
+        return None if index is None else self.rows[index]["round"] + 1
+
+    def seconds_to(self, target: float) -> float | None:
+        """Return the simulated seconds until the accuracy first was ``target``; None if it never was."""
+        index = self.round_reaching(target)
+        return None if index is None else self.rows[index][CLOCK]
 
 
 def load_results(runs: Sequence[StudyRun], runs_dir: Path) -> list[StudyResult]:

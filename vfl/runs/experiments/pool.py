@@ -15,8 +15,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from vfl.runs.experiments.executor import Event, Executor, QueuedRun, Resources, RunEnded
-from vfl.runs.orphans import end_with_parent
 from vfl.runs.run_folder import LOG
+from vfl.runs.signals import end_with_parent
 
 PRELOADED = ["vfl.runs.experiments.training", "parties.mode", "vfl.horizontal.mode"]
 """Modules that a run's process has imported. They are not imported here, as this room lies below the parties."""

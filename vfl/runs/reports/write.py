@@ -13,7 +13,7 @@ from vfl.runs.experiments.sweep_view import names
 from vfl.runs.reports.figures import Drawing, draw
 from vfl.runs.reports.outcomes import outcome_drawings
 from vfl.runs.reports.runs import ReportedRun, Subject
-from vfl.runs.reports.svg import inline_svg, png
+from vfl.runs.reports.style import inline_svg, png
 from vfl.runs.reports.tables import TableData, advice, party_tables, tables
 
 PAGE = "report.html"

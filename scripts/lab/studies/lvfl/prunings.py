@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from vfl.runs.results import RunResult
+from scripts.lab.studies.runs import StudyResult
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Pruning:
         return self.before - self.during
 
 
-def prunings(result: RunResult) -> list[Pruning]:
+def prunings(result: StudyResult) -> list[Pruning]:
     """Return the rounds in which alpha rose; not round 0, before which there is no accuracy."""
     # Both have an entry for every round, as plan.py asks for evaluation.every: 1. So their positions are rounds.
     alphas, accuracy = result.mean_over_parties("alpha"), result.accuracies

@@ -1,4 +1,4 @@
-"""Writer of the reference of all settings from their types: python -m vfl.config.reference > docs/configuration.md."""
+"""Writer of the reference of all settings from their types: python -m scripts.lab.reference > docs/configuration.md."""
 
 import ast
 import inspect
@@ -12,7 +12,7 @@ from vfl.config.settings import Section, section_of, section_of_values
 
 HEAD = """# Configuration
 
-Every key of an experiment, written by `python -m vfl.config.reference` from the types that check it. A file holds what
+Every key of an experiment, written by `python -m scripts.lab.reference` from the types that check it. A file holds what
 differs from the defaults; on the command line a key is written with dots: `training.rounds=20`.
 """
 TYPES = {
@@ -136,4 +136,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")  # noqa: T201 - it is what the module is for
+    print(reference(), end="")

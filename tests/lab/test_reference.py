@@ -1,13 +1,13 @@
 from pathlib import Path
 
+from scripts.lab.reference import reference
 from vfl.config.experiment import ExperimentConfig
-from vfl.config.reference import reference
 
-PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def test_the_page_is_what_the_types_say():
-    assert PAGE.read_text(encoding="utf-8") == reference(), "python -m vfl.config.reference > docs/configuration.md"
+    assert PAGE.read_text(encoding="utf-8") == reference(), "python -m scripts.lab.reference > docs/configuration.md"
 
 
 def test_the_page_has_the_type_the_default_and_the_meaning_of_a_setting():
