@@ -24,9 +24,8 @@ SERVER_ROWS = Path()
 """``--rows`` without a file, as the server has it."""
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_experiment("data.join=left", "YAML file with data.tables and network")
     who = parser.add_mutually_exclusive_group()
     who.add_argument("--party", metavar="NAME", help="which owner this is (default: the server)")
@@ -37,10 +36,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--run-dir", type=Path, help="folder of logs (default: runs/NAME-align, runs/NAME-align-PARTY)")
     parser.add_argument("--insecure", action="store_true", help="plaintext; only on loopback")
     parser.add_log(PLAIN)
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take the side that the arguments name."""
     from parties.remote.matching import described, for_rows, match_owner, match_together, serve_match

@@ -18,9 +18,8 @@ from rich.table import Table
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="folder of a run, with labels at the server for all attacks"
     )
@@ -35,10 +34,9 @@ def parse_arguments() -> argparse.Namespace:
         help="attack with what party processes recorded of themselves (privacy.record=true there) in these folders, or "
         "copies; without a FOLDER in those below RUN, of which configuration and data are read",
     )
-    return parser.parse_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Attack, show, write."""
     from parties.audit import audit, audit_recorded

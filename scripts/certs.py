@@ -32,9 +32,8 @@ DAYS = 365
 WHO = f"'{SERVER}', or a party's name as the experiment has it"
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="{ca,issue,request,sign,show,revoke}")
 
     def add(name: str, help_text: str) -> argparse.ArgumentParser:
@@ -76,10 +75,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     revoke.add_argument("name", metavar="NAME", help=WHO)
     revoke.add_argument("--deny", type=Path, metavar="FILE", help=f"the list that network.tls.deny names (KEYS/{DENY})")
-    return parser.parse_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Run one subcommand and show its result."""
     match arguments.command:

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from vfl.config import ExperimentConfig
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     of = "YAML file, or name of a shipped experiment (not with --table), and settings that override its own"
     parser.add_argument("settings", nargs="*", metavar="CONFIG KEY=VALUE", help=of)
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="folder of the runs (default: the next free one)")
@@ -28,7 +27,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--table", action="append", metavar="OWNER=FILE", help=many)
     parser.add_argument("--label", metavar="COLUMN", help="with --table: what is to be predicted")
     parser.add_argument("--key", metavar="COLUMN", help="with --table: what rows are known by (default: a likely one)")
-    return parser.parse_intermixed_args()
 
 
 def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
@@ -53,7 +51,7 @@ def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
     return experiment_of(tables, arguments.label, arguments.key, arguments.settings)
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train, compare, show."""
     from parties.compare import compare_models

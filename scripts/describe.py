@@ -19,16 +19,14 @@ MOST_SHOWN = 1000
 """Largest number of columns shown; drawing a table of far more takes longer than reading it."""
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("file", type=Path, metavar="FILE", help="CSV, gzipped CSV or Parquet")
     parser.add_argument("--label", metavar="COLUMN", help="what is to be predicted: no feature")
     parser.add_argument("--out", type=Path, metavar="FILE.yaml", help="output file; must not exist")
-    return parser.parse_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Read, show, write."""
     from vfl.data.tables.describe import describe_with_missing, proposed_yaml

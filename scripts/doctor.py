@@ -17,14 +17,12 @@ from rich.console import Console
 from vfl.cli import BAD_INPUT, DONE, LOST, OneLineParser, command
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_party()
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Show the result of every check as soon as it is known."""
     from parties.remote.doctor import examine

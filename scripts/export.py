@@ -13,15 +13,13 @@ from pathlib import Path
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run, or of one of its parties")
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder (default: RUN/export)")
-    return parser.parse_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Export, and tell the folder."""
     from parties.export import export_run

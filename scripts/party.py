@@ -18,9 +18,8 @@ from rich.console import Console
 from vfl.cli import DONE, TEXT, OneLineParser, command
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_party()
     parser.add_argument(
         "--samples",
@@ -35,10 +34,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--serve", action="store_true", help="answer lvfl serve for the rows of data.tables.NAME.serve, train nothing"
     )
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Take part until the server says goodbye."""
     from parties.remote.joining import check_party

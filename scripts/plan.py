@@ -12,14 +12,12 @@ import sys
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, print_table, to_stderr
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_experiment("training.rounds=20")
-    return parser.parse_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Build the experiment, ask its parties, show."""
     from parties.local import build_in_process

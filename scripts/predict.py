@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from vfl.config import ExperimentConfig
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--processes", action="store_true", help="ask processes of this machine")
@@ -61,10 +60,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, metavar="FILE.csv", help="where to (default: RUN/predictions.csv)")
     parser.add_log(PLAIN)
-    return parser.parse_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Predict and write the table."""
     out = arguments.out or arguments.run / "predictions.csv"

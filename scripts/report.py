@@ -11,17 +11,15 @@ from pathlib import Path
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, to_stderr
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument(
         "folders", type=Path, nargs="+", metavar="RUN_OR_SWEEP", help="folder of lvfl train or lvfl sweep"
     )
     parser.add_argument("--out", type=Path, metavar="DIR|FILE.html", help="where to (default: report in the first)")
-    return parser.parse_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Write the report."""
     from vfl.runs.reports.runs import load_subject

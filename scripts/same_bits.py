@@ -52,14 +52,12 @@ RUNS = {
 """Arguments of train.py, by the purpose of the run."""
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("--checkout", type=Path, default=Path(__file__).parents[1], help="whose code trains (this one)")
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--write", type=Path, metavar="FILE", help="write the digests and the machine as JSON")
     files.add_argument("--expect", type=Path, metavar="FILE", help="compare with digests that were written")
-    return parser.parse_args()
 
 
 def digest_of(command: str, checkout: Path) -> str:
@@ -79,7 +77,7 @@ def digest_of(command: str, checkout: Path) -> str:
         return json.loads((run_dir / "summary.json").read_text())["model_digest"]
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Train, show, and write or compare."""
     expected: dict[str, str] = json.loads(arguments.expect.read_text())["digests"] if arguments.expect else {}

@@ -21,19 +21,17 @@ from rich.console import Console
 from vfl.cli import DONE, TEXT, OneLineParser, command
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the server's folder of a training by processes")
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="settings of this service, such as serving.listen"
     )
     parser.add_log(TEXT)
     parser.add_argument("--insecure", action="store_true", help="parties by plaintext; only on loopback")
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Serve until a signal ends it."""
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]

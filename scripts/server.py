@@ -16,18 +16,16 @@ from rich.console import Console
 from vfl.cli import TEXT, OneLineParser, command
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_experiment("training.rounds=20", "YAML file of the experiment, with data.file and network")
     parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="continue a run from its last checkpoint")
     parser.add_argument("--insecure", action="store_true", help="plaintext; only where network.listen is loopback")
     parser.add_log(TEXT)
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Serve the experiment and show what it saved."""
     from parties.remote.server.server_process import run_server

@@ -24,14 +24,12 @@ from vfl.errors import ConfigError
 SECRET_BYTES = 32
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_experiment("seed=1")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the files, made with 0700")
     parser.add_argument("--secret", type=Path, metavar="FILE", help="32 bytes to draw by, created (0600) if missing")
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
-    return parser.parse_intermixed_args()
 
 
 def read_secret(path: Path | None) -> bytes:
@@ -50,7 +48,7 @@ def read_secret(path: Path | None) -> bytes:
     return secret
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Load, split, write, and show each file's owner."""
     from vfl.config import load_config

@@ -14,15 +14,13 @@ from pathlib import Path
 from vfl.cli import DONE, OneLineParser, ShowConsole, command
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run or of a party")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Print the status."""
     from parties.remote.status import lines_of, status_of

@@ -13,9 +13,8 @@ from pathlib import Path
 from vfl.cli import BAD_INPUT, DONE, TRY_LATER, OneLineParser, ShowConsole, add_executor_options, command
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument(
         "sweep", type=Path, metavar="SWEEP", help="YAML file or shipped sweep, such as sweep_quickstart"
     )
@@ -29,10 +28,9 @@ def parse_arguments() -> argparse.Namespace:
         "--shard", default="1/1", metavar="I/N", help="train the I-th of N parts: for several hosts that share DIR"
     )
     parser.add_argument("--dry-run", action="store_true", help="train nothing; list the runs and the minutes left")
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the sweep."""
     from vfl.runs.experiments.sweep import foresee, parse_shard, train_sweep

@@ -17,9 +17,8 @@ from rich.console import Console
 from vfl.cli import OneLineParser, command
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_experiment("training.rounds=20")
     parser.add_argument("--run-dir", type=Path, help="folder of the run (default: the next free runs/NAME)")
     parser.add_argument(
@@ -30,10 +29,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--processes", action="store_true", help="a process for the server and each party, over TLS on this machine"
     )
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Build the experiment, train it and show what it saved."""
     from vfl.config import load_config

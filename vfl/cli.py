@@ -70,6 +70,10 @@ class OneLineParser(argparse.ArgumentParser):
             help=f"lines as they are, with time (UTC) and level, or as objects of JSON (default: {default})",
         )  # fmt: skip
 
+    def parse(self) -> argparse.Namespace:
+        """Read the command line; options may stand anywhere, unless there are subcommands."""
+        return self.parse_args() if self._subparsers else self.parse_intermixed_args()
+
     def error(self, message: str) -> NoReturn:
         """Leave with exit code 2."""
         self.exit(BAD_INPUT, f"error: {message}; see {self.prog} --help\n" if speaks() else None)
@@ -172,16 +176,19 @@ Command = Callable[[argparse.Namespace, ShowConsole], int]
 
 
 def command(
-    parse: Callable[[], argparse.Namespace], warn: Callable[[str], None] | None = None
+    doc: str | None, add_arguments: Callable[[OneLineParser], None], warn: Callable[[str], None] | None = None
 ) -> Callable[[Command], Callable[[], int]]:
     """Turn a function of parsed arguments into a command's ``main``: errors become one line and an exit code.
 
-    Of several workers only the speaking one has a console that prints; it prints warnings unless ``warn`` does.
+    ``doc`` is the command's help. Of several workers only the speaking one has a console that prints; it prints
+    warnings unless ``warn`` does.
     """
 
     def door(run: Command) -> Callable[[], int]:
         def main() -> int:
-            arguments = parse()
+            parser = OneLineParser(doc)
+            add_arguments(parser)
+            arguments = parser.parse()
             form = getattr(arguments, "log", PLAIN)
             quiet = not speaks()
             console = ShowConsole(quiet=quiet) if form == PLAIN else LogConsole(form, quiet=quiet)

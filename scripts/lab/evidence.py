@@ -106,14 +106,12 @@ class Evidence(Section):
     claims: dict[str, Claim] = Field(default={})
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("--check", action="store_true", help="write nothing, name what would change")
-    return parser.parse_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Write the index and the tables."""
     stale = [path for path, text in written().items() if not path.exists() or path.read_text(encoding="utf-8") != text]

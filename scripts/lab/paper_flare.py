@@ -12,17 +12,17 @@ checkpoint.
 import argparse
 import sys
 
-from scripts.lab.studies.command import run_study, study_parser, whole_numbers
+from scripts.lab.studies.command import add_study_arguments, run_study, whole_numbers
 from scripts.lab.studies.flare.page import write_results
 from scripts.lab.studies.flare.studies import DEADLINES_S, Scale, make_runs
-from vfl.cli import ShowConsole, command, to_stderr
+from vfl.cli import OneLineParser, ShowConsole, command, to_stderr
 from vfl.config import ConfigError
 from vfl.config.files import parse_overrides
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = study_parser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
+    add_study_arguments(parser)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings to override in all runs")
     parser.add_argument("--data", default="mnist", choices=list(DEADLINES_S), help="(default: %(default)s)")
     parser.add_argument(
@@ -33,10 +33,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=300.0, help="simulated, of Figures 5, 6 and 8 (default: %(default)s)"
     )
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the missing runs and write the results."""
     seeds, numbers = whole_numbers("--seeds", arguments.seeds), whole_numbers("--figures", arguments.figures)

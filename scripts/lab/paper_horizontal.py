@@ -11,24 +11,23 @@ checkpoint.
 import argparse
 import sys
 
-from scripts.lab.studies.command import run_study, study_parser, whole_numbers
+from scripts.lab.studies.command import add_study_arguments, run_study, whole_numbers
 from scripts.lab.studies.comparison import write_results
 from scripts.lab.studies.study import horizontal_studies, make_runs
-from vfl.cli import ShowConsole, command, to_stderr
+from vfl.cli import OneLineParser, ShowConsole, command, to_stderr
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = study_parser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
+    add_study_arguments(parser)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings to override in all runs")
     parser.add_argument("--studies", default=",".join(horizontal_studies()), help="of %(default)s (default: all)")
     parser.add_argument("--methods", default="", help="of the studies, as fedavg,dms (default: all)")
     parser.add_argument("--rounds", type=int, help="train so many rounds instead of the configurations'")
     parser.add_argument("--title", default="Horizontal algorithms compared", help="of the results page")
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the missing runs and write the results."""
     seeds = whole_numbers("--seeds", arguments.seeds)

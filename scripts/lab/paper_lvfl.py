@@ -13,29 +13,28 @@ import argparse
 import sys
 from pathlib import Path
 
-from scripts.lab.studies.command import run_study, study_parser, whole_numbers
+from scripts.lab.studies.command import add_study_arguments, run_study, whole_numbers
 from scripts.lab.studies.lvfl.page import write_results
 from scripts.lab.studies.lvfl.plan import make_plan, parse_ends, parse_figures, scale_rounds
-from vfl.cli import ShowConsole, command, to_stderr
+from vfl.cli import OneLineParser, ShowConsole, command, to_stderr
 from vfl.config import ConfigError, ExperimentConfig, load_config
 from vfl.config.shipped import shipped_folder
 
 DEFAULT_CONFIG = shipped_folder() / "cifar10_quadrants.yaml"
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = study_parser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
+    add_study_arguments(parser)
     parser.add_argument(
         "settings", nargs="*", metavar="CONFIG | key=value", help="YAML file (default: the paper's), then overrides"
     )
     parser.add_argument("--figures", default="2,3a,3b", help="of 2,3a,3b (default: all)")
     parser.add_argument("--rounds", type=int, help="number of rounds; moves all schedules in proportion")
     parser.add_argument("--ends", default="", help="rounds of a figure's own runs, where fewer, as 3a=52,3b=41")
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the missing runs and write the results."""
     base = load_base(arguments.settings)

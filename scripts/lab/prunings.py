@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.lab.studies.command import run_study, study_parser, whole_numbers
+from scripts.lab.studies.command import add_study_arguments, run_study, whole_numbers
 from scripts.lab.studies.forks import Fork
 from scripts.lab.studies.lvfl.findings import AFTER, BEFORE
 from scripts.lab.studies.lvfl.plan import longest_fork
 from scripts.lab.studies.page import cells
 from scripts.lab.studies.runs import ACCURACY, StudyRun, load_results, results_table
 from scripts.lab.studies.study import Study
-from vfl.cli import ShowConsole, command, to_stderr
+from vfl.cli import OneLineParser, ShowConsole, command, to_stderr
 from vfl.config import ConfigError
 from vfl.config.files import read_yaml
 from vfl.runs.atomic import write_csv
@@ -26,14 +26,13 @@ from vfl.runs.atomic import write_csv
 COLUMNS = cells(ACCURACY, BEFORE, AFTER, "loss/train", "loss/test", "savings/compute", "savings/communication")
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = study_parser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
+    add_study_arguments(parser)
     parser.add_argument("studies", nargs="+", metavar="STUDY[:METHOD,METHOD]", help="of prunings.yaml, in this order")
-    return parser.parse_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the missing runs and write the rows."""
     runs = make_runs(arguments.studies, whole_numbers("--seeds", arguments.seeds))

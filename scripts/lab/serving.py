@@ -39,15 +39,13 @@ GOALS_MS = {50: 5.0, 99: 20.0}
 """Milliseconds of one key, by percentile."""
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("--url", default="http://127.0.0.1:8080/v1/predict")
     parser.add_argument("--keys", type=Path, required=True, metavar="TABLE", help="the label owner's served table")
     parser.add_argument("--column", required=True, help="its key")
     parser.add_argument("--seconds", type=int, default=30)
     parser.add_argument("--out", type=Path, required=True)
-    return parser.parse_args()
 
 
 def send(url: str, keys: list[str], options: list[str], seconds: int) -> list[tuple[float, float, int]]:
@@ -69,7 +67,7 @@ def outcomes(url: str) -> Counter[str]:
     return counts
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Send all loads and write what came back."""
     if shutil.which("hey") is None:

@@ -18,16 +18,14 @@ from rich.progress import Progress
 from vfl.cli import DONE, OneLineParser, command, numbers_table
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("--exchanges", type=int, default=2000, help="(%(default)s)")
     parser.add_argument("--megabytes", type=float, default=2.0, help="of one embedding or gradient (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample of the processes")
-    return parser.parse_args()
 
 
-@command(parse_arguments)
+@command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: Console) -> int:
     """Soak, show and save."""
     from scripts.lab.benchmarks.report import check_output, provenance

@@ -12,7 +12,8 @@ import vfl
 from parties.compare import _difference, column_importance, compare_models
 from parties.local import build_in_process
 from parties.predict import predict
-from scripts.compare import parse_arguments, read_experiment
+from scripts.compare import add_arguments, read_experiment
+from vfl.cli import OneLineParser
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.data.tables.source import Tables
 from vfl.runs.run_folder import read_summary
@@ -86,19 +87,18 @@ def test_importance_is_that_of_the_joint_model_with_its_inputs_permuted(config: 
             assert abs(found[owner][name] - np.mean(lost)) < 4 * np.std(lost) + 1e-6
 
 
-def _read(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> ExperimentConfig:
-    monkeypatch.setattr("sys.argv", ["compare", *arguments])
-    return read_experiment(parse_arguments())
+def _read(*arguments: str) -> ExperimentConfig:
+    parser = OneLineParser()
+    add_arguments(parser)
+    return read_experiment(parser.parse_intermixed_args(arguments))
 
 
-def test_files_alone_tell_the_gain_and_a_report_begins_with_it(
-    config: ExperimentConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_files_alone_tell_the_gain_and_a_report_begins_with_it(config: ExperimentConfig, tmp_path: Path):
     """Keys are found by their looks, and settings come from the defaults for tables."""
     files = [f"{owner}={table.file}" for owner, table in config.data.tables.items()]
     tables = [part for file in files for part in ("--table", file)]
     quick = ("threads=1", "training.rounds=2", "training.steps_per_round=40")
-    proposed = _read(monkeypatch, *tables, "--label", "late", *quick)
+    proposed = _read(*tables, "--label", "late", *quick)
     assert [table.key for table in proposed.data.tables.values()] == [("key",), ("key",)]
     found = compare_models(proposed, tmp_path, Console(quiet=True))
     assert found.leader == "bank"
@@ -118,12 +118,10 @@ def test_files_alone_tell_the_gain_and_a_report_begins_with_it(
         (("--table", "bank=FILE", "--label", "late", "--key", "id"), "^--key: .* has no column 'id'; name the column"),
     ],
 )
-def test_files_that_cannot_be_compared_are_one_line(
-    config: ExperimentConfig, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], line: str
-):
+def test_files_that_cannot_be_compared_are_one_line(config: ExperimentConfig, arguments: tuple[str, ...], line: str):
     file = str(config.data.tables["bank"].file)
     with pytest.raises(ConfigError, match=line):
-        _read(monkeypatch, *(each.replace("FILE", file) for each in arguments))
+        _read(*(each.replace("FILE", file) for each in arguments))
 
 
 def test_an_interval_covers_no_difference_between_equals():

@@ -26,6 +26,7 @@ from vfl.config.settings import (
     Positive,
     Probability,
     Section,
+    UsedWith,
     ignored_settings,
     strict_int,
 )
@@ -68,7 +69,7 @@ class TrainingConfig(Section):
     """E: SGD steps per exchange, with the others' embeddings stale."""
     labels: Annotated[Literal["shared", "server"], SHARED] = "shared"
     """shared: every party holds the labels, as in the paper; server: parties receive gradients of their embeddings."""
-    head_sync: Annotated[Literal["replay", "broadcast"], REPLAYED] = "replay"
+    head_sync: Annotated[Literal["replay", "broadcast"], REPLAYED, UsedWith("labels", "shared")] = "replay"
     """labels shared only. replay: the head travels once per round and parties replay the server's steps;
     broadcast: it travels at every exchange."""
     staleness: Annotated[Literal[0, 1, 2], BeforeValidator(strict_int), SHARED] = 0
@@ -85,10 +86,6 @@ class TrainingConfig(Section):
     """Weight of a class's samples in the loss, by its name (1 where none is given); balanced: N / (classes x samples of
     the class). null weighs all samples alike."""
 
-    def ignored(self) -> Mapping[str, str]:
-        """Return the settings that only the other label protocol uses, with the reason."""
-        return {"head_sync": "training.labels is server, the head never leaves it"} if self.labels == "server" else {}
-
 
 class EvaluationConfig(Section):
     """The test of the joint model."""
@@ -102,7 +99,9 @@ class EvaluationConfig(Section):
     estimated: those of a fixed, seeded sample of the party's training rows, under the current weights; running:
     the training's own, which lag behind and are wrong right after a pruning; both: estimated, and for comparison
     ``accuracy/test_running`` and ``loss/test_running`` at every evaluation. Vertical learning only."""
-    statistics_samples: Annotated[AtLeastTwo, SHARED] = STATISTICS_SAMPLES
+    statistics_samples: Annotated[AtLeastTwo, SHARED, UsedWith("batch_statistics", "estimated", "both")] = (
+        STATISTICS_SAMPLES
+    )
     """Rows of that sample (all, where fewer are there), as one batch."""
     subsets: Annotated[bool, OWN] = False
     """Test every set of parties as if the others were absent: all sets of up to six parties, above that those that lack
@@ -116,11 +115,6 @@ class EvaluationConfig(Section):
     """Tell the parties the metric on the test samples, at the next round's beginning and at the end: a few bytes."""
     threshold: Annotated[Probability, OWN] = 0.5
     """Two classes only: probability from which the second class is predicted, for f1 and accuracy."""
-
-    def ignored(self) -> Mapping[str, str]:
-        """Return the sample of statistics that are not estimated."""
-        running = self.batch_statistics == "running"
-        return {"statistics_samples": "evaluation.batch_statistics is running"} if running else {}
 
 
 class CheckpointConfig(Section):

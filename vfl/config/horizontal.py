@@ -11,7 +11,17 @@ from pydantic import Field, create_model, model_validator
 from vfl.config.components import ALGORITHMS
 from vfl.config.devices import LinkConfig
 from vfl.config.optimizer import OptimizerConfig
-from vfl.config.settings import AboveZero, Fraction, NotNegative, Number, Positive, Probability, Section, name_in
+from vfl.config.settings import (
+    AboveZero,
+    Fraction,
+    NotNegative,
+    Number,
+    Positive,
+    Probability,
+    Section,
+    UsedWith,
+    name_in,
+)
 from vfl.config.wireless import WirelessConfig
 
 
@@ -21,31 +31,18 @@ class SamplePartitionConfig(Section):
     kind: Literal["iid", "classes", "shards", "dirichlet", "gaussian", "natural"] = "iid"
     """iid: shuffled, equal; classes: P classes per client; shards: sorted by label and cut; dirichlet: class shares by
     Dirichlet; gaussian: sizes in fifths (T-SFL, Case 3); natural: the data's own users or roles."""
-    classes_per_client: Positive | None = None
+    classes_per_client: Annotated[Positive | None, UsedWith("kind", "classes")] = None
     """P of ``classes``; null is 2."""
-    shards_per_client: Positive | None = None
+    shards_per_client: Annotated[Positive | None, UsedWith("kind", "shards")] = None
     """Shards per client of ``shards``; null is 2."""
-    dirichlet_alpha: AboveZero | None = None
+    dirichlet_alpha: Annotated[AboveZero | None, UsedWith("kind", "dirichlet")] = None
     """Dirichlet concentration of ``dirichlet``; null is 0.5."""
-    min_samples: Positive | None = None
+    min_samples: Annotated[Positive | None, UsedWith("kind", "dirichlet", "natural")] = None
     """Fewest samples of a client that ``dirichlet`` may draw, null is 1; owners of ``natural`` with fewer are left out,
     null leaves out none."""
-    samples_per_client: Positive | None = None
+    samples_per_client: Annotated[Positive | None, UsedWith("kind", "iid", "classes", "gaussian")] = None
     """Samples of a client: of ``iid`` and ``classes``, null deals all samples; the mean of ``gaussian``, null is
     1024."""
-
-    def ignored(self) -> Mapping[str, str]:
-        """Return the settings of other kinds of partition."""
-        used = {
-            "iid": ("samples_per_client",),
-            "classes": ("classes_per_client", "samples_per_client"),
-            "shards": ("shards_per_client",),
-            "dirichlet": ("dirichlet_alpha", "min_samples"),
-            "gaussian": ("samples_per_client",),
-            "natural": ("min_samples",),
-        }[self.kind]
-        others = (name for name in type(self).model_fields if name not in ("kind", *used))
-        return dict.fromkeys(others, f"horizontal.partition.kind is {self.kind}")
 
 
 class SpeedConfig(Section):
@@ -55,13 +52,13 @@ class SpeedConfig(Section):
     """groups: as ``groups`` says; case1: half 1, half 4; case2: quarters 1 to 4; case3: quarters of whole normals
     around 2 to 5, redrawn every round (T-SFL); uniform: mean - std to mean + std; exponential: of this mean, rounded
     up; gaussian: rounded down, at least 1."""
-    mean: AboveZero = 1.0
+    mean: Annotated[AboveZero, UsedWith("kind", "fixed", "uniform", "exponential", "gaussian")] = 1.0
     """Speed of ``fixed``; mean of ``uniform``, ``exponential`` and ``gaussian``."""
-    std: NotNegative = 0.0
+    std: Annotated[NotNegative, UsedWith("kind", "uniform", "gaussian")] = 0.0
     """Standard deviation of ``gaussian``, half the width of ``uniform``."""
-    groups: tuple[AboveZero, ...] = (1.0,)
+    groups: Annotated[tuple[AboveZero, ...], UsedWith("kind", "groups")] = (1.0,)
     """Speeds of ``groups``, of as many equal groups of consecutive clients."""
-    redrawn: bool = False
+    redrawn: Annotated[bool, UsedWith("kind", "uniform", "exponential", "gaussian")] = False
     """Draw new speeds every round (case3 always does)."""
 
     @model_validator(mode="after")
@@ -73,18 +70,6 @@ class SpeedConfig(Section):
         if not self.groups:
             raise ValueError("groups must name at least one speed")
         return self
-
-    def ignored(self) -> Mapping[str, str]:
-        """Return the settings of other kinds of speed."""
-        used = {
-            "fixed": ("mean",),
-            "groups": ("groups",),
-            "uniform": ("mean", "std", "redrawn"),
-            "exponential": ("mean", "redrawn"),
-            "gaussian": ("mean", "std", "redrawn"),
-        }.get(self.kind, ())
-        others = (name for name in ("mean", "std", "groups", "redrawn") if name not in used)
-        return dict.fromkeys(others, f"horizontal.devices.speed.kind is {self.kind}")
 
 
 class DevicesConfig(LinkConfig):
@@ -103,22 +88,17 @@ class WorkConfig(Section):
     kind: Literal["fixed", "interval", "partial"] = "fixed"
     """fixed: what local_epochs or local_steps say; interval: as many steps as fit ``interval_s``; partial: a share of
     the clients may end early."""
-    interval_s: AboveZero = 1.0
+    interval_s: Annotated[AboveZero, UsedWith("kind", "interval")] = 1.0
     """Simulated seconds of an interval."""
-    incomplete_share: Annotated[Number, Field(ge=0, le=1)] = 0.5
+    incomplete_share: Annotated[Number, Field(ge=0, le=1), UsedWith("kind", "partial")] = 0.5
     """rho: chance that a client of ``partial`` work is one that may end early."""
-    max_missing_epochs: Positive | None = None
+    max_missing_epochs: Annotated[Positive | None, UsedWith("kind", "partial")] = None
     """Such a client skips between 0 and this many of its epochs, all numbers equally likely. This is tau_max - 1, as
     tau_i is E - E_i + 1; null is local_epochs - 2 (the paper's tau_max = E - 1), at least 1."""
 
     def missing_epochs(self, local_epochs: int) -> int:
         """Return the largest number of epochs that a client of partial work may skip."""
         return max(1, local_epochs - 2) if self.max_missing_epochs is None else self.max_missing_epochs
-
-    def ignored(self) -> Mapping[str, str]:
-        """Return the settings of other kinds of work."""
-        owners = {"interval_s": "interval", "incomplete_share": "partial", "max_missing_epochs": "partial"}
-        return {name: f"horizontal.work.kind is {self.kind}" for name, kind in owners.items() if kind != self.kind}
 
 
 class SelectionConfig(Section):

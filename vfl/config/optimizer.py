@@ -1,11 +1,10 @@
 """Settings of the optimizer."""
 
-from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vfl.config.settings import Fraction, Number, RateSchedule, Section
+from vfl.config.settings import Fraction, Number, RateSchedule, Section, UsedWith
 
 
 class OptimizerConfig(Section):
@@ -16,14 +15,14 @@ class OptimizerConfig(Section):
     2019). Horizontal clients take sgd only."""
     learning_rate: RateSchedule = 0.05
     """A number, or {round: value} from round 0 on."""
-    momentum: Fraction = 0.9
+    momentum: Annotated[Fraction, UsedWith("kind", "sgd")] = 0.9
     """sgd only."""
     weight_decay: Annotated[Number, Field(ge=0)] = 0.0
     """Factor of the weights that is added to their gradient; for adamw, subtracted from the weights, times the learning
     rate."""
-    nesterov: bool = False
+    nesterov: Annotated[bool, UsedWith("kind", "sgd")] = False
     """sgd only."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    betas: Annotated[tuple[Fraction, Fraction], UsedWith("kind", "adam", "adamw")] = (0.9, 0.999)
     """adam and adamw only: decay rates of the means of gradients and of their squares."""
 
     @model_validator(mode="after")
@@ -31,11 +30,6 @@ class OptimizerConfig(Section):
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs momentum above 0")
         return self
-
-    def ignored(self) -> Mapping[str, str]:
-        """Return the settings of other optimizers."""
-        of_others = ("betas",) if self.kind == "sgd" else ("momentum", "nesterov")
-        return dict.fromkeys(of_others, f"training.optimizer.kind is {self.kind}")
 
     @property
     def plain(self) -> bool:

@@ -1,12 +1,11 @@
 """Settings of the defences against leakage: ``privacy``."""
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from vfl.config.agreement import OWN
-from vfl.config.settings import AboveZero, Section, strict_int
+from vfl.config.settings import AboveZero, Section, UsedWith, strict_int
 
 
 class PrivacyConfig(Section):
@@ -15,16 +14,16 @@ class PrivacyConfig(Section):
     gradients: Annotated[Literal["max_norm", "gaussian"] | None, OWN] = None
     """Server's defence of the gradients that it returns (training.labels=server). max_norm: noise along each gradient
     that makes all as long as the longest (Li et al., ICLR 2022); gaussian: clipped by row, with noise."""
-    gradient_strength: Annotated[AboveZero, OWN] = 1.0
+    gradient_strength: Annotated[AboveZero, OWN, UsedWith("gradients", "max_norm", "gaussian")] = 1.0
     """max_norm: factor of the noise; gaussian: standard deviation in units of gradient_clip."""
-    gradient_clip: Annotated[AboveZero, OWN] = 1.0
+    gradient_clip: Annotated[AboveZero, OWN, UsedWith("gradients", "gaussian")] = 1.0
     """gaussian: largest length of a row's gradient, in units of the mean loss's gradient times the batch size."""
     embeddings: Annotated[Literal["gaussian", "distance_correlation"] | None, OWN] = None
     """Party's defence of its embeddings. gaussian: clipped by row, with noise, in training, evaluation and predictions;
     distance_correlation: trained to depend less on the features (Vepakomma et al., 2020)."""
-    embedding_strength: Annotated[AboveZero, OWN] = 1.0
+    embedding_strength: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian", "distance_correlation")] = 1.0
     """gaussian: standard deviation in units of embedding_clip; distance_correlation: its weight beside the loss."""
-    embedding_clip: Annotated[AboveZero, OWN] = 10.0
+    embedding_clip: Annotated[AboveZero, OWN, UsedWith("embeddings", "gaussian")] = 10.0
     """gaussian: largest length of a row's embedding."""
     noise_seed: Annotated[Annotated[int, BeforeValidator(strict_int), Field(ge=0)] | None, OWN] = None
     """Seed of the noise. null: in one process the experiment's seed; for a separate process a secret that stays with
@@ -33,16 +32,3 @@ class PrivacyConfig(Section):
     record: Annotated[bool, OWN] = False
     """A party process keeps the embeddings that it sent and the gradients that came, of its last round, in its own
     folder (seen.safetensors), for lvfl audit --processes. They tell of its samples: remove the file afterwards."""
-
-    def ignored(self) -> Mapping[str, str]:
-        """Return the strengths of defences that are off."""
-        unused = dict[str, str]()
-        if self.gradients is None:
-            unused |= dict.fromkeys(("gradient_strength", "gradient_clip"), "privacy.gradients is null")
-        elif self.gradients != "gaussian":
-            unused["gradient_clip"] = f"privacy.gradients is {self.gradients}"
-        if self.embeddings is None:
-            unused |= dict.fromkeys(("embedding_strength", "embedding_clip"), "privacy.embeddings is null")
-        elif self.embeddings != "gaussian":
-            unused["embedding_clip"] = f"privacy.embeddings is {self.embeddings}"
-        return unused

@@ -1,7 +1,7 @@
 """Base class of the configuration's sections, types of checked numbers, and the one-line error."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin
 
@@ -50,6 +50,13 @@ def name_in(registry: Registry) -> AfterValidator:
     return AfterValidator(registry.check)
 
 
+class UsedWith:
+    """A field's mark: ``Annotated[..., UsedWith("kind", "partial")]`` is ignored while ``kind`` has another value."""
+
+    def __init__(self, setting: str, *values: object) -> None:
+        self.setting, self.values = setting, values
+
+
 class Section(BaseModel):
     """A frozen group of settings that refuses keys it does not know."""
 
@@ -67,7 +74,7 @@ class Section(BaseModel):
         return field.annotation if field else None
 
     def ignored(self) -> Mapping[str, str]:
-        """Return why settings have no effect beside the others, by their dotted names in this section."""
+        """Return why other settings than those marked ``UsedWith`` have no effect, by dotted name in this section."""
         return {}
 
 
@@ -84,13 +91,21 @@ def section_of_values(kind: object) -> type[Section] | None:
 
 def ignored_settings(section: Section, prefix: str = "") -> list[str]:
     """Return a line for each setting, in a section or those inside it, that a user gave and that has no effect."""
-    reasons = section.ignored()
+    reasons = {**dict(_unused(section, prefix)), **section.ignored()}
     lines = [f"{prefix}{name}: ignored, {reason}" for name, reason in reasons.items() if is_given(section, name)]
     for name in (*type(section).model_fields, *(section.model_extra or ())):
         inner = getattr(section, name)
         if isinstance(inner, Section) and name not in reasons:  # one line is enough for a section without effect
             lines += ignored_settings(inner, f"{prefix}{name}.")
     return lines
+
+
+def _unused(section: Section, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the settings whose mark says that they have no effect, and why."""
+    for name, field in type(section).model_fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, UsedWith) and (value := getattr(section, mark.setting)) not in mark.values:
+                yield name, f"{prefix}{mark.setting} is {'null' if value is None else value}"
 
 
 def is_given(section: Section, name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from vfl.config.horizontal import AlgorithmConfig, HorizontalConfig
-from vfl.config.settings import AboveZero, Fraction, NotNegative, Number
+from vfl.config.settings import AboveZero, Fraction, NotNegative, Number, UsedWith
 from vfl.horizontal.algorithm import Aggregate, FederatedAlgorithm, Report, Vectors, equal_mean
 from vfl.horizontal.devices import Work
 from vfl.horizontal.local import LocalTask
@@ -26,20 +26,14 @@ class FedAsyncConfig(AlgorithmConfig):
     """alpha: weight of a fresh client."""
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
     """s: form in which the mixing weight falls with a client's staleness."""
-    power: NotNegative = 0.5
+    power: Annotated[NotNegative, UsedWith("staleness", "polynomial")] = 0.5
     """p of polynomial, (s + 1)^-p."""
-    hinge_slope: AboveZero = 10.0
+    hinge_slope: Annotated[AboveZero, UsedWith("staleness", "hinge")] = 10.0
     """q of hinge, 1 / (q (s - b) + 1) above b."""
-    hinge_delay: NotNegative = 4.0
+    hinge_delay: Annotated[NotNegative, UsedWith("staleness", "hinge")] = 4.0
     """b of hinge."""
     mu: NotNegative = 0.005
     """Proximal term of the clients (rho of the paper)."""
-
-    def ignored(self) -> Mapping[str, str]:
-        """Return the parameters that only other forms of staleness use."""
-        owners = {"power": "polynomial", "hinge_slope": "hinge", "hinge_delay": "hinge"}
-        reason = f"horizontal.fedasync.staleness is {self.staleness}"
-        return {name: reason for name, owner in owners.items() if owner != self.staleness}
 
     def ignored_beside(self, horizontal: HorizontalConfig) -> Mapping[str, str]:
         """Return the settings that only rounds of several clients use."""

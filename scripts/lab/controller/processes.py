@@ -130,16 +130,14 @@ def draw(config: ExperimentConfig, rows: Sequence[Row], path: Path) -> None:
     draw_panels(panels, path)
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(description=__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="of the run and the plot")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ")
     parser.add_argument("--plot-only", action="store_true", help="train nothing")
-    return parser.parse_intermixed_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train, unless only the plot is requested, and draw."""
     config = load_config(CONFIG, arguments.overrides)

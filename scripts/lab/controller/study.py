@@ -312,16 +312,14 @@ def draw_decisions(folder: Path, results: Sequence[StudyResult]) -> None:
     draw_bars(groups, folder / "before_after.png")
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(description=__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="digits.yaml or cifar10.yaml beside this file")
     parser.add_argument("folder", type=Path, metavar="DIR", help="of the runs and the results")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that differ")
     parser.add_argument("--seeds", type=partial(whole_numbers, "--seeds"), default=(0,), help="as 0,1,2 (default: 0)")
     add_executor_options(parser)
     parser.add_argument("--plots-only", action="store_true", help="train nothing")
-    return parser.parse_intermixed_args()
 
 
 def finished(runs: Sequence[StudyRun], arguments: argparse.Namespace, console: ShowConsole) -> list[StudyResult]:
@@ -337,7 +335,7 @@ def finished(runs: Sequence[StudyRun], arguments: argparse.Namespace, console: S
     return load_results(runs, folder)
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the missing runs and write the page."""
     base, (first, *others) = load_config(arguments.config, arguments.overrides), arguments.seeds

@@ -23,15 +23,13 @@ from vfl.runs.experiments.where import open_executor
 from vfl.runs.run_folder import LOG
 
 
-def study_parser(description: str | None) -> OneLineParser:
-    """Return a parser of the options common to all studies."""
-    parser = OneLineParser(description)
+def add_study_arguments(parser: OneLineParser) -> None:
+    """Add the options common to all studies."""
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the runs and the results")
     parser.add_argument("--seeds", default="0", help="as 0,1,2 (default: 0); a seed is finished before the next begins")
     parser.add_argument("--data-note", default="", help="what the results page says about the data")
     add_executor_options(parser)
     parser.add_argument("--plots-only", action="store_true", help="train nothing")
-    return parser
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
