@@ -94,7 +94,8 @@ def test_a_log_has_time_and_level_in_every_line(capsys: pytest.CaptureFixture[st
 
     shown = {}
     for form in LOGS:
-        assert command(lambda form=form: argparse.Namespace(log=form))(run)() == 2
+        monkeypatch.setattr("sys.argv", ["lvfl", "--log", form])
+        assert command(None, lambda parser: parser.add_log(PLAIN))(run)() == 2
         out, err = capsys.readouterr()
         shown[form] = [*out.splitlines(), *err.splitlines()]
     levels = ["info"] * (len(shown[JSON]) - 2) + ["warning", "error"]

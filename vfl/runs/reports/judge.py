@@ -1,14 +1,13 @@
 """Comparison of settings: the Pareto front, the cheapest within some points, and the costs of reaching a target."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil
 from statistics import mean
 from statistics import variance as variance_of
+from typing import NamedTuple
 
 from vfl.metrics import LOWER_IS_BETTER, points_lost
 from vfl.runs.reports.runs import Subject, Variant
-from vfl.runs.results import RunResult
 
 TIE = 0.01
 """Share by which costs may differ and still count as equal."""
@@ -16,8 +15,7 @@ TARGET_SHARE = 0.9
 """Share of the best variant's final score that is the target of the time to accuracy."""
 
 
-@dataclass(frozen=True)
-class Reached:
+class Reached(NamedTuple):
     """Costs of a variant, mean over the seeds, until its score first reached the target."""
 
     rounds: float
@@ -107,16 +105,9 @@ def target_score(subject: Subject) -> float:
 def reached(variant: Variant, target: float) -> Reached | None:
     """Return the costs of reaching the target; None if a seed never did."""
     found = [(run, run.round_reaching(target)) for run in variant.runs]
-    spent = [_spent(run, index) for run, index in found if index is not None]
-    if len(spent) < len(found):
-        return None
-    return Reached(*(mean(values) for values in zip(*spent, strict=True)))
-
-
-def _spent(run: RunResult, index: int) -> tuple[float, float, float, float]:
-    return (
-        run.rows[index]["round"] + 1,
-        run.bytes_by_round()[index],
-        run.macs_by_round()[index],
-        run.seconds_by_round()[index],
-    )
+    spent = [
+        (run.rows[at]["round"] + 1, run.bytes_by_round()[at], run.macs_by_round()[at], run.seconds_by_round()[at])
+        for run, at in found
+        if at is not None
+    ]
+    return Reached(*map(mean, zip(*spent, strict=True))) if len(spent) == len(found) else None
