@@ -1,14 +1,17 @@
 """The audit of a finished run: what its parties and the server could have learned from each other's messages.
 
-The run is rebuilt from a checkpoint, in memory, and trained for one more round, whose messages are recorded. From any
-checkpoint but the last one this is exactly the round that followed. Nothing is sent and nothing in the run changes.
+The run is rebuilt from a checkpoint, in memory, and trained on, for a round at most, whose messages are recorded.
+From any checkpoint but the last one this is how the run went on. Nothing is sent and nothing in the run changes.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from parties.build import feature_config, model_spec
 from parties.feature_party import FeatureParty
@@ -125,14 +128,20 @@ def label_attacks(config: ExperimentConfig) -> tuple[bool, tuple[str, ...]]:
 
 
 def watch(trained: InProcess, round_index: int, rows: int) -> list[Seen]:
-    """Train one more round in memory and return the messages between the server and each party, on at most ``rows``."""
+    """Train on in memory, until each party has sent ``rows`` or for a round; return the messages on these, by party."""
     server = trained.server
     reached = {name: Ratios(report.alpha, report.beta) for name, report in server.reports.last.items()}
     server.recorded = {round_index: reached}  # in the place of a schedule or controller, whose rounds may be over
     onlookers = [MessageRecorder(party.protocol) for party in trained.parties]
     for party, onlooker in zip(trained.parties, onlookers, strict=True):
         party.protocol = cast(PartyProtocol, onlooker)  # it does what either side's protocol does
-    server.train_round(round_index)
+    server.start_round(round_index)
+    exchanges = server.exchanges
+    sent_E = np.cumsum([[share.count for share in shares] for shares in exchanges.shares], axis=0).min(axis=1)
+    for exchange in range(min(exchanges.steps, 1 + int(np.searchsorted(sent_E, rows)))):
+        exchanges.run(exchange)
+    for asked in chain.from_iterable(exchanges.under_way):  # the parties may still compute
+        asked.wait()
     return [
         _seen(trained, party, onlooker.recording(party.name), rows)
         for party, onlooker in zip(trained.parties, onlookers, strict=True)

@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 
+import numpy as np
 import pytest
 import yaml
 from tiny_training import TINY, summary_of
@@ -62,6 +63,17 @@ def test_the_round_that_is_watched_is_the_one_that_followed(train):
     expected.server.recorded = dict(trained.server.recorded)
     expected.server.train_round(3)
     assert trained.server.summary()["model_digest"] == expected.server.summary()["model_digest"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"training.staleness": 1, "threads": 2, "parties_at_once": 2}])
+def test_watching_ends_when_enough_rows_were_sent(train, settings):
+    run = train("run", **{"training.labels": "server", "checkpoint.keep": 4, **settings})
+    whole, few = load_trained(run, 3), load_trained(run, 3)
+    expected = [(seen.labels_N[:40], seen.embeddings_ND[:40], seen.gradients_ND[:40]) for seen in watch(whole, 3, 160)]
+    found = [(seen.labels_N, seen.embeddings_ND, seen.gradients_ND) for seen in watch(few, 3, 40)]
+    assert len(few.server.exchanges.losses) == 3 < len(whole.server.exchanges.losses)  # of 16 rows each
+    for mine, theirs in zip(found, expected, strict=True):
+        assert all(map(np.array_equal, mine, theirs))
 
 
 @pytest.mark.release

@@ -24,10 +24,13 @@ from torch import Tensor, nn
 from models.mlp import MLP
 from vfl.leakage.estimate import Estimate, Floats, Ints, best_assignment, bootstrap, over_draws
 from vfl.random import generator, seeded
+from vfl.vertical.batch_statistics import batch_norms
 
 REPETITIONS = 5
 """Draws of the known rows."""
 SCRATCH_STEPS = 60
+FITTED = 0.05
+"""Loss of the known rows below which a model trained on them alone is finished."""
 SCRATCH_BATCH = 64
 DECODER_HIDDEN = (256, 256)
 DECODER_STEPS = 600
@@ -148,12 +151,19 @@ def _from_scratch(
         with torch.inference_mode():
             width = model.eval()(*[tensor[:1] for tensor in known]).shape[1]
         network = nn.ModuleList([model, nn.Linear(width, classes)]).train()
-        optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE)
+        optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE, fused=True)
         for _ in range(SCRATCH_STEPS):
             rows = torch.randperm(len(labels_m))[:SCRATCH_BATCH]
             optimizer.zero_grad()
-            F.cross_entropy(network[1](network[0](*[tensor[rows] for tensor in known])), labels_m[rows]).backward()
+            loss = F.cross_entropy(network[1](network[0](*[tensor[rows] for tensor in known])), labels_m[rows])
+            loss.backward()
             optimizer.step()
+            if loss.item() < FITTED:
+                break
+        for layer in batch_norms(model).values():  # so few steps hardly refreshed their statistics
+            layer.momentum = 1.0
+        with torch.no_grad():
+            model(*known)
     network.eval()
     right = 0
     with torch.inference_mode():
