@@ -45,8 +45,11 @@ def tiers(points: dict[str, tuple[str, int]]) -> list[Any]:
     return [pytest.param(each, marks=() if each in AT_EVERY_RUN else pytest.mark.release) for each in points]
 
 
-AHEAD = {"training": {"staleness": 1, "sample_pruning": {"share": 0.6}}}
-"""Two exchanges are under way at once, and some samples are left out by the losses of earlier rounds."""
+AHEAD = {
+    "training": {"staleness": 1, "sample_pruning": {"share": 0.6}},
+    "wire": {"bits": 4, "gradients": {"bits": 4}, "coding": "entropy"},
+}
+"""Two exchanges are under way at once, values are coded, samples are left out by the losses of earlier rounds."""
 
 
 @pytest.mark.parametrize("place", zygote.PLACES)
@@ -91,8 +94,10 @@ def test_two_parties_killed_at_once(federate, in_process):
 
 
 @pytest.mark.release
-def test_all_killed_one_after_another(federate, in_process):
-    federation = federate(**AHEAD)
+@pytest.mark.parametrize("labels", ["shared", "server"])
+def test_all_killed_one_after_another(federate, in_process, labels: str):
+    sections = AHEAD | {"training": AHEAD["training"] | {"labels": labels}}
+    federation = federate(**sections)
     federation.run(
         {
             "party_1": [("embeds", 2, "SIGKILL")],
@@ -100,4 +105,4 @@ def test_all_killed_one_after_another(federate, in_process):
             SERVER: [("asks for embeddings", 2 * EXCHANGES + 2, "SIGKILL")],
         }
     )
-    check(federation, {"party_1": 1, "party_2": 1, SERVER: 1}, in_process, **AHEAD)
+    check(federation, {"party_1": 1, "party_2": 1, SERVER: 1}, in_process, **sections)

@@ -126,7 +126,7 @@ class VariantParty(FeatureParty):
         self._sums: dict[str, Tensor] = {}
         self._targets_ND = torch.zeros(len(self.train), self.sender.receiver.width)
         self._take_step = self.optimizer.step
-        self.optimizer.step = self._noted_step
+        self.optimizer.step = self._noted_step  # pyright: ignore[reportAttributeAccessIssue]  # overloads
         self._own_defence = Distilling()
         self.defence = self._own_defence
 
