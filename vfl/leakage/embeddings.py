@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from models.mlp import MLP
 from vfl.leakage.estimate import Estimate, Floats, Ints, best_assignment, bootstrap, over_draws
 from vfl.random import generator, seeded
-from vfl.vertical.batch_statistics import batch_norms
 
 REPETITIONS = 5
 """Draws of the known rows."""
@@ -160,8 +159,9 @@ def _from_scratch(
             optimizer.step()
             if loss.item() < FITTED:
                 break
-        for layer in batch_norms(model).values():  # so few steps hardly refreshed their statistics
-            layer.momentum = 1.0
+        for layer in model.modules():
+            if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+                layer.momentum = 1.0  # so few steps hardly refresh the statistics: one pass over all rows does
         with torch.no_grad():
             model(*known)
     network.eval()
