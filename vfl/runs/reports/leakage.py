@@ -11,8 +11,9 @@ AUDIT = "leakage.json"
 TITLE = "What leaks"
 HEADINGS = ("who", "by which attack", "knows", "measure", "found", "by chance", "leaks")
 EXPLANATION = (
-    "Found: with its 95 % interval. By chance: the same attack where nothing can be found. An AUC of 0.5 and an error "
-    "left of 1 tell nothing. An attack that finds nothing is no proof that none can."
+    "Found: with the range in which the true value probably lies (95 %). By chance: the same attack on shuffled data. "
+    "An AUC of 0.5 and an error left of 1 tell nothing; an AUC near 0 tells as much as one near 1. Leaks: whether "
+    "something was found, not how much; an attack that finds nothing is no proof that none can."
 )
 
 
