@@ -148,6 +148,8 @@ class _Vertical(BaseEstimator):
         rows = len(next(iter(owners.values())).keys)
         if len(labels_N) != rows:
             raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {next(iter(owners))}")
+        if rows < 2:
+            raise ConfigError(f"X: has {rows} sample; training needs two or more")
         draw = check_random_state(self.random_state)
         # An int is the run's seed itself, so that a YAML file that names it trains the same.
         whole = isinstance(self.random_state, int | np.integer)

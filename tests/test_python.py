@@ -57,6 +57,22 @@ def test_the_main_path_has_fewer_than_20_lines():
     assert 3 < len(BLOCKS[0].strip().splitlines()) < 20
 
 
+@pytest.mark.release
+def test_the_notebook_runs_as_it_stands_and_is_kept_without_outputs():
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook: Any = nbformat.read(ROOT / "docs" / "python.ipynb", as_version=4)
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
+    NotebookClient(notebook, timeout=300).execute()
+    shown = {cell.id: cell.outputs[-1].data["text/plain"] for cell in notebook.cells if cell.get("outputs")}
+    assert "clinic alone" in shown["gain"]
+    assert "laboratory" in shown["costs"]
+    assert "laboratory" in shown["contributions"]
+    assert shown["away"].count("[") == 4
+    assert "alpha" in shown["grid"]
+
+
 def test_a_run_is_what_the_command_leaves(told: dict[str, Any], folder: Path):
     run = vfl.Run(folder / "runs/chosen")
     assert run.summary == told["run"].summary
