@@ -10,11 +10,12 @@ Shapes: M test samples, C classes, F numbers, K columns of categories.
 # pyright: reportMissingTypeStubs=false
 # scikit-learn ships no stubs, and torch's and numpy's signatures are partly untyped.
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -46,6 +47,10 @@ JOINED = "joined"
 """Name of the one owner of all columns, for the perceptron on the joined rows."""
 RESAMPLED = 500
 """Number of bootstrap samples of an interval."""
+NORMAL = 1.96
+"""Half the width of a 95 % interval, in standard errors."""
+TINY = 1e-12
+"""Least probability whose logarithm is taken."""
 MOST_CATEGORIES = 255
 """Most categories of a column in scikit-learn's boosting; columns with more are passed as numbers."""
 
@@ -78,6 +83,8 @@ class Comparison:
     """Gain of LVFL over each model in the open."""
     columns: Mapping[str, Mapping[str, float]]
     """Loss in the metric when the owner permutes a column's test values, by owner and column."""
+    idle: Mapping[str, tuple[str, ...]]
+    """Columns by owner that are proposed for dropping: permuting them does not raise the test loss (`is_idle`)."""
     bytes: int
     macs: int
 
@@ -183,7 +190,7 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
     }
     reached = {name: _value(task, each, labels_M) for name, each in found.items()}
     against = {name: _difference(task, found["lvfl"], found[name], labels_M) for name in ("perceptron", "boosting")}
-    summary = read_summary(folder / "lvfl")
+    summary, columns = read_summary(folder / "lvfl"), column_importance(lvfl, source)
     comparison = Comparison(
         task.metric,
         leader,
@@ -191,7 +198,8 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
         reached,
         _difference(task, found["lvfl"], found["alone"], labels_M),
         against,
-        column_importance(lvfl, source),
+        columns.lost,
+        columns.idle,
         summary["uplink_bytes"] + summary["downlink_bytes"],
         summary["train_macs"],
     )
@@ -199,7 +207,14 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
     return comparison
 
 
-def column_importance(trained: InProcess, source: Tables) -> dict[str, dict[str, float]]:
+class Importance(NamedTuple):
+    """Loss in the metric without each column, by owner, and the columns that are proposed for dropping."""
+
+    lost: dict[str, dict[str, float]]
+    idle: dict[str, tuple[str, ...]]
+
+
+def column_importance(trained: InProcess, source: Tables) -> Importance:
     """Return the loss in the metric when a column's test values are permuted, by owner and column (Breiman 2001).
 
     Each owner permutes its own values, by a seeded draw, and its model embeds them; it sees nothing of other owners.
@@ -208,15 +223,17 @@ def column_importance(trained: InProcess, source: Tables) -> dict[str, dict[str,
     test = trained.split.labels.test
     whole = Samples(test.ids, parts[0].features, test.values)
 
-    def value(parts: Sequence[Samples]) -> float:
+    def predicted(parts: Sequence[Samples]) -> Tensor:
         joint = replace(take_samples(trained, NewSamples(whole, tuple(parts))), samples=test)
-        return _value(task, predict(joint), test.values)
+        return predict(joint)
 
-    before, sign = value(parts), -1.0 if task.metric in LOWER_IS_BETTER else 1.0
+    before_MC, sign = predicted(parts), -1.0 if task.metric in LOWER_IS_BETTER else 1.0
+    before = _value(task, before_MC, test.values)
     lost: dict[str, dict[str, float]] = {}
+    idle: dict[str, tuple[str, ...]] = {}
     for place, part in enumerate(trained.split.parties):
         numbers, categories = source.columns(part.party)
-        lost[part.party] = {}
+        lost[part.party], without = {}, list[str]()
         for column, name in enumerate((*numbers, *categories)):
             stream = generator(source.seed, "column_importance", owner=f"{part.party} {column}")
             held = part.test.held_rows()
@@ -226,8 +243,28 @@ def column_importance(trained: InProcess, source: Tables) -> dict[str, dict[str,
             values = features[:, column] if column < len(numbers) else hashes[:, column - len(numbers)]
             values[held] = values[order].clone()
             permuted = replace(part.test, features=features, more=(hashes,))
-            lost[part.party][name] = sign * (before - value([*parts[:place], permuted, *parts[place + 1 :]]))
-    return lost
+            permuted_MC = predicted([*parts[:place], permuted, *parts[place + 1 :]])
+            lost[part.party][name] = sign * (before - _value(task, permuted_MC, test.values))
+            if is_idle(before_MC, permuted_MC, test.values):
+                without.append(name)
+        idle[part.party] = tuple(without)
+    return Importance(lost, idle)
+
+
+def is_idle(before_MC: Tensor, permuted_MC: Tensor, labels_M: Tensor) -> bool:
+    """Return whether the 95 % interval of the test loss's rise, after a permutation, reaches down to 0 or below.
+
+    The loss is the cross-entropy, or the squared error. Of a column of noise, permuted and other values are distributed
+    alike, so the mean rise is 0, and its interval excludes 0 from above in one case of 40.
+    """
+    rise_M = _losses(permuted_MC, labels_M) - _losses(before_MC, labels_M)
+    return float(rise_M.mean() - NORMAL * rise_M.std() / math.sqrt(len(rise_M))) <= 0
+
+
+def _losses(predictions_MC: Tensor, labels_M: Tensor) -> Tensor:
+    if labels_M.is_floating_point():
+        return (predictions_MC[:, 0].double() - labels_M.double()) ** 2
+    return -predictions_MC.double().gather(1, labels_M[:, None])[:, 0].clamp_min(TINY).log()
 
 
 def _train(config: ExperimentConfig, folder: Path, split: Split, source: Tables, console: Console) -> InProcess:

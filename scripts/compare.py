@@ -74,6 +74,9 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         for name, value in sorted(lost.items(), key=lambda item: -item[1]):
             columns.add_row(owner, name, f"{value:.4f}")
     console.print(columns)
+    for owner, idle in found.idle.items():
+        if idle:
+            console.print(f"{owner} may drop {', '.join(idle)}: the test loss does not rise without")
     console.print(found.headline())
     return DONE
 

