@@ -56,13 +56,6 @@ def advise(arguments: argparse.Namespace, console: Console) -> int:
     return DONE
 
 
-def measure(arguments: argparse.Namespace, command: str, console: Console) -> int:
-    """Run a benchmark of the laboratory."""
-    from scripts.lab.benchmarks.door import run
-
-    return run(arguments, command, console)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; errors become one line and an exit code."""
     arguments = parse_arguments(argv)
@@ -70,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     if arguments.benchmark == "doctor":
         return exit_code(lambda: advise(arguments, console), warn=console.print)
-    return exit_code(lambda: measure(arguments, command, console), warn=console.print)
+    from scripts.lab.benchmarks.door import run
+
+    return exit_code(lambda: run(arguments, command, console), warn=console.print)
 
 
 if __name__ == "__main__":

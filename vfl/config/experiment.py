@@ -260,10 +260,10 @@ class ExperimentConfig(Section):
         parties = self.parties
         _check_names(parties)
         named = {
-            "lightweighting.alpha": named_parties(self.lightweighting.alpha) or {},
-            "lightweighting.beta": named_parties(self.lightweighting.beta) or {},
-            "lightweighting.alpha_max": named_parties(self.lightweighting.alpha_max) or {},
-            "lightweighting.beta_max": named_parties(self.lightweighting.beta_max) or {},
+            **{
+                f"lightweighting.{name}": named_parties(getattr(self.lightweighting, name)) or {}
+                for name in ("alpha", "beta", "alpha_max", "beta_max")
+            },
             "models.parties": self.models.parties,
             "simulation.parties": self.simulation.parties,
         }

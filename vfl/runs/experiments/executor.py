@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -146,7 +147,8 @@ class Executor(ABC, Generic[Handle]):
         # A run that has ended, finished or failed, or is not of this call, is not in here: nobody waits for it. One run
         # can always begin, as no two wait for each other.
         unfinished = {run.folder: done.get(run.folder, 0) for run in (*left, *at_work)}
-        run = next((run for run in left if run.after is None or not _behind(unfinished, *run.after)), None)
+        waits = {run.folder for run in left if run.after and unfinished.get(run.after[0], inf) < run.after[1]}
+        run = next((run for run in left if run.folder not in waits), None)
         # No run overtakes it: if this one has no room, smaller ones wait as well.
         return run if run is not None and len(at_work) < self.places(run) else None
 
@@ -181,10 +183,6 @@ class Executor(ABC, Generic[Handle]):
     @abstractmethod
     def kill(self, handle: Handle) -> None:
         """End a training at once."""
-
-
-def _behind(unfinished: Mapping[str, int], folder: str, rounds: int) -> bool:
-    return folder in unfinished and unfinished[folder] < rounds
 
 
 AnyExecutor = Executor[Any]
