@@ -136,10 +136,16 @@ def test_no_loss_is_shown_by_an_interval_above_the_margin():
 
 
 def test_a_lead_that_the_control_has_too_is_confounded():
-    assert judged(interval(1, 2), control=interval(-0.5, 0.5)) == "confounded"
+    assert judged(interval(1, 2), control=interval(-0.5, 0.5), margin=0.5) == "confounded"
+    assert judged(interval(1, 2), control=interval(-2, -1)) == "confounded"
     assert judged(interval(1, 2), control=interval(0.5, 1)) == "reproduced"
     assert judged(interval(1, 2), uncontrolled="its steps are longer") == "confounded"
     assert judged(interval(-1, 2), control=interval(-0.5, 0.5)) == "undecided"
+
+
+def test_a_lead_is_undecided_while_it_is_open_whether_the_control_has_it_too():
+    assert judged(interval(1, 2), control=interval(-0.5, 0.6), margin=0.5) == "undecided"
+    assert judged(interval(1, 2), control=interval(-0.5, 0.6), uncontrolled="its steps are longer") == "confounded"
 
 
 @pytest.mark.parametrize("count", [1, 2])
