@@ -160,3 +160,18 @@ def test_completion_gains_what_only_the_joint_model_knows(stream):
     # What the features say themselves is no gain of joint training.
     assert gain(telling_ND, noise + 3 * torch.as_tensor(labels_N)[:, None]).high < 0.1
     assert gain(stream.normal(size=(ROWS, 8)), noise).holds(0.0)
+
+
+def test_a_model_of_the_known_rows_alone_is_normalised_by_their_statistics(stream):
+    # A circle, which no straight line tells: only the fresh model does, after a few steps, far from its first statistics.
+    labels_N = stream.integers(2, size=ROWS)
+    angles_N = stream.uniform(0, 2 * np.pi, size=ROWS)
+    circles_N2 = 100 + np.stack([np.cos(angles_N), np.sin(angles_N)], axis=1) * (1 + 3 * labels_N)[:, None]
+    features = torch.as_tensor(circles_N2, dtype=torch.float32)
+
+    def fresh():
+        return nn.Sequential(nn.Linear(2, 2048), nn.BatchNorm1d(2048), nn.ReLU())
+
+    # An embedding that is the label: what is gained over a good model of 160 rows alone is little.
+    embeddings_ND = np.eye(2)[labels_N]
+    assert completion_gain(embeddings_ND, (features,), labels_N, 2, 160, fresh, seed=0).high < 0.2
