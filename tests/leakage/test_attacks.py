@@ -163,7 +163,7 @@ def test_completion_gains_what_only_the_joint_model_knows(stream):
 
 
 def test_a_model_of_the_known_rows_alone_is_normalised_by_their_statistics(stream):
-    # A circle, which no straight line tells: only the fresh model does, after a few steps, far from its first statistics.
+    # Circles, which no straight line tells apart: a fresh model does after a few steps, far from its first statistics.
     labels_N = stream.integers(2, size=ROWS)
     angles_N = stream.uniform(0, 2 * np.pi, size=ROWS)
     circles_N2 = 100 + np.stack([np.cos(angles_N), np.sin(angles_N)], axis=1) * (1 + 3 * labels_N)[:, None]
