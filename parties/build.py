@@ -61,7 +61,7 @@ class TrainingLabels:
     """Labels of the training samples, held by the server and, with ``labels: shared``, by the parties."""
 
     labels_N: Tensor
-    """int64 class indices, or float32 values."""
+    """int64 class indices, float values, or float probabilities [N, C]."""
     task: Task
     present_NK: Tensor | None = None
     """bool [N, K], True if the party has a row for the sample; None: all have all."""

@@ -24,22 +24,21 @@ from rich.console import Console
 from scipy.stats import rankdata
 from torch import Tensor
 
-from parties.local import InProcess, build_in_process
+from parties.alone import of_one, only, train_on
+from parties.local import InProcess
 from parties.predict import predict, take_samples
 from vfl.amounts import amount
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.data import TABLE_KINDS
 from vfl.config.files import lay_over, parse_overrides, read_settings
 from vfl.config.presets import table_settings
-from vfl.data.files import LabelData, Labels, PartyData
+from vfl.data.files import PartyData
 from vfl.data.samples import Samples
-from vfl.data.source import NewSamples, Source, Split, open_source, split_samples
+from vfl.data.source import NewSamples, Split, open_source, split_samples
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.source import Tables
 from vfl.metrics import LOWER_IS_BETTER, title
 from vfl.random import generator
-from vfl.runs.experiments.mode import Built, Stage
-from vfl.runs.experiments.run import run_experiment
 from vfl.runs.run_folder import choose_run_dir, read_summary, write_summary
 from vfl.vertical.tasks import Classification, Task
 
@@ -98,29 +97,6 @@ class Comparison:
         )
 
 
-class _Held(Source):
-    """A source with a known split."""
-
-    tensors = 2
-
-    def __init__(self, source: Tables, split: Split) -> None:
-        super().__init__(source.data, source.seed)
-        self.source, self.known, self.task = source, split, source.task
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        return tuple(part.party for part in self.known.parties)
-
-    def split(self) -> Split:
-        return self.known
-
-    def prepare(self, train: Samples) -> Any:
-        return self.source.prepare(train)
-
-    def check(self, samples: Samples) -> None:
-        self.source.check(samples)
-
-
 def compare(
     config: str | Path,
     overrides: Mapping[str, object] | None = None,
@@ -177,10 +153,10 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
     source = cast(Tables, open_source(config))
     split, leader = split_samples(source), source.leader
     own = next(part for part in split.parties if part.party == leader)
-    lvfl = _train(config, folder / "lvfl", split, source, console)
-    alone = _train(_only(config, source, leader), folder / "alone", _of_one(own, split), source, console)
-    everything = _of_one(_joined(split), split)
-    perceptron = _train(_only(config, source, JOINED), folder / "perceptron", everything, source, console)
+    lvfl = train_on(config, folder / "lvfl", split, source, console)
+    alone = train_on(only(config, source, leader), folder / "alone", of_one(own, split), source, console)
+    everything = of_one(_joined(split), split)
+    perceptron = train_on(only(config, source, JOINED), folder / "perceptron", everything, source, console)
     task, labels_M = lvfl.server.joint.trainer.task, split.labels.test.values
     found = {
         "alone": predict(alone.server.joint),
@@ -265,42 +241,6 @@ def _losses(predictions_MC: Tensor, labels_M: Tensor) -> Tensor:
     if labels_M.is_floating_point():
         return (predictions_MC[:, 0].double() - labels_M.double()) ** 2
     return -predictions_MC.double().gather(1, labels_M[:, None])[:, 0].clamp_min(TINY).log()
-
-
-def _train(config: ExperimentConfig, folder: Path, split: Split, source: Tables, console: Console) -> InProcess:
-    built: list[InProcess] = []
-
-    def build(config: ExperimentConfig, stage: Stage) -> Built:
-        held = _Held(source, split)
-        built.append(build_in_process(config, stage.runtime, stage.progress.on_step, held))
-        return Built(built[0].server)
-
-    console.print(f"training {folder.name}: {', '.join(part.party for part in split.parties)}")
-    run_experiment(config, folder, resume=False, console=Console(quiet=True), build=build)
-    return built[0]
-
-
-def _only(config: ExperimentConfig, source: Tables, party: str) -> ExperimentConfig:
-    """Return the experiment with only one party, which has the label owner's settings and no lightweighting."""
-    leader = source.leader
-    feature = config.models.parties.get(leader, config.models.feature)
-    dataset = config.data.dataset.model_copy(update={"kind": "tables"})  # others know their owners without being told
-    data = config.data.model_copy(update={"tables": {party: source.data.tables[leader]}, "dataset": dataset})
-    return config.model_copy(
-        update={
-            "data": data,
-            "models": config.models.model_copy(update={"feature": feature, "parties": {}}),
-            "lightweighting": type(config.lightweighting)(),
-            "simulation": type(config.simulation)(),
-        }
-    )
-
-
-def _of_one(part: PartyData, split: Split) -> Split:
-    """Return the split with one party, restricted to samples for which it has a row."""
-    labels = split.labels
-    train, test = (Labels(each.ids, each.values) for each in (labels.train, labels.test))
-    return Split((part,), LabelData(labels.classes, train, test))
 
 
 def _joined(split: Split) -> PartyData:

@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "serve scores by key, while the owners are at work",
     "describe": "look at a table, and propose which columns to use",
     "align": "match the keys of several owners' tables in private",
+    "distill": "train the label owner alone on the joint model's scores",
     "audit": "attack a finished run, to see what its messages reveal",
     "export": "write a trained model as torch.export and ONNX files",
     "server": "serve a training to party processes",

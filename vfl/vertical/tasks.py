@@ -34,6 +34,7 @@ class Targets(NamedTuple):
     """The head's targets for a batch."""
 
     labels_B: Tensor
+    """Labels [B]; of classes also probabilities [B, C]."""
     weights_B: Tensor | None = None
     """Weights with which the samples' losses are summed; None takes their mean."""
 
@@ -64,6 +65,8 @@ class Classification:
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return the mean cross-entropy, weighted by class if there are weights."""
+        if labels_B.dim() == 2:  # of probabilities PyTorch's mean does not divide by the weights
+            return self.losses(outputs_BC, labels_B).sum() / self.total_weight(labels_B)
         outputs_BC, labels_B = by_member(outputs_BC, labels_B)
         weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
         return F.cross_entropy(outputs_BC, labels_B, weights)
@@ -76,7 +79,10 @@ class Classification:
 
     def total_weight(self, labels_B: Tensor) -> float:
         """Return the sum of the samples' weights, by which ``losses`` are divided in ``loss``."""
-        return len(labels_B) if self.weights is None else float(torch.tensor(self.weights)[labels_B.cpu()].sum())
+        if self.weights is None:
+            return len(labels_B)
+        weights = torch.tensor(self.weights)
+        return float((labels_B.cpu() @ weights if labels_B.dim() == 2 else weights[labels_B.cpu()]).sum())
 
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
         """Return the sum of the cross-entropies."""
@@ -171,7 +177,7 @@ def by_member(outputs_BC: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
     """Return outputs [B M, C] of all members, and as many labels; one head's as they are."""
     if outputs_BC.dim() == 2:
         return outputs_BC, labels_B
-    return outputs_BC.flatten(0, 1), labels_B.repeat_interleave(outputs_BC.shape[1])
+    return outputs_BC.flatten(0, 1), labels_B.repeat_interleave(outputs_BC.shape[1], dim=0)
 
 
 Task = Classification | Regression
