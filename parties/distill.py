@@ -1,7 +1,7 @@
 """A model of the label owner's columns alone, trained on the joint model's scores: ``lvfl distill``.
 
-A teacher teaches what it sees and the student does not (Gou et al., IJCV 2021, survey such responses; APC-VFL, arXiv
-2410.17648, leaves the label owner a model for when the others are gone). The student's targets are
+Response-based distillation (Gou et al., IJCV 2021) from a teacher with more columns than the student (as APC-VFL, arXiv
+2410.17648). The student's targets are
 (1 - weight) labels + weight scores at temperature 1: by cross-entropy or squared error the same gradient as the
 weighted sum of both losses.
 
@@ -11,7 +11,6 @@ Shapes: N training samples, C classes or 1.
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from math import inf
 from pathlib import Path
 from typing import cast
 
@@ -33,7 +32,7 @@ from vfl.data.samples import Samples
 from vfl.data.source import NewSamples
 from vfl.data.tables.source import Tables
 from vfl.export import check_tools
-from vfl.metrics import LOWER_IS_BETTER
+from vfl.metrics import LOWER_IS_BETTER, title
 from vfl.runs.run_folder import read_summary, write_summary
 from vfl.vertical.tasks import Classification, Task
 
@@ -45,21 +44,23 @@ SEEDS = 5
 
 @dataclass(frozen=True)
 class Distillation:
-    """What the stand-alone model reaches on the run's evaluated samples, beside the same model of the labels alone."""
+    """Scores on the run's evaluated samples of the stand-alone model, and of the same one trained on the labels."""
 
     metric: str
     leader: str
     joint: float
     distilled: tuple[float, ...]
-    """By seed, as ``alone``."""
+    """A value per seed, as ``alone``."""
     alone: tuple[float, ...]
-    gain: Difference
-    """Mean gain over the labels alone, with Student's interval over the seeds."""
+    gain: Difference | None
+    """Mean gain over the labels alone, with Student's interval over the seeds; None for one seed."""
 
     def headline(self) -> str:
-        """Return one line with the gain, and whether the interval is beyond chance."""
+        """Return one line that says whether the scores are shown to gain."""
+        if self.gain is None:
+            return "one seed decides nothing"
         shown = "gains" if self.gain.low > 0 else "loses" if self.gain.high < 0 else "is not shown to gain:"
-        return f"the joint model's scores: {self.leader} alone {shown} {self.gain.text()} {self.metric}"
+        return f"{self.leader} alone, by the joint model's scores, {shown} {self.gain.text()} {title(self.metric)}"
 
 
 def distill(run_dir: Path, folder: Path, console: Console, weight: float = WEIGHT, seeds: int = SEEDS) -> Distillation:
@@ -125,8 +126,10 @@ def mixed(task: Task, labels_N: Tensor, scores_NC: Tensor, weight: float) -> Ten
     return (1 - weight) * labels_N + weight * scores_NC[:, 0]
 
 
-def over_seeds(gains: Sequence[float]) -> Difference:
-    """Return the mean of the gains, with Student's 95 % interval; of one it is infinite."""
+def over_seeds(gains: Sequence[float]) -> Difference | None:
+    """Return the mean of the gains, with Student's 95 % interval; None for one."""
     mean, count = float(np.mean(gains)), len(gains)
-    half = inf if count == 1 else float(stdtrit(count - 1, 0.975)) * float(np.std(gains, ddof=1)) / count**0.5
+    if count == 1:
+        return None
+    half = float(stdtrit(count - 1, 0.975)) * float(np.std(gains, ddof=1)) / count**0.5
     return Difference(mean, mean - half, mean + half)

@@ -35,7 +35,7 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     if not 0 <= arguments.weight <= 1:
         raise ConfigError(f"--weight: {arguments.weight:g}: give a number from 0 to 1")
     if arguments.seeds < 1:
-        raise ConfigError(f"--seeds: {arguments.seeds}: give 1 or more; one has no interval")
+        raise ConfigError(f"--seeds: {arguments.seeds}: give 1 or more")
     run = arguments.run.resolve()
     folder = arguments.out or run.with_name(f"{run.name}-distilled")
     found = distill(run, folder, console, arguments.weight, arguments.seeds)
