@@ -1,9 +1,8 @@
 """A model of the label owner's columns alone, trained on the joint model's scores: ``lvfl distill``.
 
 Response-based distillation (Gou et al., IJCV 2021) from a teacher with more columns than the student (as APC-VFL, arXiv
-2410.17648). The student's targets are
-(1 - weight) labels + weight scores at temperature 1: by cross-entropy or squared error the same gradient as the
-weighted sum of both losses.
+2410.17648). The student's targets are (1 - weight) labels + weight scores at temperature 1, which by cross-entropy or
+squared error give the gradient of the weighted sum of both losses.
 
 Shapes: N training samples, C classes or 1.
 """

@@ -14,18 +14,16 @@ from pathlib import Path
 from vfl.cli import DONE, OneLineParser, ShowConsole, command, numbers_table, to_stderr
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read the command line."""
-    parser = OneLineParser(__doc__)
+def add_arguments(parser: OneLineParser) -> None:
+    """Add the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run on tables of several owners")
     parser.add_argument("--out", type=Path, metavar="DIR", help="new folder (default: RUN-distilled)")
     weight = "of the scores in the targets, from 0 (the labels alone) to 1 (default: 1)"
     parser.add_argument("--weight", type=float, default=1.0, metavar="W", help=weight)
     parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds from the run's own on (default: 5)")
-    return parser.parse_args()
 
 
-@command(parse_arguments, warn=to_stderr)
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Distill, compare, show."""
     from parties.distill import distill
