@@ -525,3 +525,48 @@ def test_what_cannot_be_served_is_one_line(service, options: tuple[str, ...], sa
     last = service.federation.log(SERVER).splitlines()[-1]
     assert last.startswith("error: ")
     assert said in last
+
+
+def test_outcomes_told_later_tell_how_good_the_scores_were_through_a_restart(service, tmp_path: Path):
+    file = tmp_path / "outcomes.sqlite"
+    service.start(SERVER, server=(f"serving.outcomes={file}",))
+    service.start("bank", "shop")
+    service.until_ready("bank", "shop")
+    keys = [*NEW]
+    service.score(*keys[:100])
+    scores = {int(score["key"]): score["probabilities"]["1"] for score in service.score(*keys[50:])}
+    scores |= {int(score["key"]): score["probabilities"]["1"] for score in service.score(*keys[:50])}
+    assert service.get("/v1/outcomes").body == []
+    service.federation.signal(SERVER, signal.SIGKILL)
+    service.federation.wait(SERVER)
+    service.start(SERVER, server=(f"serving.outcomes={file}",))
+    service.until(lambda: service.get("/healthz").status == 200)
+    draw = random.Random(1)
+    became = {key: draw.randrange(2) for key in keys}
+    reply = service.post("/v1/outcomes", {"outcomes": [{"key": key, "outcome": "0"} for key in [*keys[:9], "nobody"]]})
+    assert reply.body == {"noted": 9, "unknown": ["nobody"]}
+    assert service.get("/v1/outcomes").body[0]["metrics"].keys() == {"accuracy"}  # one class alone
+    told = [{"key": str(key), "outcome": became[key]} for key in keys]  # corrects those told before
+    assert service.post("/v1/outcomes", {"outcomes": told}).body == {"noted": 150, "unknown": []}
+    (period,) = service.get("/v1/outcomes").body
+    right = [
+        (scores[a] > scores[b]) + (scores[a] == scores[b]) / 2 for a in keys for b in keys if became[a] > became[b]
+    ]
+    assert period["rows"] == 150
+    assert period["metrics"]["auc"] == pytest.approx(sum(right) / len(right))
+    assert f'outcome_metric{{metric="auc"}} {period["metrics"]["auc"]}' in service.get("/metrics").body
+    assert file.stat().st_mode & 0o077 == 0
+    for body, said in (
+        ({"key": 1000, "outcome": "late"}, "outcomes[0].outcome: 'late' is no class; they are 0, 1"),
+        ({"key": [1000, 1], "outcome": 1}, "outcomes[0].key: a key has 1 cells: k"),
+    ):
+        reply = service.post("/v1/outcomes", {"outcomes": [body]})
+        assert (reply.status, reply.body["detail"]) == (400, said)
+
+
+def test_without_a_file_for_outcomes_none_are_taken(service):
+    service.start(SERVER)
+    service.until(lambda: service.get("/healthz").status == 200)
+    reply = service.post("/v1/outcomes", {"outcomes": [{"key": 1000, "outcome": 1}]})
+    assert reply.status == 404
+    assert "serving.outcomes names a file" in reply.body["detail"]

@@ -42,6 +42,10 @@ class ServingConfig(Section):
     """File with a secret that all owners share, at least 16 characters: keys then travel as HMAC-SHA256 under it. Set
     by all or by none."""
 
+    outcomes: Path | None = None
+    """File (SQLite) in which scores are kept by key, so that outcomes told later (POST /v1/outcomes) show how good they
+    were; null keeps none."""
+
     @property
     def keys(self) -> Literal["clear", "hashed"]:
         """Return the form of keys between server and parties, which must be the same on both sides."""

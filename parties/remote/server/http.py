@@ -6,19 +6,21 @@ Errors are problem details (RFC 9457). The framework writes the OpenAPI page, at
 import asyncio
 import hmac
 import json
+import math
 import ssl
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Annotated, Any
 
 import prometheus_client as prometheus
 import uvicorn
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from pydantic import BaseModel, Field, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from parties.remote.server.outcomes import PERIOD, Outcomes, Period
 from parties.remote.server.serving import Key, QueueFull, Scored, Scorer
 from vfl.config.serving import ServingConfig
 from vfl.data.drift import SHIFTED
@@ -71,6 +73,28 @@ class PredictResponse(BaseModel):
     """Keys of which no owner has a row; they have no score."""
 
 
+class Outcome(BaseModel):
+    """What became of one key."""
+
+    key: Cell | list[Cell]
+    outcome: StrictStr | StrictInt | StrictFloat
+    """Name of the class; regression: the value."""
+
+
+class OutcomesRequest(BaseModel):
+    """Outcomes of keys that were scored."""
+
+    outcomes: Annotated[list[Outcome], Field(min_length=1, max_length=10_000)]
+
+
+class OutcomesResponse(BaseModel):
+    """Number of outcomes noted."""
+
+    noted: int
+    unknown: list[str | list[str]]
+    """Keys that have no score."""
+
+
 class Problem(BaseModel):
     """Problem details of RFC 9457."""
 
@@ -100,6 +124,8 @@ def make_app(scorer: Scorer) -> FastAPI:
             except QueueFull as full:
                 raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
             return _answer(scorer, await asyncio.wrap_future(future))
+
+    app.include_router(_outcome_routes(scorer), dependencies=guard, responses=problems)
 
     @app.get("/healthz")
     async def healthy() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
@@ -132,6 +158,29 @@ def make_app(scorer: Scorer) -> FastAPI:
     app.add_exception_handler(Exception, _on_error)
     app.add_middleware(_Bounded)
     return app
+
+
+def _outcome_routes(scorer: Scorer) -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/v1/outcomes")
+    def tell(told: OutcomesRequest) -> OutcomesResponse:  # pyright: ignore[reportUnusedFunction]
+        kept = _kept(scorer)
+        pairs = [
+            (_key_of(each.key, f"outcomes[{place}].key", scorer), _outcome(each.outcome, place, scorer))
+            for place, each in enumerate(told.outcomes)
+        ]
+        try:
+            unknown = kept.tell(pairs)
+        except OSError as error:
+            raise HTTPException(503, str(error), {"Retry-After": "60"}) from None
+        return OutcomesResponse(noted=len(pairs) - len(unknown), unknown=[_shown(key) for key in unknown])
+
+    @router.get("/v1/outcomes")
+    def periods() -> list[Period]:  # pyright: ignore[reportUnusedFunction]
+        return _kept(scorer).periods(scorer.version.task)
+
+    return router
 
 
 def run_http(scorer: Scorer) -> None:
@@ -171,18 +220,39 @@ def _keys_of(asked: PredictRequest, scorer: Scorer) -> list[Key]:
         raise HTTPException(
             413, f"{len(asked.keys)} keys; at most serving.batch = {scorer.settings.batch} in a request"
         )
+    return [_key_of(cells, f"keys[{place}]", scorer) for place, cells in enumerate(asked.keys)]
+
+
+def _key_of(cells: Cell | list[Cell], where: str, scorer: Scorer) -> Key:
     columns = scorer.version.columns
-    keys: list[Key] = []
-    for place, cells in enumerate(asked.keys):
-        key = tuple(map(str, cells if isinstance(cells, list) else [cells]))
-        if len(key) != len(columns):
-            raise HTTPException(400, f"keys[{place}]: a key has {len(columns)} cells: {', '.join(columns)}")
-        try:
-            key_bytes(key, None)
-        except ValueError as error:
-            raise HTTPException(400, f"keys[{place}]: {error}") from None
-        keys.append(key)
-    return keys
+    key = tuple(map(str, cells if isinstance(cells, list) else [cells]))
+    if len(key) != len(columns):
+        raise HTTPException(400, f"{where}: a key has {len(columns)} cells: {', '.join(columns)}")
+    try:
+        key_bytes(key, None)
+    except ValueError as error:
+        raise HTTPException(400, f"{where}: {error}") from None
+    return key
+
+
+def _outcome(told: str | float, place: int, scorer: Scorer) -> float:
+    """Return the number of a class by its name, or a value."""
+    names = scorer.version.task.names
+    if names and str(told) not in names:
+        raise HTTPException(400, f"outcomes[{place}].outcome: {told!r} is no class; they are {', '.join(names)}")
+    try:
+        value = float(names.index(str(told)) if names else told)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise HTTPException(400, f"outcomes[{place}].outcome: {told!r} is no number")
+    return value
+
+
+def _kept(scorer: Scorer) -> Outcomes:
+    if scorer.outcomes is None:
+        raise HTTPException(404, "scores are not kept for their outcomes; serving.outcomes names a file for them")
+    return scorer.outcomes
 
 
 def _answer(scorer: Scorer, scored: Scored) -> PredictResponse:
@@ -294,5 +364,11 @@ class _Collected:
             gauges["drift_rows"] = ("Latest scores that are compared with those of the test samples", len(window))
             index = window.stability(["score"]).get("score", 0.0)
             gauges["score_stability_index"] = (f"Their population stability index; above {SHIFTED} they differ", index)
+        metrics = GaugeMetricFamily("outcome_metric", f"Of the last {PERIOD} known outcomes", labels=["metric"])
+        if self.scorer.outcomes is not None:
+            known, measured = self.scorer.outcomes.last(self.scorer.version.task)
+            gauges["outcomes"] = ("Scores whose outcomes are known", known)
+            for name, value in measured.items():
+                metrics.add_metric([name], value)
         batches = CounterMetricFamily("batches", "Batches scored", value=self.scorer.counters.batches)
-        return [rows, batches, ready, *(GaugeMetricFamily(name, *each) for name, each in gauges.items())]
+        return [rows, batches, ready, metrics, *(GaugeMetricFamily(name, *each) for name, each in gauges.items())]

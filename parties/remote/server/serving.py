@@ -9,7 +9,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -17,27 +17,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from parties.build import TrainingLabels, build_joint_model, build_roster, feature_config
-from parties.head_server import OWNER
-from parties.predict import leader_of
 from parties.remote.server.connection import PartyConnection
 from parties.remote.server.hub import Hub
 from parties.remote.server.link import RemoteLink
-from parties.remote.server.prediction import MeanEmbeddings
+from parties.remote.server.outcomes import Outcomes
+from parties.remote.server.served_version import load_version
 from parties.remote.server.sessions import Offences
-from parties.split_model import MOST_TESTED, SplitModel
-from parties.trained_run import Trained, load_run
-from vfl.config import ConfigError, ExperimentConfig
-from vfl.data.drift import Histograms, Window
-from vfl.data.files import Labels
+from parties.split_model import MOST_TESTED
+from vfl.config import ExperimentConfig
 from vfl.errors import Diverged, PeerLost
-from vfl.runs.checkpoint import State
 from vfl.runs.secret_files import read_secret
-from vfl.runtime import Runtime, start_runtime
+from vfl.runtime import start_runtime
 from vfl.vertical.embeddings import decode_finite
 from vfl.vertical.link import read
-from vfl.vertical.tasks import Task, restored_task
-from vfl.wire.keys import MOST_KEYS, Found, key_bytes, keys_part, read_keys, read_presence
+from vfl.wire.keys import Found, key_bytes, keys_part, read_keys, read_presence
 from vfl.wire.messages import Kind, Message, MessageError, PartKind
 
 KeyOutcome = Literal["row", "cached", "none", "away", "declined"]
@@ -76,31 +69,6 @@ class Scored:
 
     version: str
     scores: tuple[Score, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Version:
-    """The head of one checkpoint, with references to each party's own checkpoint."""
-
-    digest: str
-    joint: SplitModel
-    references: Mapping[str, State]
-    """Reference by party, from which its link restores it."""
-    instead: Mapping[str, Tensor]
-    """Replacement [D] of a missing embedding, by party; empty for placeholders."""
-    columns: tuple[str, ...]
-    """Columns of a key."""
-    leader: str
-    """The label owner."""
-    foreign: tuple[str, ...]
-    """Owners who know the label owner's rows by another key, in the order of their names."""
-    drift: Window | None
-    """Latest scores, beside those of the test samples; None of a run from before they were kept."""
-
-    @property
-    def task(self) -> Task:
-        """Task of the head."""
-        return self.joint.trainer.task
 
 
 @dataclass
@@ -144,6 +112,7 @@ class Scorer:
         self.secret = read_secret(self.settings.key_secret)
         self.version = load_version(self.run_dir, self.config, self.runtime)
         self.counters = Counters()
+        self.outcomes = None if self.settings.outcomes is None else Outcomes(self.settings.outcomes, self.log)
         self._offences = Offences(self.config.network.max_offences)
         self._parties: dict[str, Served] = {}
         self._session = 0
@@ -166,6 +135,8 @@ class Scorer:
             self._stopping = True
             self._changed.notify()
         self._thread.join()
+        if self.outcomes is not None:
+            self.outcomes.close()
 
     def submit(self, keys: Sequence[Key]) -> "Future[Scored]":
         """Return the future scores of keys, in their order. Raises QueueFull."""
@@ -299,6 +270,8 @@ class Scorer:
             and not (refusing and set(outcomes[key].values()) - there)
         ]
         values = dict(zip(scored, self._values(scored, found), strict=True))
+        if self.outcomes is not None and values:
+            self.outcomes.given(self.version.digest, [*values.items()])
         return {key: Score(key, values.get(key), outcomes[key]) for key in keys}
 
     def _values(self, keys: Sequence[Key], found: Mapping[str, "_Found"]) -> list[tuple[float, ...]]:
@@ -457,42 +430,3 @@ def _usable(served: Served) -> bool:
         return False
     served.ready.result()
     return served.asked is None or served.asked.done()
-
-
-def load_version(run_dir: Path, config: ExperimentConfig, runtime: Runtime) -> Version:
-    """Read the last checkpoint of a run of processes, as its server has it. Raises ConfigError for another folder."""
-    trained = load_run(run_dir)
-    own = trained.sections[OWNER]
-    if any("model" in trained.sections[name] for name in config.parties):
-        raise ConfigError(f"{run_dir}: trained in one process, which has all models; only runs of processes are served")
-    leader = leader_of(config)
-    table = config.data.tables.get(leader)
-    if table is None or table.key is None:
-        raise ConfigError(f"data.tables.{leader}.key: is missing; only tables have keys to ask for")
-    task, names = restored_task(own["task"]), config.parties
-    values_N = torch.zeros(2, dtype=torch.int64 if task.names else torch.float32)
-    present_NK = torch.ones(2, len(names), dtype=torch.bool) if own["placeholders"] else None
-    train = TrainingLabels(values_N, task, present_NK)
-    roster = build_roster({}, train, config)
-    joint = build_joint_model(roster, train, Labels(torch.arange(2), values_N), config, runtime)
-    joint.trainer.load_state_dict(own["head"])
-    joint.trainer.head.eval()
-    references = {name: trained.sections[name] for name in names}
-    foreign = tuple(sorted(other for other in table.keys if other in names))
-    if config.serving.batch * len(foreign) > MOST_KEYS:
-        raise ConfigError(
-            f"serving.batch: {config.serving.batch} rows have too many keys; {MOST_KEYS // len(foreign)} fit"
-        )
-    joint, instead = replace(joint, new=True), _instead(run_dir, config, trained)
-    drift = Window(Histograms.of_state(own["scores"])) if "scores" in own else None
-    return Version(trained.digest, joint, references, instead, table.key, leader, foreign, drift)
-
-
-def _instead(run_dir: Path, config: ExperimentConfig, trained: Trained) -> dict[str, Tensor]:
-    match config.serving.when_absent:
-        case "mean":
-            return MeanEmbeddings(run_dir, trained).of(config.parties)
-        case "zeros":
-            return {name: torch.zeros(feature_config(config, name).embedding_size) for name in config.parties}
-        case _:
-            return {}
