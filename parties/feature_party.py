@@ -5,7 +5,7 @@ Shapes: B batch, D embedding width, n the samples of a batch in which the party 
 
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from vfl.runs.loop import finite
 from vfl.runtime import Runtime
 from vfl.vertical.batch_statistics import embed_still
 from vfl.vertical.batches import batch_rows, steps_in_round
-from vfl.vertical.chunks import in_chunks
 from vfl.vertical.embeddings import EmbeddingSender, encode_as
 from vfl.vertical.evaluated import EvaluatedModels
 from vfl.vertical.forward import OWN, ForwardPass, ForwardPasses, PendingExchange
@@ -240,11 +239,7 @@ class FeatureParty:
         """
         if len(rows_n) == 0:
             return b""
-
-        def embed(inputs: Sequence[Tensor]) -> Tensor:
-            return self.evaluated.embed("finished", inputs, 0.0)
-
-        return self._evaluation(in_chunks(embed, self.batch(samples, rows_n)))
+        return self._evaluation(self.evaluated.embed_each(self.batch(samples, rows_n)))
 
     def describe(self) -> Description:
         """Return digests of the weights and the finished model, the prunable layers' widths, and evaluation's cost."""

@@ -14,10 +14,10 @@ from parties.roster import PartyHandle, Roster
 from vfl.config import ExperimentConfig
 from vfl.data.files import Labels
 from vfl.errors import Diverged
-from vfl.vertical.chunks import in_chunks
 from vfl.vertical.embeddings import decode_finite
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Share
+from vfl.vertical.rows_alone import each_alone
 from vfl.vertical.tasks import Tested, measure
 from vfl.wire.control import EvaluatedModel, SampleRange
 from vfl.wire.messages import Kind, Message, PartKind
@@ -114,7 +114,7 @@ class SplitModel:
 
         with torch.inference_mode():
             inputs = [representation_BP.to(runtime.device)]
-            return in_chunks(compute, inputs) if self.new else compute(inputs)
+            return each_alone(compute, inputs) if self.new else compute(inputs)
 
     def _decode(self, party: PartyHandle, share: Share, reply: Message) -> Tensor:
         """Return embeddings [B, D] that were not compressed, with missing values filled in."""

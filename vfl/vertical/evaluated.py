@@ -19,6 +19,7 @@ from vfl.macs import count_macs
 from vfl.runs.checkpoint import State
 from vfl.runtime import Runtime
 from vfl.vertical.batch_statistics import Statistics, batch_norms, embed_still, estimate_statistics, sample_rows
+from vfl.vertical.rows_alone import each_alone
 from vfl.wire.control import EvaluatedModel
 
 
@@ -62,6 +63,15 @@ class EvaluatedModels:
                 evaluated = self._pruned = self._pruned or self._finish(self._prune_copy(alpha))
         self._count(evaluated.model, inputs)
         return embed_still(evaluated.model, inputs, self.runtime, evaluated.statistics)
+
+    def embed_each(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Return the finished model's embeddings [B, D] of inputs, [B, ...] each, with each row computed alone."""
+        evaluated = self.finished
+        self._count(evaluated.model, inputs)
+        return each_alone(
+            lambda row: embed_still(evaluated.model, row, self.runtime, evaluated.statistics),
+            inputs,
+        )
 
     def mean_embedding(self) -> Tensor:
         """Return the mean [1, D] of the finished model's embeddings of the training samples that the party has."""
