@@ -46,8 +46,8 @@ several settings are pooled, each seed gives one value, its mean over them. Verd
 
 - **reproduced**: the interval excludes 0 on the claimed side, or, for a claim of no loss, its lower end does not pass
   the margin.
-- **not reproduced**: it excludes 0 on the other side, or its end on the claimed side does not pass the margin (no effect
-  larger than the margin), or, for a claim of no loss, all of it is below the margin.
+- **not reproduced**: it excludes 0 on the other side, or its end on the claimed side does not pass the margin (no
+  effect larger than the margin), or, for a claim of no loss, all of it is below the margin.
 - **confounded**: it is on the claimed side, but a control that differs in the step length or in the cost alone does as
   well, or the two differ in one of these and no control was run.
 - **undecided**: none of these; also wherever there are fewer than three seeds, and where the interval excludes 0 on the
@@ -60,8 +60,8 @@ with boosting) were declared before their runs. Those of the other rows were wri
 are the windows that their pages always had, the margins mostly half a point or one, for times 8 s, for AUC 0.005 or
 0.002, for throughput 0.
 
-The intervals are of single comparisons. This page judges by {count}, all pages together by {all}, of which about {false}
-would exclude 0 by chance if all effects were 0.
+The intervals are of single comparisons. This page judges by {count}, all pages together by {all}, of which about
+{false} would exclude 0 by chance if all effects were 0.
 """
 
 

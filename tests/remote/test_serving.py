@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import socket
 import struct
@@ -319,6 +320,64 @@ def test_keys_may_travel_hashed_and_a_cached_row_stands_in_for_its_party(service
     (score,) = service.score(1006)
     assert score["probabilities"] == expected["1006"]
     assert score["parties"] == {"bank": "cached", "shop": "cached"}
+
+
+def last_round(folder: Path) -> Path:
+    return max((folder / "checkpoints").glob("round_*"))
+
+
+def test_a_new_version_comes_under_load_without_a_lost_request_and_a_broken_one_not_at_all(service, tmp_path: Path):
+    expected = {last_round(service.whole).name: service.predicted()}
+    newest = {folder: last_round(folder) for folder in (service.federation.run_dir, service.whole)}
+    held = {path: path.rename(tmp_path / f"{folder.name}-{path.name}") for folder, path in newest.items()}
+    try:
+        expected[last_round(service.whole).name] = service.predicted()
+        new, old = expected.values()
+        service.start(SERVER)
+        service.start("bank", "shop", party=("network.consent.scored_keys=1000000000",))
+        service.until_ready("bank", "shop")
+        stopped, replies = threading.Event(), list[Reply]()
+
+        def ask(seed: int) -> None:
+            draw = random.Random(seed)
+            while not stopped.is_set():
+                replies.append(service.post("/v1/predict", {"keys": draw.sample(NEW, 20)}))
+
+        def answered() -> bool:
+            at = len(replies)
+            service.until(lambda: len(replies) > at + 20)
+            return True
+
+        with ThreadPoolExecutor(4) as clients:
+            asking = [clients.submit(ask, seed) for seed in range(4)]
+            try:
+                assert answered()
+                broken = newest[service.federation.run_dir]
+                broken.mkdir()
+                (broken / "manifest.json").write_text("{")
+                assert service.post("/v1/reload", {}).status == 202
+                assert answered()
+                shutil.rmtree(broken)
+                for path, at in held.items():
+                    at.rename(path)
+                service.federation.signal(SERVER, signal.SIGHUP)
+                service.until(lambda: "serving version" in service.federation.log(SERVER))
+                assert answered()
+            finally:
+                stopped.set()
+        assert [each.result() for each in asking] == [None] * 4
+    finally:
+        for path, at in held.items():
+            if at.exists():
+                shutil.rmtree(path, ignore_errors=True)
+                at.rename(path)
+    assert {reply.status for reply in replies} == {200}
+    versions = list(dict.fromkeys(reply.body["model"] for reply in replies))
+    assert len(versions) == 2
+    for reply in replies:
+        probabilities = (old, new)[versions.index(reply.body["model"])]
+        scores = {score["key"]: score["probabilities"] for score in reply.body["scores"]}
+        assert scores == {key: probabilities[key] for key in scores}
 
 
 class Clients:

@@ -42,6 +42,8 @@ MOST_CACHED = 100_000
 """Embeddings that are kept, of all parties."""
 IDLE_S = 0.2
 """Seconds between checks whether to stop, and for new parties."""
+RELOAD_S = 10.0
+"""Seconds for which requests wait while parties restore a new version."""
 
 
 class QueueFull(RuntimeError):  # noqa: N818 - says what happened
@@ -207,14 +209,18 @@ class Scorer:
         self._reloading = False
         try:
             version = load_version(self.run_dir, self.config, self.runtime)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever lies in the folder, the old version goes on
             self.log(f"the new version cannot be used, the old one stays: {error}")
             return
         if version.digest == self.version.digest:
             return
+        answering = {name for name, there in self.ready().items() if there}
         self.version = version
         self._cache.clear()
         self._parties.clear()  # each begins a new session at the new version
+        self._attach()
+        # Requests wait meanwhile: a party that restores its model would count as away.
+        wait([served.ready for name, served in self._parties.items() if name in answering], RELOAD_S)
         self.log(f"serving version {version.digest[:12]}")
 
     def _attach(self) -> None:
