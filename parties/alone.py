@@ -78,7 +78,8 @@ def only(config: ExperimentConfig, source: Tables, party: str) -> ExperimentConf
     leader = source.leader
     feature = config.models.parties.get(leader, config.models.feature)
     dataset = config.data.dataset.model_copy(update={"kind": "tables"})  # others know their owners without being told
-    data = config.data.model_copy(update={"tables": {party: source.data.tables[leader]}, "dataset": dataset})
+    table = source.data.tables[leader].model_copy(update={"keys": {}})  # the others' are of owners who are not there
+    data = config.data.model_copy(update={"tables": {party: table}, "dataset": dataset})
     return config.model_copy(
         update={
             "data": data,

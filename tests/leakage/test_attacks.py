@@ -127,6 +127,17 @@ def test_a_linear_embedding_that_keeps_its_width_is_undone(stream):
     assert decoded.exact is None
 
 
+def test_a_feature_that_no_known_row_shows_does_not_hide_what_is_read_of_the_others(stream):
+    features_NF = stream.normal(size=(1500, 6))
+    features_NF[:, 5] = stream.random(1500) * 1e-3
+    others = np.random.default_rng(0).permutation(1500)[500:]
+    features_NF[others[:9], 5] = 5.0  # as a pixel at an image's edge
+    embeddings_ND = features_NF[:, :5] @ stream.normal(size=(5, 12))
+    again = np.random.default_rng(0)
+    decoded = decode_embeddings(embeddings_ND, features_NF, 500, table=False, stream=again, seed=0)
+    assert decoded.error.high < 0.2
+
+
 def test_a_tables_whole_numbers_are_recovered_exactly(stream):
     features_NF = stream.integers(3, size=(1500, 4)).astype(float)
     embeddings_ND = features_NF @ stream.normal(size=(4, 12))

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from two_tables import sections_of_branches, write_branches
 
 import vfl
+from parties.alone import only
 from parties.compare import _difference, column_importance, compare_models, is_idle
 from parties.local import build_in_process
 from parties.predict import predict
 from scripts.compare import add_arguments, read_experiment
 from vfl.cli import OneLineParser
 from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.data.source import open_source
 from vfl.data.tables.source import Tables
 from vfl.runs.run_folder import read_summary
 from vfl.runtime import start_runtime
@@ -163,3 +166,11 @@ def test_amounts_have_the_rule_of_the_squared_error():
     assert is_idle(exact, exact, amounts)
     assert is_idle(off, exact, amounts)
     assert not is_idle(exact, off + amounts[:, None], amounts)
+
+
+def test_the_label_owner_alone_needs_no_key_of_the_others(tmp_path: Path):
+    sections = sections_of_branches(write_branches(tmp_path, range(80), labelled=True))
+    config = parse_config({"name": "branches", **sections})
+    source = open_source(config)
+    assert isinstance(source, Tables)
+    assert only(config, source, "bank").parties == ("bank",)

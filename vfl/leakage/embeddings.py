@@ -37,6 +37,8 @@ DECODER_BATCH = 128
 CHECK_EVERY = 20
 """Steps between evaluations on held-out rows; the best decoder is kept."""
 LEARNING_RATE = 1e-3
+LEAST_SPREAD = 0.1
+"""Least standard deviation of a feature that is decoded, as a share of the largest."""
 
 
 def completion_gain(
@@ -78,11 +80,15 @@ class Decoded:
 def decode_embeddings(
     embeddings_ND: Floats, features_NF: Floats, known: int, *, table: bool, stream: np.random.Generator, seed: int
 ) -> Decoded:
-    """Train a decoder on ``known`` pairs of embedding and features; measure it on the other rows."""
+    """Train a decoder on ``known`` pairs of embedding and features; measure it on the other rows.
+
+    Features count alike, whatever their unit. Those that hardly vary among the known pairs are left out: in units of
+    their own spread there, other rows would be so far off that nothing else counted.
+    """
     order = stream.permutation(len(embeddings_ND))
     m, rest = order[:known], order[known:]
     mean_F, std_F = features_NF[m].mean(axis=0), features_NF[m].std(axis=0)
-    varies_F = std_F > 1e-9
+    varies_F = std_F > LEAST_SPREAD * std_F.max()
     targets = torch.as_tensor(((features_NF[:, varies_F] - mean_F[varies_F]) / std_F[varies_F]).astype(np.float32))
     centre_D, scale = embeddings_ND[m].mean(axis=0), embeddings_ND[m].std() or 1.0
     inputs = torch.as_tensor(((embeddings_ND - centre_D) / scale).astype(np.float32))
