@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from shorthand import release
 
 from vfl.runs.checkpoint import CheckpointStore
 
@@ -243,8 +242,8 @@ def test_a_run_killed_again_and_again_while_it_resumes(make_runner, uninterrupte
     check_finished(runner, runner(resume=True), uninterrupted)
 
 
-@pytest.mark.parametrize("every", [1, release(2)])
-@pytest.mark.parametrize("name", ["SIGTERM", release("SIGINT")])
+@pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.release)])
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.release)])
 def test_a_signal_ends_the_run_after_its_round_and_a_checkpoint(make_runner, uninterrupted, name: str, every: int):
     runner = make_runner(every)
     ended = runner(("update", 2 * UPDATES + 1, name))
@@ -288,8 +287,8 @@ def test_a_second_signal_while_a_checkpoint_is_written(make_runner, uninterrupte
     ("checkpoint", "still", "file"),
     [
         (0, [], 0),
-        release(1, [1], 5),
-        release(2, [1, 2], 2 * SECTIONS),
+        pytest.param(1, [1], 5, marks=pytest.mark.release),
+        pytest.param(2, [1, 2], 2 * SECTIONS, marks=pytest.mark.release),
         (3, [2, 3], 2 * SECTIONS - 1),
     ],
     ids=["first file", "tensors", "manifest", "last checkpoint"],
@@ -306,7 +305,7 @@ def test_a_disk_that_is_full_at_a_checkpoint(make_runner, uninterrupted, checkpo
     check_finished(runner, runner(resume=True), uninterrupted)
 
 
-@pytest.mark.parametrize("every", [1, release(2)])
+@pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.release)])
 def test_a_disk_that_is_full_at_a_row(make_runner, uninterrupted, every: int):
     runner = make_runner(every)
     ended = runner(("row", 3, "ENOSPC"))

@@ -74,7 +74,7 @@ class PredictResponse(BaseModel):
 
 
 class Outcome(BaseModel):
-    """What became of one key."""
+    """Outcome of one key, told later."""
 
     key: Cell | list[Cell]
     outcome: StrictStr | StrictInt | StrictFloat

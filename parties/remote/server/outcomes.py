@@ -48,7 +48,7 @@ class Period:
     models: tuple[str, ...]
     """Digests of the versions that gave them."""
     metrics: Mapping[str, float]
-    """By the task's definitions; AUC and the like only if both classes occur."""
+    """Metrics by the task's definitions; AUC and the like only if both classes occur."""
 
 
 @dataclass(eq=False)
