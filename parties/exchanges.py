@@ -12,12 +12,12 @@ from torch import Tensor
 
 from parties.roster import Asked, Roster
 from vfl.config import ExperimentConfig
+from vfl.lightweighting.forecast import Workload
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import Batch, Received, RoundSamples, ServerProtocol
 from vfl.vertical.orders import Order, orders_of
 from vfl.vertical.presence import Presence, Share
-from vfl.vertical.reports import RoundWork
 from vfl.vertical.sample_pruning import LastLosses, SamplePruning, easy_part
 from vfl.vertical.tasks import Targets
 from vfl.wire.messages import Message, Part, PartKind
@@ -56,6 +56,8 @@ class Exchanges:
         self.orders = orders_of(self.steps, self.config.training.staleness)
         """Orders of every round."""
         training = self.config.training
+        self.work = Workload(self.steps, training.local_iterations, training.staleness)
+        """Every party's work in a round."""
         self.pruning = SamplePruning(training.sample_pruning.share, self.config.seed)
         self.last_losses = LastLosses(training, len(self.labels_N))
 
@@ -86,7 +88,7 @@ class Exchanges:
 
         The head ends its part of the exchange while the parties compute.
         """
-        after = self.config.training.staleness + 1
+        after = self.work.under_way
         # Staleness s: s + 1 orders are under way from here on, of which one is answered and one sent in each exchange.
         if exchange == 0:
             for order in self.orders[:after]:
@@ -113,14 +115,10 @@ class Exchanges:
         samples = rounds * self.steps * self.config.training.batch_size
         return {"samples": samples, "left_out": samples - self.last_losses.trained} if self.pruning.share else {}
 
-    def work(self) -> dict[str, RoundWork]:
-        """Return each party's work in the round."""
+    def samples(self) -> dict[str, tuple[int, ...]]:
+        """Return the number of samples in which each party took part, by exchange of the round."""
         samples_K = zip(*([share.count for share in shares] for shares in self.shares), strict=True)
-        training = self.config.training
-        return {
-            name: RoundWork(sum(samples), sum(samples[: training.staleness + 1]), training.local_iterations)
-            for name, samples in zip(self.roster.names, samples_K, strict=True)
-        }
+        return dict(zip(self.roster.names, samples_K, strict=True))
 
     def _order(self, order: Order, updates: Sequence[tuple[Part, ...]]) -> None:
         """Send an order to all parties, to each with its parts of the update."""

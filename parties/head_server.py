@@ -13,7 +13,6 @@ import torch
 from parties.evaluation import Evaluation
 from parties.exchanges import Exchanges
 from parties.price_list import PriceList
-from parties.roster import PartyHandle
 from parties.split_model import SplitModel
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.leakage.epsilon import guarantees
@@ -21,7 +20,7 @@ from vfl.lightweighting.controllers import ControllerContext, build_controller
 from vfl.lightweighting.schedule import Ratios
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics, finite
-from vfl.vertical.clock import Clock, Worked
+from vfl.vertical.clock import Clock
 from vfl.vertical.decisions import decision_metrics, tell_unmet
 from vfl.vertical.reports import Reports
 from vfl.vertical.tasks import task_state
@@ -67,8 +66,8 @@ class HeadServer:
         """Parties that the user was warned about, as they cannot reach the controller's goal."""
         self.ratios: Mapping[str, Ratios] = {}
         self.assigned: dict[str, RoundStart] = {}
-        self.reports = Reports()
-        self.clock = Clock(config.simulation, exchanges.steps, config.training.staleness)
+        self.reports = Reports(exchanges.work)
+        self.clock = Clock(config.simulation, exchanges.work)
         self._began_s = 0.0
         self._under_way_s: dict[str, float] = {}
         """Seconds under way up to the round's beginning, by party."""
@@ -82,8 +81,7 @@ class HeadServer:
             self.on_exchange(exchange + 1, self.exchanges.steps)
         self.end_round()
         metrics["loss/train"] = finite(float(torch.stack(self.exchanges.losses).mean()), "the training loss")
-        worked = {party.name: self._worked(party) for party in self.roster.present}
-        metrics |= self.clock.end_round(round_index, worked) | decision_metrics(self.ratios)
+        metrics |= self._seconds(round_index) | decision_metrics(self.ratios)
         if self.exchanges.pruning.share:
             sizes = [len(rows_n) for rows_n in self.exchanges.rows]
             metrics["savings/samples"] = 1 - sum(sizes) / (len(sizes) * self.config.training.batch_size)
@@ -113,10 +111,10 @@ class HeadServer:
 
     def end_round(self) -> None:
         """Collect the parties' reports; nothing else is under way then."""
-        work = self.exchanges.work()
+        samples = self.exchanges.samples()
         for asked in self.exchanges.end_round():
             name = asked.party.name
-            read = partial(self.reports.read, name, self.assigned[name], work[name], self._began_s)
+            read = partial(self.reports.read, name, self.assigned[name], samples[name], self._began_s)
             self.ledger.record_report(name, self.reports.add(name, asked.read(read)))
 
     def evaluate(self) -> Metrics:
@@ -206,8 +204,9 @@ class HeadServer:
         self.evaluation.forget()
         return metrics
 
-    def _worked(self, party: PartyHandle) -> Worked:
-        """Return a party's cost and seconds of the round."""
-        name, now_s = party.name, party.under_way_s
-        waited_s = None if now_s is None else now_s - self._under_way_s[name]
-        return Worked(self.reports.last[name], self.ledger.round_cost(name), waited_s)
+    def _seconds(self, round_index: int) -> Metrics:
+        """Return the seconds of the round by tag."""
+        totals_s = {party.name: party.under_way_s for party in self.roster.present}
+        costs = {name: self.ledger.round_cost(name) for name in totals_s}
+        under_way_s = {name: now_s - self._under_way_s[name] for name, now_s in totals_s.items() if now_s is not None}
+        return self.clock.end_round(round_index, self.reports.last, costs, under_way_s)

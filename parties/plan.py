@@ -49,8 +49,8 @@ def plan_tables(server: HeadServer, parties: Sequence[FeatureParty]) -> Iterator
 def planned_rounds(server: HeadServer, forecast: Forecast) -> Iterator[dict[str, Cost]]:
     """Yield each round's cost to every party with the configuration's own ratios."""
     ratios = server.config.lightweighting
-    assign = scheduled(ratios.alpha, ratios.beta, forecast.curves)
-    before = dict.fromkeys(forecast.curves, Ratios())
+    assign = scheduled(ratios.alpha, ratios.beta, forecast.macs)
+    before = dict.fromkeys(forecast.macs, Ratios())
     for round_index in range(server.config.training.rounds):
         now = {
             name: Ratios(max(wanted.alpha, before[name].alpha), wanted.beta)  # nothing is un-pruned
@@ -76,7 +76,7 @@ def measured_macs_per_s(party: FeatureParty) -> float:
 def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple[str, ...]]:
     """Yield a row per ratio, which the other parties have too."""
     one = replace(forecast, work=replace(forecast.work, exchanges=1), head_bytes=0)
-    costs = {each: one.cost(name, Ratios(each, each), dict.fromkeys(forecast.curves, each)) for each in ALPHAS}
+    costs = {each: one.cost(name, Ratios(each, each), dict.fromkeys(forecast.macs, each)) for each in ALPHAS}
     dense = costs[0.0]
     for ratio, cost in costs.items():
         under_way_s = device.latency_s + device.uplink_s(0, cost.uplink_bytes)
@@ -84,9 +84,9 @@ def _rows(forecast: Forecast, name: str, device: DeviceConfig) -> Iterator[tuple
         sent, dense_sent = cost.uplink_bytes + cost.downlink_bytes, dense.uplink_bytes + dense.downlink_bytes
         yield (
             f"{ratio:g}",
-            amount(forecast.curves[name].macs[ratio]),
+            amount(forecast.macs[name][ratio]),
             f"{savings(cost.macs, dense.macs):.0%}",
-            amount(forecast.curves[name].parameters[ratio]),
+            amount(forecast.parameters[name][ratio]),
             f"{device.compute_s(0, cost.macs):.3g} s",
             f"{amount(cost.uplink_bytes)}B",
             f"{amount(cost.downlink_bytes)}B",
@@ -104,7 +104,7 @@ def _total(server: HeadServer, forecast: Forecast) -> Table:
         pruned = min(last, math.ceil(pruning.until * len(rounds)) - 1)  # not the first one, of which no loss is known
         title += f"\nat most: training.sample_pruning may spare up to {pruning.share * pruned / len(rounds):.0%} of it"
     table = numbers_table(title, ("party", "MACs", "sent up", "come down"))
-    for name in forecast.curves:
+    for name in forecast.macs:
         macs, down, up = (sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True))
         table.add_row(name, amount(macs), f"{amount(up)}B", f"{amount(down)}B")
     return table

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from parties.exchanges import Exchanges
-from vfl.lightweighting.forecast import Forecast, Workload
+from vfl.lightweighting.forecast import Forecast
 from vfl.runs.checkpoint import State
 from vfl.vertical.prices import build_forecast, checked_prices, scheduled_alphas
 from vfl.wire.control import AskedRatios, Prices
@@ -19,10 +19,6 @@ class PriceList:
     """Exchanges whose costs are forecast."""
     prices: dict[str, Prices] = field(default_factory=dict[str, Prices], init=False)
 
-    def __post_init__(self) -> None:
-        training = self.exchanges.config.training
-        self.work = Workload(self.exchanges.steps, training.local_iterations, training.staleness)
-
     @cached_property
     def forecast(self) -> Forecast:
         """The costs of all parties."""
@@ -33,11 +29,12 @@ class PriceList:
         # Nothing can be spared a party that is away.
         free = Prices(macs_per_sample=(0,) * len(alphas), parameters=(0,) * len(alphas))
         self.prices |= {each.party.name: each.read(partial(checked_prices, alphas)) or free for each in asked}
-        curves = {name: self.prices[name].curve(alphas) for name in roster.names}
+        macs = {name: dict(zip(alphas, self.prices[name].macs_per_sample, strict=True)) for name in roster.names}
+        parameters = {name: dict(zip(alphas, self.prices[name].parameters, strict=True)) for name in roster.names}
         shares = self.exchanges.presence.mean_shares()
         rows = {name: config.training.batch_size * share for name, share in zip(roster.names, shares, strict=True)}
         receivers = {party.name: party.receiver for party in roster}
-        return build_forecast(config, self.work, rows, curves, receivers, self.exchanges.trainer)
+        return build_forecast(config, self.exchanges.work, rows, macs, parameters, receivers, self.exchanges.trainer)
 
     def state_dict(self) -> State:
         """Return the answers, without replacements for missing ones."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from vfl.config import parse_config
 from vfl.lightweighting.controllers import ControllerContext, build_controller, present_of
 from vfl.lightweighting.decision import Rates
-from vfl.lightweighting.forecast import ALPHAS, BETAS, Cost, Curve, Forecast, Workload
+from vfl.lightweighting.forecast import ALPHAS, BETAS, Cost, Forecast, Workload
 from vfl.lightweighting.schedule import Ratios, Spent
 
 NAMES = ("party_1", "party_2", "party_3")
@@ -15,10 +15,10 @@ MOST = dict.fromkeys(NAMES, Ratios(ALPHAS[-1], BETAS[-1]))
 
 
 def forecast_of(work: Workload, *, forwarded: bool) -> Forecast:
-    curve = Curve({alpha: int(10_000 * (1 - alpha) ** 2) for alpha in ALPHAS}, dict.fromkeys(ALPHAS, 1))
+    macs = {alpha: int(10_000 * (1 - alpha) ** 2) for alpha in ALPHAS}
     frame = lambda _, beta: int(20_000 * (1 - beta)) + 10  # noqa: E731 - a small function of two
     return Forecast(
-        work, dict.fromkeys(NAMES, 4.0), dict.fromkeys(NAMES, curve), frame, lambda _: 70, forwarded, head_bytes=100
+        work, dict.fromkeys(NAMES, 4.0), dict.fromkeys(NAMES, macs), {}, frame, lambda _: 70, forwarded, head_bytes=100
     )
 
 

@@ -19,7 +19,7 @@ from vfl.lightweighting.decision import (
     seconds_of,
     settled,
 )
-from vfl.lightweighting.forecast import Curve, Forecast, Workload
+from vfl.lightweighting.forecast import Forecast, Workload
 from vfl.lightweighting.schedule import Ratios, Spent
 
 NAMES = ("a", "b", "c")
@@ -31,12 +31,9 @@ def weigh(ratios: Ratios) -> float:
 
 
 def forecast_of(sizes: dict[str, tuple[int, int]], *, forwarded: bool) -> Forecast:
-    curves = {
-        name: Curve({alpha: int(macs * (1 - alpha) ** 2) + 1 for alpha in ALPHAS}, dict.fromkeys(ALPHAS, 1))
-        for name, (macs, _) in sizes.items()
-    }
+    macs = {name: {alpha: int(most * (1 - alpha) ** 2) + 1 for alpha in ALPHAS} for name, (most, _) in sizes.items()}
     frame = lambda name, beta: int(sizes[name][1] * (1 - beta)) + 10  # noqa: E731 - a small function of two
-    return Forecast(Workload(2, 1), dict.fromkeys(NAMES, 4.0), curves, frame, lambda name: 7, forwarded, 100)
+    return Forecast(Workload(2, 1), dict.fromkeys(NAMES, 4.0), macs, {}, frame, lambda name: 7, forwarded, 100)
 
 
 rate = st.floats(0, 1e-3)

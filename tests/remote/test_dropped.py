@@ -13,6 +13,7 @@ from parties.remote.server.droppable import DroppableParty
 from parties.remote.tls.certificates import SERVER
 from vfl.config.wire import WireConfig
 from vfl.errors import PeerLost
+from vfl.lightweighting.forecast import Workload
 from vfl.vertical.embeddings import EmbeddingReceiver, build_compressor
 from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import done
@@ -180,7 +181,7 @@ def test_an_absent_party_is_idle_and_keeps_its_ratios():
         omega=1.0,
         psi=2.0,
     )
-    reports = Reports({"party_1": told})
+    reports = Reports(Workload(exchanges=2, local_iterations=1), {"party_1": told})
     report = reports.add("party_1", None)
     assert (report.alpha, report.parameters) == (0.5, 9)
     assert (report.train_macs, report.omega, report.elapsed_s) == (0, 0.0, 0.0)

@@ -30,7 +30,7 @@ def test_a_round_is_as_long_as_its_slowest_party_by_what_was_counted(build):
             speed = {"party_2": (1e9, 2e9)[round_index]}.get(name, device.macs_per_s)
             assert each.compute_s == (each.macs / speed if speed else 0.0)
             assert each.latency_s == server.exchanges.steps * device.latency_s
-            passed = server.price_list.work.passes * server.config.training.batch_size
+            passed = server.exchanges.work.passes * server.config.training.batch_size
             assert each.macs == metrics[f"macs_per_sample/{name}"] * passed or round_index == 1
             assert metrics[f"exchange_s/{name}"] == each.seconds / server.exchanges.steps
         assert spent["party_3"].uplink_s == spent["party_3"].uplink_bytes / (1e5, 1e3)[round_index]

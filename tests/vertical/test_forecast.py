@@ -90,12 +90,13 @@ def sum_of(rounds: Iterable[Mapping[str, Cost]]) -> dict[str, tuple[int, int, in
 def test_prices_are_those_of_the_model_as_built(build):
     """Asked again after a resume they would be others: so they are asked once, and saved."""
     server, resumed = build(lightweighting={"alpha": 0.5}), build(lightweighting={"alpha": 0.5})
-    dense = server.price_list.forecast.curves
+    built = server.price_list.forecast
     server.train_round(0)
     resumed.load_state_dict(server.state_dict())
-    assert server.price_list.forecast.curves == resumed.price_list.forecast.curves == dense
-    assert dense["party_1"].macs[0.5] == server.reports.last["party_1"].macs_per_sample < dense["party_1"].macs[0.0]
-    assert dense["party_1"].parameters[0.5] == server.reports.last["party_1"].parameters
+    again, macs = resumed.price_list.forecast, built.macs["party_1"]
+    assert (again.macs, again.parameters) == (built.macs, built.parameters)
+    assert macs[0.5] == server.reports.last["party_1"].macs_per_sample < macs[0.0]
+    assert built.parameters["party_1"][0.5] == server.reports.last["party_1"].parameters
 
 
 def test_asking_for_prices_changes_no_bit(build):
@@ -109,4 +110,4 @@ def test_asking_for_prices_changes_no_bit(build):
 @pytest.mark.parametrize(("macs", "parameters"), [((5, 4), (1, 1, 1)), ((5, 6, 4), (1, 1, 1)), ((5, 4, 3), (1, 1))])
 def test_prices_that_cannot_be_true_are_refused(macs, parameters):
     with pytest.raises(MessageError, match="Prices"):
-        Prices(macs_per_sample=macs, parameters=parameters).curve((0.0, 0.1, 0.2))
+        Prices(macs_per_sample=macs, parameters=parameters).check((0.0, 0.1, 0.2))

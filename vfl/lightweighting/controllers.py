@@ -54,7 +54,7 @@ class ControllerContext:
         return self.config.alpha_weight * ratios.alpha + ratios.beta
 
     def _choices(self, party: str, round_index: int, reached: float) -> Choices:
-        config, macs = self.config, self.forecast().curves[party].macs
+        config, macs = self.config, self.forecast().macs[party]
         schedules = (config.alpha, config.beta, config.alpha_max, config.beta_max)
         alpha, beta, alpha_max, beta_max = (value_at(schedule_of(each, party), round_index) for each in schedules)
         alphas = [max(alpha, reached)]  # what is pruned stays pruned, also where the schedule would allow less

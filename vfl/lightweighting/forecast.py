@@ -24,12 +24,8 @@ class Cost(NamedTuple):
     uplink_bytes: int = 0
 
 
-class Curve(NamedTuple):
-    """Cost of a party's model by alpha."""
-
-    macs: Mapping[float, int]
-    """Multiply-accumulates of one sample's forward pass."""
-    parameters: Mapping[float, int]
+ByAlpha = Mapping[float, int]
+"""A quantity of a party's model at each ratio alpha."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +39,18 @@ class Workload:
 
     @property
     def passes(self) -> int:
-        """Return the passes of batches through the feature model in a round; a backward one counts as two."""
-        return self.exchanges * self.local_iterations * 3
+        """Passes of batches through the feature model in a round; a backward one counts as two."""
+        return self.exchanges * self.passes_per_exchange
+
+    @property
+    def passes_per_exchange(self) -> int:
+        """The same in an exchange."""
+        return self.local_iterations * 3
+
+    @property
+    def under_way(self) -> int:
+        """Exchanges under way at a pruning, whose batches are embedded twice."""
+        return 1 + self.ahead
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,9 @@ class Forecast:
     work: Workload
     rows: Mapping[str, float]
     """Mean number of samples of a batch in which a party takes part."""
-    curves: Mapping[str, Curve]
+    macs: Mapping[str, ByAlpha]
+    """Multiply-accumulates of one sample's forward pass, by party."""
+    parameters: Mapping[str, ByAlpha]
     frame_bytes: Callable[[str, float], int]
     """Size of a party's embedding at a ratio beta."""
     answer_bytes: Callable[[str], int]
@@ -70,11 +78,11 @@ class Forecast:
         With ratios ``before`` it includes the forward pass that a pruning repeats.
         """
         # A generator: frames are encoded to be measured, and not at all where nothing is forwarded.
-        others = (self.frame_bytes(other, betas[other]) for other in self.curves if other != name)
+        others = (self.frame_bytes(other, betas[other]) for other in self.macs if other != name)
         down = self.answer_bytes(name) + (sum(others) if self.forwarded else 0)
         repeated = self._repeated(name, ratios.alpha, before.alpha) if before else 0
         return Cost(
-            round(self.work.passes * self.rows[name] * self.curves[name].macs[ratios.alpha]) + repeated,
+            round(self.work.passes * self.rows[name] * self.macs[name][ratios.alpha]) + repeated,
             self.work.exchanges * down + self.head_bytes,
             self.work.exchanges * self.frame_bytes(name, ratios.beta),
         )
@@ -82,9 +90,8 @@ class Forecast:
     def round(self, ratios: Mapping[str, Ratios], before: Mapping[str, Ratios]) -> dict[str, Cost]:
         """Return every party's cost of a round after one with ratios ``before``, with passes repeated by a pruning."""
         betas = {name: each.beta for name, each in ratios.items()}
-        return {name: self.cost(name, ratios[name], betas, before[name]) for name in self.curves}
+        return {name: self.cost(name, ratios[name], betas, before[name]) for name in self.macs}
 
     def _repeated(self, name: str, alpha: float, before: float) -> int:
-        macs = self.curves[name].macs
-        # Batches under way were embedded before the pruning, and are embedded once more after it.
-        return round((1 + self.work.ahead) * self.rows[name] * macs[before]) if macs[alpha] != macs[before] else 0
+        macs = self.macs[name]
+        return round(self.work.under_way * self.rows[name] * macs[before]) if macs[alpha] != macs[before] else 0

@@ -6,23 +6,13 @@ takes no simulated time.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from vfl.config.devices import DeviceConfig, SimulationConfig
-from vfl.lightweighting.forecast import Cost
+from vfl.lightweighting.forecast import Cost, Workload
 from vfl.lightweighting.schedule import Spent
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics
 from vfl.wire.control import RoundReport
-
-
-class Worked(NamedTuple):
-    """A party's cost and seconds in a round."""
-
-    report: RoundReport
-    cost: Cost
-    under_way_s: float | None
-    """Seconds during which its orders were under way; None if nothing travels."""
 
 
 @dataclass(eq=False)
@@ -31,24 +21,33 @@ class Clock:
 
     simulation: SimulationConfig
     """The parties' simulated machines, if any."""
-    exchanges: int
-    """Number of exchanges in a round."""
-    ahead: int
-    """Exchanges by which parties run ahead."""
+    work: Workload
     history: list[dict[str, Spent]] = field(default_factory=list[dict[str, Spent]], init=False)
     """Costs and seconds of every round so far, by party."""
     total_s: float = field(default=0.0, init=False)
 
-    def end_round(self, round_index: int, worked: Mapping[str, Worked]) -> Metrics:
-        """Record a round and return its seconds by tag; empty if there is only the computer's own clock."""
-        spent = {name: self._spent(round_index, name, each) for name, each in worked.items()}
+    def end_round(
+        self,
+        round_index: int,
+        reports: Mapping[str, RoundReport],
+        costs: Mapping[str, Cost],
+        under_way_s: Mapping[str, float],
+    ) -> Metrics:
+        """Record a round of the parties with ``costs``, and return its seconds by tag.
+
+        ``under_way_s`` are the seconds during which orders were under way, of parties to which they travel. Returns
+        nothing if there is only the computer's own clock.
+        """
+        spent = {
+            name: self._spent(round_index, name, reports[name], cost, under_way_s.get(name))
+            for name, cost in costs.items()
+        }
         self.history.append(spent)
-        real = any(each.under_way_s is not None for each in worked.values())
-        if not spent or not (real or self.simulation.given):
+        if not spent or not (under_way_s or self.simulation.given):
             return {}
         round_s = max(each.seconds for each in spent.values())
         self.total_s += round_s
-        exchange_s = {f"exchange_s/{name}": each.seconds / self.exchanges for name, each in spent.items()}
+        exchange_s = {f"exchange_s/{name}": each.seconds / self.work.exchanges for name, each in spent.items()}
         return {"simulated_time_s/round": round_s, "simulated_time_s/total": self.total_s, **exchange_s}
 
     def state_dict(self) -> State:
@@ -61,13 +60,12 @@ class Clock:
         self.history = [{name: Spent(*values) for name, values in each.items()} for each in state["history"]]
         self.total_s = state["total_s"]
 
-    def _spent(self, round_index: int, name: str, worked: Worked) -> Spent:
-        ratios = worked.report.alpha, worked.report.beta
-        if worked.under_way_s is None and self.simulation.given:
-            seconds = simulated(self.simulation.of(name), round_index, worked.cost, self.exchanges)
+    def _spent(self, round_index: int, name: str, report: RoundReport, cost: Cost, under_way_s: float | None) -> Spent:
+        if under_way_s is None and self.simulation.given:
+            seconds = simulated(self.simulation.of(name), round_index, cost, self.work.exchanges)
         else:
-            seconds = measured(worked.cost, worked.report.elapsed_s, worked.under_way_s or 0.0, self.ahead)
-        return Spent(*ratios, *worked.cost, *seconds, self.ahead)
+            seconds = measured(cost, report.elapsed_s, under_way_s or 0.0, self.work.ahead)
+        return Spent(report.alpha, report.beta, *cost, *seconds, self.work.ahead)
 
 
 def simulated(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vfl.config import ExperimentConfig
 from vfl.config.schedules import PartySchedule, named_parties, schedule_of, values_of
-from vfl.lightweighting.forecast import ALPHAS, Curve, Forecast, Workload
+from vfl.lightweighting.forecast import ALPHAS, ByAlpha, Forecast, Workload
 from vfl.lightweighting.unprunable import Pruner
 from vfl.macs import count_macs, count_parameters
 from vfl.vertical.compressors import gradient_compressor
@@ -26,11 +26,12 @@ def build_forecast(
     config: ExperimentConfig,
     work: Workload,
     rows: Mapping[str, float],
-    curves: Mapping[str, Curve],
+    macs: Mapping[str, ByAlpha],
+    parameters: Mapping[str, ByAlpha],
     receiver_of: Mapping[str, EmbeddingReceiver],
     trainer: HeadTrainer,
 ) -> Forecast:
-    """Return the cost forecast of all parties, which take part in ``rows`` of a batch and report ``curves``."""
+    """Return the cost forecast of all parties, which take part in ``rows`` of a batch and told their models' costs."""
     shared = config.training.labels == "shared"
     head_bytes = sum(part.size for part in trainer.parts()) if shared else 0
     broadcast = config.training.head_sync == "broadcast"
@@ -50,7 +51,7 @@ def build_forecast(
         frame = gradient_compressor(config.wire).compress(gradient_BD, config.wire.gradients.beta)
         return Part(PartKind.GRADIENT, frame).size
 
-    return Forecast(work, rows, curves, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
+    return Forecast(work, rows, macs, parameters, frame_bytes, answer_bytes, shared, 0 if broadcast else head_bytes)
 
 
 def price(model: nn.Module, pruner: Pruner, example: tuple[Tensor, ...], alphas: Sequence[float]) -> Prices:
@@ -74,7 +75,7 @@ def price(model: nn.Module, pruner: Pruner, example: tuple[Tensor, ...], alphas:
 def checked_prices(alphas: Sequence[float], reply: Message) -> Prices:
     """Return a party's prices. Raises MessageError if they are not those asked for."""
     prices = Prices.of(reply)
-    prices.curve(alphas)
+    prices.check(alphas)
     return prices
 
 

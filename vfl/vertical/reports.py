@@ -2,9 +2,11 @@
 
 import operator
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vfl.lightweighting.forecast import Workload
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import Metrics
 from vfl.wire.control import RoundReport, RoundStart, fixed_seconds
@@ -31,38 +33,24 @@ LEAST_KEPT = 2 / 3
 """Least share of the (1 - alpha) * width channels that remains of a layer after rounding."""
 
 
-@dataclass(frozen=True)
-class RoundWork:
-    """A party's work in a round: E local iterations on its samples of each exchange."""
-
-    samples: int
-    """Number of samples in all exchanges."""
-    first_samples: int
-    """Number of samples in the exchanges under way at a pruning, 1 plus those that it is ahead: they are embedded
-    twice."""
-    local_iterations: int
-
-    @property
-    def forwards(self) -> int:
-        """Return samples times passes through the feature model; a backward pass counts as two."""
-        return self.samples * self.local_iterations * 3
-
-
 @dataclass
 class Reports:
     """Every party's last report, and sums over all of them."""
 
+    work: Workload
     last: dict[str, RoundReport] = field(default_factory=dict[str, RoundReport])
     ratio_sums: dict[str, float] = field(default_factory=lambda: {"alpha": 0.0, "beta": 0.0})
     """Sums of alpha and beta over rounds and parties, with which Corollary 1's convergence bound grows."""
 
-    def read(self, party: str, assigned: RoundStart, work: RoundWork, began_s: float, reply: Message) -> RoundReport:
-        """Read the report of a round that began at ``began_s`` of the monotonic clock.
+    def read(
+        self, party: str, assigned: RoundStart, samples: Sequence[int], began_s: float, reply: Message
+    ) -> RoundReport:
+        """Read the report of a round that began at ``began_s`` of the monotonic clock, with ``samples`` by exchange.
 
         Raises MessageError, naming the key, for values that cannot be true.
         """
         report = RoundReport.of(reply)
-        check_report(report, assigned, self.last.get(party), work, time.monotonic() - began_s)
+        check_report(report, assigned, self.last.get(party), self.work, samples, time.monotonic() - began_s)
         return report
 
     def add(self, party: str, report: RoundReport | None) -> RoundReport:
@@ -98,21 +86,27 @@ class Reports:
 
 
 def check_report(
-    report: RoundReport, assigned: RoundStart, before: RoundReport | None, work: RoundWork, wall_s: float
+    report: RoundReport,
+    assigned: RoundStart,
+    before: RoundReport | None,
+    work: Workload,
+    samples: Sequence[int],
+    wall_s: float,
 ) -> None:
     """Raise MessageError, naming the key, for a report that cannot be true.
 
-    ``before`` is the party's last one, ``wall_s`` the round's seconds by the server's clock. The server does not know a
-    model's size (its inputs are the party's own): the first report tells it, and later ones must agree.
-    Multiply-accumulates are exact for alpha = 0; for a larger alpha they are bounded.
+    ``before`` is the party's last one, ``samples`` is by exchange, ``wall_s`` the round's seconds by the server's
+    clock. The server does not know a model's size (its inputs are the party's own): the first report tells it, and
+    later ones must agree. Multiply-accumulates are exact for alpha = 0; for a larger alpha they are bounded.
     """
     alphas = assigned.alpha, max(assigned.alpha, before.alpha if before else 0.0)
     _check(alphas[0] <= report.alpha <= alphas[1], f"alpha {report.alpha:g} where {assigned.alpha:g} was assigned")
     replays = assigned.head_digest is not None
     _check(replays == (report.head_drift is not None), f"head_drift {report.head_drift}")
     _check(report.beta == assigned.beta, f"beta {report.beta:g} where {assigned.beta:g} was assigned")
-    if work.samples:
-        _check_macs(report, work)
+    if sum(samples):
+        forwards = sum(samples) * work.passes_per_exchange
+        _check_macs(report, forwards, embedded_twice=sum(samples[: work.under_way]))
     else:
         _check(report.train_macs == report.unpruned_train_macs == 0, f"train_macs {report.train_macs} for no sample")
     if before is not None and before.parameters:  # not what stood in for the party
@@ -120,16 +114,23 @@ def check_report(
     _check(report.elapsed_s <= CLOCKS * wall_s, f"train_time_s {report.train_time_s} of a round of {wall_s:.3g} s")
 
 
-def _check_macs(report: RoundReport, work: RoundWork) -> None:
-    unpruned, rest = divmod(report.unpruned_train_macs, work.forwards)
-    _check(rest == 0, f"unpruned_train_macs {report.unpruned_train_macs} for {work.forwards} passes")
+def _check_macs(report: RoundReport, forwards: int, embedded_twice: int) -> None:
+    """Raise MessageError unless the sums are those of ``forwards``, samples times passes.
+
+    A party that was pruned in the round had embedded the first samples, under way at that moment, before.
+    """
+    unpruned, rest = divmod(report.unpruned_train_macs, forwards)
+    _check(rest == 0, f"unpruned_train_macs {report.unpruned_train_macs} for {forwards} passes")
     # Squared: a layer loses outputs, and inputs with the layer before it.
     least = unpruned if report.alpha == 0 else (LEAST_KEPT * (1 - report.alpha)) ** 2 * unpruned
     _check(
         least <= report.macs_per_sample <= unpruned,
         f"macs_per_sample {report.macs_per_sample} of {unpruned} at alpha {report.alpha:g}",
     )
-    _check(_is_spent(report, unpruned, work), f"train_macs {report.train_macs} for {report.macs_per_sample} a sample")
+    more = report.train_macs - forwards * report.macs_per_sample
+    extra, rest = divmod(more, embedded_twice) if embedded_twice else (0, more)
+    spent = rest == 0 and (extra == 0 or report.macs_per_sample <= extra <= unpruned)
+    _check(spent, f"train_macs {report.train_macs} for {report.macs_per_sample} a sample")
 
 
 def _check_size(report: RoundReport, before: RoundReport) -> None:
@@ -139,13 +140,6 @@ def _check_size(report: RoundReport, before: RoundReport) -> None:
     for key in ("macs_per_sample", "parameters"):
         now, then = getattr(report, key), getattr(before, key)
         _check(agree(now, then), f"{key} {now} at alpha {report.alpha:g} after {then} at alpha {before.alpha:g}")
-
-
-def _is_spent(report: RoundReport, unpruned: int, work: RoundWork) -> bool:
-    """Return whether the passes add up; a pruned party has made one more forward pass, before it was pruned."""
-    more = report.train_macs - work.forwards * report.macs_per_sample
-    extra, rest = divmod(more, work.first_samples) if work.first_samples else (0, more)
-    return rest == 0 and (extra == 0 or report.macs_per_sample <= extra <= unpruned)
 
 
 def _check(holds: bool, what: str) -> None:

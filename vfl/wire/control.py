@@ -10,7 +10,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from vfl.lightweighting.forecast import Curve
 from vfl.wire.messages import Buffer, Message, MessageError, Part, PartKind, control
 
 MAX_LAYERS = 256
@@ -145,13 +144,12 @@ class Prices(Control):
             macs_per_sample=tuple(saved["macs_per_sample"]), parameters=tuple(saved["parameters"])
         )
 
-    def curve(self, alphas: Sequence[float]) -> Curve:
-        """Return the costs by the ratios asked about. Raises MessageError unless there is one for each."""
+    def check(self, alphas: Sequence[float]) -> None:
+        """Raise MessageError unless there is one for each ratio asked about, and none rises with alpha."""
         if not len(alphas) == len(self.macs_per_sample) == len(self.parameters):
             raise MessageError(f"Prices: {len(self.macs_per_sample)} of {len(alphas)} ratios")
         if sorted(self.macs_per_sample, reverse=True) != [*self.macs_per_sample]:
             raise MessageError("Prices: 'macs_per_sample': rise with alpha")
-        return Curve(*(dict(zip(alphas, each, strict=True)) for each in (self.macs_per_sample, self.parameters)))
 
 
 def fixed_seconds(seconds: float) -> Seconds:
