@@ -1,6 +1,6 @@
 """The value of the other owners' columns to the label owner: ``lvfl compare``.
 
-Trained alike, and tested on the same samples: the label owner alone, all owners together (LVFL), and, as all tables are
+Trained alike, and tested on the same samples: the label owner alone, all owners together (LVFL), and, if all tables are
 in this process, what learning in the open would reach: one perceptron and gradient boosting on the joined columns.
 Differences have bootstrap intervals over the test samples; they say nothing of other seeds.
 
@@ -10,10 +10,10 @@ Shapes: M test samples, C classes, F numbers, K columns of categories.
 # pyright: reportMissingTypeStubs=false
 # scikit-learn ships no stubs, and torch's and numpy's signatures are partly untyped.
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -21,35 +21,32 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from scipy.stats import rankdata
 from torch import Tensor
 
 from parties.alone import of_one, only, train_on
-from parties.local import InProcess
-from parties.predict import predict, take_samples
+from parties.importance import column_importance, metric_of
+from parties.predict import predict
+from parties.split_model import SplitModel
 from vfl.amounts import amount
 from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.data import TABLE_KINDS
 from vfl.config.files import lay_over, parse_overrides, read_settings
 from vfl.config.presets import table_settings
-from vfl.data.files import PartyData
+from vfl.data.files import LabelData, PartyData
 from vfl.data.samples import Samples
-from vfl.data.source import NewSamples, Split, open_source, split_samples
+from vfl.data.source import Split, open_source, split_samples
 from vfl.data.tables.describe import describe_table
 from vfl.data.tables.source import Tables
 from vfl.metrics import LOWER_IS_BETTER, title
 from vfl.random import generator
 from vfl.runs.run_folder import choose_run_dir, read_summary, write_summary
 from vfl.vertical.tasks import Classification, Task
+from vfl.wire.control import ColumnImportance
 
 JOINED = "joined"
 """Name of the one owner of all columns, for the perceptron on the joined rows."""
 RESAMPLED = 500
 """Number of bootstrap samples of an interval."""
-NORMAL = 1.96
-"""Half the width of a 95 % interval, in standard errors."""
-TINY = 1e-12
-"""Least probability whose logarithm is taken."""
 MOST_CATEGORIES = 255
 """Most categories of a column in scikit-learn's boosting; columns with more are passed as numbers."""
 
@@ -79,7 +76,10 @@ class Comparison:
     gain: Difference
     """Gain of all owners together over the label owner alone."""
     against: Mapping[str, Difference]
-    """Gain of LVFL over each model in the open."""
+    """Gain of LVFL over each model in the open; empty over processes."""
+    owners: Mapping[str, Difference]
+    """Loss of LVFL's joint model when an owner is absent. The others' models were trained with it: this is more than
+    its gain."""
     columns: Mapping[str, Mapping[str, float]]
     """Loss in the metric when the owner permutes a column's test values, by owner and column."""
     idle: Mapping[str, tuple[str, ...]]
@@ -154,93 +154,77 @@ def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> 
     split, leader = split_samples(source), source.leader
     own = next(part for part in split.parties if part.party == leader)
     lvfl = train_on(config, folder / "lvfl", split, source, console)
-    alone = train_on(only(config, source, leader), folder / "alone", of_one(own, split), source, console)
+    alone_MC = predicted_alone(config, source, folder / "alone", own, split.labels, console)
     everything = of_one(_joined(split), split)
     perceptron = train_on(only(config, source, JOINED), folder / "perceptron", everything, source, console)
-    task, labels_M = lvfl.server.joint.trainer.task, split.labels.test.values
-    found = {
-        "alone": predict(alone.server.joint),
-        "lvfl": predict(lvfl.server.joint),
+    answers = ask(lvfl.server.joint)
+    in_the_open = {
         "perceptron": predict(perceptron.server.joint),
-        "boosting": _boosted(everything, task, config.seed),
+        "boosting": _boosted(everything, answers.task, config.seed),
     }
-    reached = {name: _value(task, each, labels_M) for name, each in found.items()}
-    against = {name: _difference(task, found["lvfl"], found[name], labels_M) for name in ("perceptron", "boosting")}
-    summary, columns = read_summary(folder / "lvfl"), column_importance(lvfl, source)
+    columns = {owner: source.column_names(owner) for owner in source.parties}
+    return comparison_of(folder / "lvfl", leader, answers, {"alone": alone_MC, **in_the_open}, columns)
+
+
+class JointAnswers(NamedTuple):
+    """Predictions of a joint model and the importance of its columns, from its parties' answers."""
+
+    task: Task
+    labels_M: Tensor
+    joint_MC: Tensor
+    without: dict[str, Tensor]
+    """Predictions [M, C] without each party."""
+    importance: dict[str, ColumnImportance]
+
+
+def ask(joint: SplitModel) -> JointAnswers:
+    """Return the joint model's predictions of the test samples, with all parties and without each, and importances."""
+    names = joint.roster.names
+    without = {name: predict(joint, [name]) for name in names}
+    task, labels_M = joint.trainer.task, joint.samples.values
+    return JointAnswers(task, labels_M, predict(joint), without, column_importance(joint))
+
+
+def predicted_alone(
+    config: ExperimentConfig, source: Tables, folder: Path, own: PartyData, labels: LabelData, console: Console
+) -> Tensor:
+    """Train the label owner's model alone in ``folder``; return its predictions [M, C] of the test samples."""
+    split = of_one(own, Split((own,), labels))
+    return predict(train_on(only(config, source, own.party), folder, split, source, console).server.joint)
+
+
+def comparison_of(
+    run_dir: Path,
+    leader: str,
+    answers: JointAnswers,
+    others: Mapping[str, Tensor],
+    columns: Mapping[str, Sequence[str]],
+) -> Comparison:
+    """Return the comparison of the joint run in ``run_dir`` with other models, and add it to the run's summary.
+
+    ``others`` are the predictions [M, C] of the label owner ``alone`` and of models in the open; ``columns`` are the
+    names of each owner's.
+    """
+    task, joint_MC, labels_M = answers.task, answers.joint_MC, answers.labels_M
+    found = {"alone": others["alone"], "lvfl": joint_MC} | dict(others)
+    better = {name: _difference(task, joint_MC, each, labels_M) for name, each in others.items()}
+    told = {owner: (columns[owner], each) for owner, each in answers.importance.items()}
+    summary = read_summary(run_dir)
     comparison = Comparison(
         task.metric,
         leader,
-        tuple(name for name in config.parties if name != leader),
-        reached,
-        _difference(task, found["lvfl"], found["alone"], labels_M),
-        against,
-        columns.lost,
-        columns.idle,
+        tuple(name for name in answers.without if name != leader),
+        {name: metric_of(task, each, labels_M) for name, each in found.items()},
+        better.pop("alone"),
+        better,
+        {name: _difference(task, joint_MC, each, labels_M) for name, each in answers.without.items()},
+        {owner: dict(zip(names, each.lost, strict=True)) for owner, (names, each) in told.items()},
+        {owner: tuple(compress(names, each.idle)) for owner, (names, each) in told.items()},
         summary["uplink_bytes"] + summary["downlink_bytes"],
         summary["train_macs"],
     )
-    write_summary(folder / "lvfl", summary | {"comparison": asdict(comparison) | {"text": comparison.headline()}})
+    write_summary(run_dir, summary | {"comparison": asdict(comparison) | {"text": comparison.headline()}})
     return comparison
-
-
-class Importance(NamedTuple):
-    """Loss in the metric without each column, by owner, and the columns that are proposed for dropping."""
-
-    lost: dict[str, dict[str, float]]
-    idle: dict[str, tuple[str, ...]]
-
-
-def column_importance(trained: InProcess, source: Tables) -> Importance:
-    """Return the loss in the metric when a column's test values are permuted, by owner and column (Breiman 2001).
-
-    Each owner permutes its own values, by a seeded draw, and its model embeds them; it sees nothing of other owners.
-    """
-    task, parts = trained.server.joint.trainer.task, [part.test for part in trained.split.parties]
-    test = trained.split.labels.test
-    whole = Samples(test.ids, parts[0].features, test.values)
-
-    def predicted(parts: Sequence[Samples]) -> Tensor:
-        joint = replace(take_samples(trained, NewSamples(whole, tuple(parts))), samples=test)
-        return predict(joint)
-
-    before_MC, sign = predicted(parts), -1.0 if task.metric in LOWER_IS_BETTER else 1.0
-    before = _value(task, before_MC, test.values)
-    lost: dict[str, dict[str, float]] = {}
-    idle: dict[str, tuple[str, ...]] = {}
-    for place, part in enumerate(trained.split.parties):
-        numbers, categories = source.columns(part.party)
-        lost[part.party], without = {}, list[str]()
-        for column, name in enumerate((*numbers, *categories)):
-            stream = generator(source.seed, "column_importance", owner=f"{part.party} {column}")
-            held = part.test.held_rows()
-            order = held[torch.randperm(len(held), generator=stream)]
-            features, (hashes,) = part.test.features.clone(), part.test.more
-            hashes = hashes.clone()
-            values = features[:, column] if column < len(numbers) else hashes[:, column - len(numbers)]
-            values[held] = values[order].clone()
-            permuted = replace(part.test, features=features, more=(hashes,))
-            permuted_MC = predicted([*parts[:place], permuted, *parts[place + 1 :]])
-            lost[part.party][name] = sign * (before - _value(task, permuted_MC, test.values))
-            if is_idle(before_MC, permuted_MC, test.values):
-                without.append(name)
-        idle[part.party] = tuple(without)
-    return Importance(lost, idle)
-
-
-def is_idle(before_MC: Tensor, permuted_MC: Tensor, labels_M: Tensor) -> bool:
-    """Return whether the 95 % interval of the test loss's rise, after a permutation, reaches down to 0 or below.
-
-    The loss is the cross-entropy, or the squared error. Of a column of noise, permuted and other values are distributed
-    alike, so the mean rise is 0, and its interval excludes 0 from above in one case of 40.
-    """
-    rise_M = _losses(permuted_MC, labels_M) - _losses(before_MC, labels_M)
-    return float(rise_M.mean() - NORMAL * rise_M.std() / math.sqrt(len(rise_M))) <= 0
-
-
-def _losses(predictions_MC: Tensor, labels_M: Tensor) -> Tensor:
-    if labels_M.is_floating_point():
-        return (predictions_MC[:, 0].double() - labels_M.double()) ** 2
-    return -predictions_MC.double().gather(1, labels_M[:, None])[:, 0].clamp_min(TINY).log()
 
 
 def _joined(split: Split) -> PartyData:
@@ -288,22 +272,13 @@ def _codes(train: NDArray[np.int64], test: NDArray[np.int64]) -> tuple[NDArray[n
     return tuple(np.column_stack([none, *(pair[side] for pair in coded)]) for side, none in enumerate(empty))  # pyright: ignore[reportReturnType]
 
 
-def _value(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> float:
-    """Return the metric; AUC is computed from ranks, as the bootstrap needs it a thousand times."""
-    if task.metric == "auc":
-        ranks_M, is_second_M = rankdata(predictions_MC[:, 1].numpy()), labels_M.numpy() == 1
-        second = int(is_second_M.sum())
-        above = float(ranks_M[is_second_M].sum()) - second * (second + 1) / 2
-        return above / (second * (len(is_second_M) - second))
-    return task.metrics(predictions_MC, labels_M)[task.metric]
-
-
 def _difference(task: Task, better_MC: Tensor, than_MC: Tensor, labels_M: Tensor) -> Difference:
     """Return by how much one's predictions are better; the interval's ends are paired bootstrap quantiles."""
     sign = -1.0 if task.metric in LOWER_IS_BETTER else 1.0
 
     def of(rows: Tensor) -> float:
-        return sign * (_value(task, better_MC[rows], labels_M[rows]) - _value(task, than_MC[rows], labels_M[rows]))
+        better, than = (metric_of(task, each[rows], labels_M[rows]) for each in (better_MC, than_MC))
+        return sign * (better - than)
 
     stream = generator(0, "bootstrap")
     count, drawn = len(labels_M), list[float]()

@@ -20,6 +20,7 @@ from vfl.lightweighting.pruning import psi
 from vfl.lightweighting.unprunable import build_pruner
 from vfl.macs import count_macs, count_parameters
 from vfl.optim import MakeOptimizer, build_optimizer, load_optimizer_state, optimizer_state, set_learning_rate
+from vfl.random import generator
 from vfl.runs.checkpoint import State
 from vfl.runs.loop import finite
 from vfl.runtime import Runtime
@@ -32,7 +33,17 @@ from vfl.vertical.labels import PartyProtocol
 from vfl.vertical.meter import RoundMeter
 from vfl.vertical.prices import price
 from vfl.vertical.team import Single
-from vfl.wire.control import AskedRatios, Description, RoundReport, RoundStart, SampleRange, fixed_seconds
+from vfl.wire.control import (
+    AskedRatios,
+    ColumnCount,
+    ColumnImportance,
+    Description,
+    Permuted,
+    RoundReport,
+    RoundStart,
+    SampleRange,
+    fixed_seconds,
+)
 from vfl.wire.messages import REPLIES, Kind, Message, MessageError, Part, PartKind
 
 PROBE_SAMPLES = 256
@@ -108,13 +119,24 @@ class FeatureParty:
             case Kind.MEAN:
                 mean_1D = self.defence.conceal(self.evaluated.mean_embedding())
                 parts = (Part(PartKind.EMBEDDING, self._encoded(mean_1D, "mean embedding")),)
+            case _:
+                parts = self.tell(request)
+        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
+
+    def tell(self, request: Message) -> tuple[Part, ...]:
+        """Answer a question about the model or its columns."""
+        columns = len(self.preparation.places)
+        match request.kind:
             case Kind.DESCRIBE:
-                parts = (self.describe().part(),)
+                return (self.describe().part(),)
             case Kind.PRICES:
-                parts = (price(self.model, self.pruner, self.example, AskedRatios.of(request).alphas).part(),)
+                return (price(self.model, self.pruner, self.example, AskedRatios.of(request).alphas).part(),)
+            case Kind.COLUMNS:
+                return (ColumnCount(columns=columns).part(),)
+            case Kind.IMPORTANCE if len(ColumnImportance.of(request).lost) == columns:  # the owner's process notes it
+                return ()
             case _:
                 raise MessageError(f"{self.name} cannot answer {request.kind.name}")
-        return Message(REPLIES[request.kind], request.round_index, request.exchange, parts)
 
     def start_round(self, message: Message) -> None:
         """Set the round's ratios (and head), and derive the order of its batches."""
@@ -227,10 +249,13 @@ class FeatureParty:
             raise MessageError(f"{self.name} has no test samples {wanted.start} to {wanted.stop}")
         rows_n = samples.held_rows(torch.arange(wanted.start, wanted.stop))
         if samples is not self.test:
+            if wanted.permuted:
+                raise MessageError("a column is permuted among test samples alone")
             return self.embed_new(samples, rows_n)
         if len(rows_n) == 0:
             return b""
-        return self._evaluation(self.evaluated.embed(wanted.model, self.batch(samples, rows_n), self.alpha))
+        inputs = self._permuted(rows_n, wanted.permuted) if wanted.permuted else self.batch(samples, rows_n)
+        return self._evaluation(self.evaluated.embed(wanted.model, inputs, self.alpha))
 
     def embed_new(self, samples: Samples, rows_n: Tensor) -> bytes:
         """Return the frame of the finished model's embeddings [n, D] of rows of other samples, empty for no rows.
@@ -240,6 +265,22 @@ class FeatureParty:
         if len(rows_n) == 0:
             return b""
         return self._evaluation(self.evaluated.embed_each(self.batch(samples, rows_n)))
+
+    def _permuted(self, rows_n: Tensor, wanted: Permuted) -> tuple[Tensor, ...]:
+        """Return the model's inputs for some test rows, with the values of one column permuted among all of them.
+
+        The permutation follows from the experiment's seed, so that processes answer as one process.
+        """
+        if wanted.column >= len(self.preparation.places):
+            raise MessageError(f"{self.name} has no column {wanted.column}")
+        held = self.test.held_rows()
+        stream = generator(self.config.seed, "permuted_column", wanted.draw, f"{self.name} {wanted.column}")
+        instead_M = torch.arange(len(self.test))
+        instead_M[held] = held[torch.randperm(len(held), generator=stream)]
+        places = list(self.preparation.places[wanted.column])
+        features_n = self.test.features[rows_n].clone()
+        features_n[:, places] = self.test.features[instead_M[rows_n]][:, places]
+        return (self.runtime.batch(features_n, torch.arange(len(rows_n))),)
 
     def describe(self) -> Description:
         """Return digests of the weights and the finished model, the prunable layers' widths, and evaluation's cost."""

@@ -19,7 +19,7 @@ from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Share
 from vfl.vertical.rows_alone import each_alone
 from vfl.vertical.tasks import Tested, measure
-from vfl.wire.control import EvaluatedModel, SampleRange
+from vfl.wire.control import EvaluatedModel, Permuted, SampleRange
 from vfl.wire.messages import Kind, Message, PartKind
 
 MOST_TESTED = 1e6
@@ -81,6 +81,13 @@ class SplitModel:
             gap = embedding_BD is None
             embeddings[party.name] = self.missing(stop - start, party.receiver.width) if gap else embedding_BD
         return embeddings
+
+    def permuted(self, party: PartyHandle, start: int, stop: int, permuted: Permuted) -> Tensor:
+        """Request one party's embeddings [B, D] of the test samples ``start`` to ``stop``, with a column permuted."""
+        wanted = SampleRange(start=start, stop=stop, permuted=permuted)
+        share = self.shares(start, stop)[party.name]
+        came = party.ask(Message(Kind.EVALUATE, parts=(wanted.part(),))).read(partial(self._decode, party, share))
+        return self.missing(stop - start, party.receiver.width) if came is None else came
 
     def shares(self, start: int, stop: int) -> dict[str, Share]:
         """Return each party's share of the samples ``start`` to ``stop``: those for which it has a row."""

@@ -1,10 +1,12 @@
 """Tell what the other owners add to the label owner alone: lvfl compare CONFIG [KEY=VALUE ...] [--run-dir DIR], or
-lvfl compare --table bank=bank.csv --table insurer=insurer.csv --label late [--key COLUMN] [KEY=VALUE ...].
+lvfl compare --table bank=bank.csv --table insurer=insurer.csv --label late [--key COLUMN] [KEY=VALUE ...], or, of a
+run that processes have trained, lvfl compare RUN --processes or --serve CONFIG.
 
 Trains the label owner alone, all owners together, and, in the open, a perceptron and gradient boosting on the joined
 columns; all on the same samples, in this process. Shows the gain with its interval over the test samples (95 %,
-bootstrap), what it costs, and by column what the test loses when its owner permutes it.
-Exit codes: 0 done, 2 bad input (one line on stderr), 130 interrupted.
+bootstrap), what it costs, and by column what the test loses when its owner permutes it. Over processes nothing is
+trained but the label owner alone, and columns have numbers: each owner finds its own by name in its own folder.
+Exit codes: 0 done, 2 bad input (one line on stderr), 3 a party lost, 130 interrupted.
 """
 
 import argparse
@@ -12,9 +14,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.cli import DONE, OneLineParser, ShowConsole, command, numbers_table
+from vfl.cli import DONE, OneLineParser, ShowConsole, command, numbers_table, to_stderr
 
 if TYPE_CHECKING:
+    from parties.compare import Comparison
     from vfl.config import ExperimentConfig
 
 
@@ -27,6 +30,10 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument("--table", action="append", metavar="OWNER=FILE", help=many)
     parser.add_argument("--label", metavar="COLUMN", help="with --table: what is to be predicted")
     parser.add_argument("--key", metavar="COLUMN", help="with --table: what rows are known by (default: a likely one)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--processes", action="store_true", help="of a RUN of lvfl train --processes: ask them again")
+    where.add_argument("--serve", type=Path, metavar="CONFIG", help="of a RUN of lvfl server: ask parties that dial in")
+    parser.add_argument("--insecure", action="store_true", help="with --serve: plaintext; only on loopback")
 
 
 def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
@@ -51,11 +58,40 @@ def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
     return experiment_of(tables, arguments.label, arguments.key, arguments.settings)
 
 
-@command(__doc__, add_arguments)
+def finished_run(arguments: argparse.Namespace) -> Path:
+    """Return RUN. Raises ConfigError for other arguments beside it."""
+    from vfl.config import ConfigError
+
+    if len(arguments.settings) != 1 or any((arguments.table, arguments.label, arguments.key, arguments.run_dir)):
+        raise ConfigError("--processes, --serve: go with the folder of a RUN alone")
+    return Path(arguments.settings[0])
+
+
+@command(__doc__, add_arguments, warn=to_stderr)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train, compare, show."""
+    if arguments.insecure and not arguments.serve:
+        to_stderr("warning: --insecure: ignored; it goes with --serve")
+    if arguments.processes:
+        from parties.remote.local_launch import compare_together
+
+        return compare_together(finished_run(arguments), console)
+    show(over_processes(arguments, console) if arguments.serve else in_process(arguments, console), console)
+    return DONE
+
+
+def over_processes(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":
+    """Compare by the parties that dial in."""
+    from parties.remote.server.comparison import serve_comparison
+    from vfl.config import load_config
+
+    run = finished_run(arguments)
+    return serve_comparison(load_config(arguments.serve), run, insecure=arguments.insecure, console=console)
+
+
+def in_process(arguments: argparse.Namespace, console: ShowConsole) -> "Comparison":
+    """Compare with all tables in this process."""
     from parties.compare import compare_models
-    from vfl.metrics import shown, title
     from vfl.runs.run_folder import choose_run_dir
 
     config = read_experiment(arguments)
@@ -63,12 +99,22 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         known = (f"{owner} by {', '.join(table.key or ())}" for owner, table in config.data.tables.items())
         console.print(f"rows known at {'; '.join(known)}")
     folder = arguments.run_dir or choose_run_dir(f"{config.name}-compare", Path("runs"), resume=False)
-    found = compare_models(config, folder, console)
+    return compare_models(config, folder, console)
+
+
+def show(found: "Comparison", console: ShowConsole) -> None:
+    """Show scores, then losses without each owner and column, then the gain."""
+    from vfl.metrics import shown, title
+
     models = numbers_table(f"test {title(found.metric)}", ("model", "reached", "LVFL is better by"), "")
     for name, value in found.reached.items():
         difference = {"alone": found.gain, **found.against}.get(name)
         models.add_row(name, shown(found.metric, value), "" if difference is None else difference.text())
     console.print(models)
+    owners = numbers_table(f"{title(found.metric)} that LVFL's model loses without an owner", ("owner", "lost"), "")
+    for owner, difference in found.owners.items():
+        owners.add_row(owner, difference.text())
+    console.print(owners)
     columns = numbers_table(f"{title(found.metric)} lost without a column", ("owner", "column", "lost"), "")
     for owner, lost in found.columns.items():
         for name, value in sorted(lost.items(), key=lambda item: -item[1]):
@@ -78,7 +124,6 @@ def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
         if idle:
             console.print(f"{owner} may drop {', '.join(idle)}: the test loss does not rise without")
     console.print(found.headline())
-    return DONE
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from parties.remote.tls.certificates import SERVER
 from parties.trained_run import load_run
 from vfl.cli import PLAIN
 from vfl.config import ConfigError, ExperimentConfig, parse_config
+from vfl.config.files import lay_over
 from vfl.data.files import load_label_data
 from vfl.data.prediction_files import write_prediction_files
 from vfl.data.source import open_source
@@ -71,10 +72,7 @@ def predict_together(
     are the same; an owner without one is absent. Raises ValueError for a run or data that cannot be used, PeerLost as
     ``check_absent``.
     """
-    config = load_run(run_dir).config
-    folder = run_dir / PROCESSES
-    if not (folder / f"{SERVER}.yaml").exists():
-        raise ConfigError(f"--processes: {run_dir} was not trained by lvfl train --processes; leave the option out")
+    config, folder = trained_by_processes(run_dir)
     names = config.parties
     tables = tables or {}
     absent = [*absent, *(name for name in names if tables and name not in (*tables, *absent))]
@@ -98,6 +96,29 @@ def predict_together(
         for name, command in parties.items():
             command += ["--samples", str(samples / party_file(name))]
     return Supervisor(serve, parties, folder, console).run()
+
+
+def compare_together(run_dir: Path, console: Console) -> int:
+    """Restart a run's processes, let the server compare (``lvfl compare RUN --serve``), and return the exit code.
+
+    The owners, all of them this user, agree to it. Raises ValueError for a run that cannot be used.
+    """
+    config, folder = trained_by_processes(run_dir)
+    agreed = {"network.consent.importance": True}
+    own = process_configs(config, folder)
+    configs = {name: parse_config(lay_over(each.model_dump(), agreed)) for name, each in own.items()}
+    prepare(config, folder, configs)
+    serve = ["compare", str(run_dir), "--serve", str(folder / f"{SERVER}.yaml")]
+    parties = {name: party_command("party", folder, name) for name in config.parties}
+    return Supervisor(serve, parties, folder, console).run()
+
+
+def trained_by_processes(run_dir: Path) -> tuple[ExperimentConfig, Path]:
+    """Return a run's experiment and the folder of its processes. Raises ConfigError if it was trained otherwise."""
+    config, folder = load_run(run_dir).config, run_dir / PROCESSES
+    if not (folder / f"{SERVER}.yaml").exists():
+        raise ConfigError(f"--processes: {run_dir} was not trained by lvfl train --processes; leave the option out")
+    return config, folder
 
 
 def process_configs(config: ExperimentConfig, folder: Path) -> dict[str, ExperimentConfig]:

@@ -1,6 +1,5 @@
 """Scores by key from processes: those of a prediction in one process to the bit, whoever is away."""
 
-import contextlib
 import http.client
 import json
 import logging
@@ -29,6 +28,8 @@ from parties.predict import WhenAbsent, predict_in_process
 from parties.remote.doctor import examine
 from parties.remote.tls.certificates import SERVER
 from vfl.runs.experiments.run import run_experiment
+
+from .relay import Relay
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 NEW = range(1000, 1150)
@@ -238,34 +239,6 @@ def test_an_owner_answers_for_no_more_keys_than_it_has_agreed_to(service):
     assert {score["parties"]["shop"] for score in service.score(1002, 1003)} == {"declined"}
     audit = (service.federation.folder / "shop" / "audit.jsonl").read_text()
     assert "too_many: 2 keys were asked for" in audit
-
-
-class Relay:
-    """Passes bytes between whoever connects and a port, and keeps them."""
-
-    def __init__(self, port: int) -> None:
-        self.port, self.passed = port, bytearray()
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                came = self.listener.accept()[0]
-                try:
-                    ends = came, socket.create_connection(("127.0.0.1", self.port))
-                except OSError:  # nobody listens yet
-                    came.close()
-                    continue
-                for source, sink in (ends, ends[::-1]):
-                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
-
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
-        with sink, contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                self.passed += data
-                sink.sendall(data)
 
 
 def test_a_shifted_column_is_told_at_its_owner_alone_and_nothing_of_it_leaves(service, tmp_path: Path):

@@ -1,14 +1,23 @@
 """Owners of tables as processes, each with a table of its own alone: the bits of one process, also of new rows."""
 
+import csv
+import json
+import struct
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from two_tables import ROWS, sections_of, write_tables
 
+from parties.importance import column_importance
+from parties.local import build_in_process
 from parties.predict import predict_in_process
 from parties.remote.tls.certificates import SERVER
+from vfl.data.tables.source import Tables
 from vfl.runs.experiments.run import run_experiment
+from vfl.runtime import start_runtime
+
+from .relay import Relay
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 SAME = ("model_digest", "finished_model_digest", "test_metrics", "uplink_bytes", "downlink_bytes")
@@ -112,3 +121,50 @@ def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_proc
     federation.start("shop", extra=("--samples", str(new["shop"])))
     assert federation.wait("shop") == 2
     assert "shop.csv.match matched other keys than" in federation.log("shop")
+
+
+def test_owners_learn_what_their_columns_add_and_no_name_or_value_leaves_them(federate, tmp_path: Path):
+    """Over processes as in one; refused by an owner that has not agreed, and then to be had from the same run."""
+    sections = sections_of(write_tables(tmp_path, range(ROWS), labelled=True))
+    federation = federate(**sections)
+    federation.own_tables("bank")
+    federation.run()
+    built = build_in_process(federation.config, start_runtime(federation.config))
+    for number in range(federation.config.training.rounds):
+        built.server.train_round(number)
+    expected = column_importance(built.server.joint)
+
+    soon = federation.folder / "soon.yaml"
+    soon.write_text("base: server.yaml\nnetwork: {wait_s: 3}\n")  # who refuses does not come back
+    relay = Relay(int(federation.configs[SERVER].network.listen.rpartition(":")[2]))
+    agreed = {"bank": ("network.consent.importance=true",), "shop": ()}
+
+    def compare() -> None:
+        command = [str(SCRIPTS / "compare.py"), str(federation.run_dir), "--serve", str(soon), "--insecure"]
+        federation.launch(SERVER, command)
+        federation.start("bank", extra=("--insecure", *agreed["bank"]))
+        federation.start("shop", extra=("--insecure", f"network.server={relay.address}", *agreed["shop"]))
+        federation.finish()
+
+    compare()
+    assert [codes[-1] for codes in federation.codes.values()] == [3, 3, 2], federation.logs()
+    assert "network.consent.importance does not agree" in federation.log("shop")
+    agreed["shop"] = agreed["bank"]
+    compare()
+    assert {codes[-1] for codes in federation.codes.values()} == {0}, federation.logs()
+
+    found = json.loads((federation.run_dir / "summary.json").read_text())["comparison"]
+    for owner, importance in expected.items():
+        with (federation.folder / owner / "importance.csv").open(newline="") as file:
+            heading, *rows = csv.reader(file)
+        assert heading == ["column", "lost", "may be dropped"]
+        assert [row[0] for row in rows] == Tables(federation.config.data, 0).column_names(owner)
+        assert tuple(float(row[1]) for row in rows) == importance.lost == tuple(found["columns"][owner].values())
+        assert [row[2] == "yes" for row in rows] == list(importance.idle)
+    assert "shop adds " in federation.log(SERVER)
+    assert len(relay.passed) > ROWS
+    raw = Tables(federation.config.data, 0).held_by("shop")
+    values = [value for part in (raw.train, raw.test) for value in part.features.flatten().tolist() if value == value]
+    for secret in ("spent", "visits", *(f"{value:g}" for value in values if abs(value) > 0.1)):
+        assert secret.encode() not in relay.passed
+    assert not any(struct.pack(form, value) in relay.passed for value in values for form in ("<d", "<f"))

@@ -51,6 +51,9 @@ class ConsentConfig(Section):
     """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
     sample_pruning: Fraction | None = None
     """Largest training.sample_pruning.share; by it every owner learns which common samples have a low loss."""
+    importance: bool = False
+    """Answer with embeddings of test samples of which one column is permuted, up to eight times for each column
+    (``lvfl compare`` over processes); the server learns what every column adds, by its number."""
     keys: Positive = 10_000_000
     """Most keys in another owner's list, and most samples, of a match (``lvfl align``); in the server's file, of every
     owner's. The server needs some 0.3 GB for a million keys at each of two owners."""

@@ -70,6 +70,11 @@ class Preparation:
         """Kind and shape of the prepared features, from which models are built."""
         return self._features
 
+    @property
+    def places(self) -> Sequence[Sequence[int]]:
+        """Places in a prepared row of each raw column's values; none if rows have no columns."""
+        return ()
+
     def apply(self, samples: Samples) -> Samples:
         """Return the model's inputs for raw samples. Raises ValueError for samples that do not fit."""
         return samples
@@ -184,6 +189,10 @@ class Source:
 
     def load_names(self, party: str, names: State) -> None:
         """Restore the result of ``names``, which then needs no training data."""
+
+    def column_names(self, party: str) -> list[str]:
+        """Return the names of a party's columns, as `Preparation.places` counts them; none if they have no names."""
+        return []
 
     def check(self, samples: Samples) -> None:
         """Raise ValueError for raw samples, as read from a file, that are not of this source's kind."""

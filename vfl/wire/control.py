@@ -16,6 +16,10 @@ MAX_LAYERS = 256
 """Most prunable layers that a party may describe, as they are drawn."""
 MAX_RATIOS = 256
 """Most ratios that may be asked about at once."""
+MAX_COLUMNS = 100_000
+"""Most columns of a party."""
+MOST_DRAWS = 8
+"""Most permutations of a column."""
 _SHOWN = 60
 """Most characters of a peer's own text in an error."""
 
@@ -74,12 +78,37 @@ class RoundStart(Control):
     """Last test result, the metric and its value, with ``evaluation.tell_parties``."""
 
 
+class Permuted(Control):
+    """A permutation of the values of one of the party's columns among its test samples."""
+
+    column: Annotated[int, Field(ge=0, lt=MAX_COLUMNS)]
+    """Number of the column, of those that COUNTED tells."""
+    draw: Annotated[int, Field(ge=0, lt=MOST_DRAWS)]
+
+
 class SampleRange(Control):
     """EVALUATE: the test samples ``start`` to ``stop``, by one of the party's models."""
 
     start: Count
     stop: Count
     model: EvaluatedModel = "finished"
+    permuted: Permuted | None = None
+    """Column that the party permutes first; with the finished model only."""
+
+
+class ColumnCount(Control):
+    """COUNTED: the number of a party's columns."""
+
+    columns: Annotated[int, Field(ge=0, le=MAX_COLUMNS)]
+
+
+class ColumnImportance(Control):
+    """IMPORTANCE: results of a party's columns, in their order."""
+
+    lost: Annotated[tuple[float, ...], Field(max_length=MAX_COLUMNS)]
+    """Loss in the metric of the test when a column is permuted, mean over the draws."""
+    idle: Annotated[tuple[bool, ...], Field(max_length=MAX_COLUMNS)]
+    """Columns proposed for dropping: permuting them does not raise the test loss."""
 
 
 class RoundReport(Control):

@@ -55,6 +55,11 @@ class Kind(IntEnum):
     LOOK_UP = 15
     """Asks for the embeddings of the rows that the party serves under some keys."""
     FOUND = 16
+    COLUMNS = 17
+    """Asks for the number of columns that the party would permute, one at a time."""
+    COUNTED = 18
+    IMPORTANCE = 19
+    """Tells a party what the test loses when each of its columns is permuted."""
     MATCH = 20
     """Begins a match: asks for a party's input."""
     BROUGHT = 21
@@ -118,6 +123,8 @@ REPLIES: Mapping[Kind, Kind] = {
     Kind.DESCRIBE: Kind.DESCRIPTION,
     Kind.PRICES: Kind.PRICED,
     Kind.LOOK_UP: Kind.FOUND,
+    Kind.COLUMNS: Kind.COUNTED,
+    Kind.IMPORTANCE: Kind.DONE,
     Kind.MATCH: Kind.BROUGHT,
     Kind.LIST: Kind.POINTS,
     Kind.RAISE: Kind.POINTS,
@@ -130,7 +137,7 @@ REPLIES: Mapping[Kind, Kind] = {
 """Kind of the reply, by the kind of the request."""
 MEASURING = frozenset(
     {Kind.EVALUATE, Kind.EVALUATION, Kind.MEAN, Kind.DESCRIBE, Kind.DESCRIPTION, Kind.PRICES, Kind.PRICED}
-    | {Kind.LOOK_UP, Kind.FOUND}
+    | {Kind.LOOK_UP, Kind.FOUND, Kind.COLUMNS, Kind.COUNTED, Kind.IMPORTANCE}
 )
 """Kinds of messages that evaluate the model and do not train it."""
 SESSION = frozenset(kind for kind in Kind if kind >= Kind.HELLO)
@@ -154,6 +161,9 @@ PARTS: Mapping[Kind, tuple[PartKind, ...]] = {
     Kind.PRICED: (PartKind.CONTROL,),
     Kind.LOOK_UP: (PartKind.KEYS,),
     Kind.FOUND: (PartKind.CONTROL, PartKind.PRESENCE, PartKind.EMBEDDING, PartKind.KEYS),
+    Kind.COLUMNS: (),
+    Kind.COUNTED: (PartKind.CONTROL,),
+    Kind.IMPORTANCE: (PartKind.CONTROL,),
     Kind.MATCH: (),
     Kind.BROUGHT: (PartKind.CONTROL, PartKind.POINTS),
     Kind.LIST: (PartKind.CONTROL,),

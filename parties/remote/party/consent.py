@@ -4,14 +4,15 @@ The server's terms must be within the bounds of ``network.consent``; a term with
 file, unless the owner accepts the terms as a whole once, by their fingerprint.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from parties.remote.joining import Terms, fingerprint
 from vfl.config.network import ConsentConfig
 from vfl.config.schedules import value_at
 from vfl.runs.atomic import write_atomically
-from vfl.wire.control import RoundStart, SampleRange
+from vfl.wire.control import Permuted, RoundStart, SampleRange
 from vfl.wire.messages import Kind, Message, MessageError
 from vfl.wire.session import Welcome
 from vfl.wire.text import plain
@@ -34,14 +35,14 @@ class Consent:
     terms: Terms
     bounds: ConsentConfig
     """Bounds within which the server may choose."""
-    _rows: int = 0
-    """Test samples evaluated in this round."""
+    _rows: Counter[Permuted | None] = field(default_factory=Counter[Permuted | None])
+    """Test samples evaluated in this round, by the permutation of a column."""
     _priced: bool = False
     """Prices, for which a copy of the model is pruned, were requested in this round."""
 
     def start_session(self) -> None:
         """Start counting orders."""
-        self._rows, self._priced = 0, False
+        self._rows, self._priced = Counter(), False
 
     def check(self, message: Message) -> None:
         """Raise MessageError for a request that exceeds the terms."""
@@ -50,6 +51,8 @@ class Consent:
             self._check_round(message.round_index, RoundStart.of(message))
         elif message.kind is Kind.EVALUATE:
             self._check_rows(SampleRange.of(message))
+        elif message.kind in (Kind.COLUMNS, Kind.IMPORTANCE):
+            self._check_importance()
         elif message.kind is Kind.PRICES:
             if self._priced:
                 raise MessageError("prices are ordered again, once in a round is agreed")
@@ -66,11 +69,19 @@ class Consent:
             raise MessageError(f"beta {ordered.beta:g} is ordered, at least {least:g} is agreed")
 
     def _check_rows(self, ordered: SampleRange) -> None:
+        agreed = self.terms.evaluation_rows
+        if ordered.permuted is None:
+            agreed *= PASSES_IN_ROUND
+        else:
+            self._check_importance()
         # At least 1: a range that is empty or backwards must not be free, or it could be asked for without end.
-        self._rows += max(ordered.stop - ordered.start, 1)
-        agreed = PASSES_IN_ROUND * self.terms.evaluation_rows
-        if self._rows > agreed:
-            raise MessageError(f"the evaluation of {self._rows} rows in a round is ordered, {agreed} are agreed")
+        self._rows[ordered.permuted] += max(ordered.stop - ordered.start, 1)
+        if (rows := self._rows[ordered.permuted]) > agreed:
+            raise MessageError(f"the evaluation of {rows} rows in a round is ordered, {agreed} are agreed")
+
+    def _check_importance(self) -> None:
+        if not self.bounds.importance:
+            raise MessageError("the importance of columns is asked for; network.consent.importance does not agree")
 
 
 def agree(

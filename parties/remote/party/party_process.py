@@ -1,7 +1,7 @@
 """A party as a separate process: its data, its folder, and the server's orders until the server says goodbye."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from vfl.data.files import load_shared_labels
 from vfl.data.prediction_files import load_samples
 from vfl.data.samples import Samples
 from vfl.data.source import Prepared, Source, open_source, prepare_party
+from vfl.runs.atomic import write_csv
 from vfl.runs.checkpoint import State
 from vfl.runs.run_folder import (
     as_begun,
@@ -45,8 +46,12 @@ from vfl.runs.run_folder import (
 from vfl.runs.workers import SingleProcess, Workers
 from vfl.runtime import start_runtime, use_threads_for
 from vfl.vertical.labels import PartyProtocol
+from vfl.wire.control import ColumnImportance
 from vfl.wire.messages import Kind, Message, MessageError
 from vfl.wire.session import Goodbye, Hello
+
+IMPORTANCE = "importance.csv"
+"""File in a party's folder: what the test loses without each of its columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +120,9 @@ def run_party(
 
     def note(party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
         view.note(party, samples, request, reply)
+        if request.kind is Kind.IMPORTANCE:
+            write_importance(run_dir / IMPORTANCE, ColumnImportance.of(request), holding.source.column_names(name))
+            console.print(f"{name}: what the test loses without each of its columns: {run_dir / IMPORTANCE}")
         if isinstance(party.protocol, MessageRecorder) and request.kind == Kind.END_ROUND and party.protocol.rows:
             write_recording(party.protocol.recording(name), run_dir)
 
@@ -188,6 +196,13 @@ def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: P
         rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
     )
     return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))
+
+
+def write_importance(path: Path, told: ColumnImportance, names: Sequence[str]) -> None:
+    """Write a line for each of a party's columns, which have numbers where they have no ``names``."""
+    columns = names or range(len(told.lost))
+    rows = zip(columns, told.lost, ("yes" if idle else "no" for idle in told.idle), strict=True)
+    write_csv(path, [("column", "lost", "may be dropped"), *rows])
 
 
 def load_holding(config: ExperimentConfig, name: str, samples: Path | None = None) -> Holding:

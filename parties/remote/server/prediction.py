@@ -3,10 +3,11 @@
 Parties need no special mode: they follow the server's orders. Only the server knows that nothing is trained.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from rich.console import Console
@@ -31,6 +32,7 @@ from parties.remote.server.link import RemoteLink
 from parties.remote.server.server_process import ServerLabels, server_labels
 from parties.remote.server.sessions import Connections, Offences, SessionWork, in_sessions
 from parties.remote.tls.certificates import SERVER
+from parties.remote.tls.files import TlsFiles
 from parties.remote.training_terms import expected_of
 from parties.remote.transport.security import load_identity
 from parties.split_model import SplitModel
@@ -47,6 +49,7 @@ from vfl.runs.checkpoint import CheckpointStore
 from vfl.runs.run_folder import check_run, only_process_in, read_run_id
 from vfl.runtime import Runtime, start_runtime
 
+T = TypeVar("T")
 MEANS = "mean_embeddings"
 """File in the server's folder with every party's mean embedding, used while it is absent."""
 
@@ -76,18 +79,20 @@ class PredictionServer:
         expected = expected_of(self.config, data, len(self.samples.ids))
         return {name: each for name, each in expected.items() if name not in self.absent}
 
-    def serve(self, hub: Hub, console: Console) -> Prediction:
-        """Predict as soon as all parties are here, or without absent ones, and say goodbye to them.
+    def serve(
+        self, run_dir: Path, tls: TlsFiles | None, console: Console, use: Callable[[Connections, int], T], done: str
+    ) -> T:
+        """Listen; once all parties are here, or without absent ones, return ``use`` of them, and dismiss them.
 
         A party that is lost meanwhile is waited for again. Raises PeerLost for an absent party without a replacement.
         """
-        network = self.config.network
-
-        def last_word(prediction: Prediction) -> tuple[str, int]:
-            return f"{len(prediction.ids_N)} samples are predicted", DONE
-
-        work = SessionWork(tuple(self.expected), partial(self._gather, hub, console), self._predict, last_word)
-        return in_sessions(hub, work, Offences(network.max_offences), network, console)
+        network, run = self.config.network, read_run_id(run_dir)
+        hub = Hub(run, self.expected, network, tls, log=console.print, folder=run_dir)
+        with only_process_in(run_dir), hub:
+            console.print(f"{self.config.name}: run {run}, folder {run_dir}, listening on {network.listen}")
+            gather = partial(self._gather, hub, console)
+            work = SessionWork(tuple(self.expected), gather, use, lambda result: (done, DONE))
+            return in_sessions(hub, work, Offences(network.max_offences), network, console)
 
     def _gather(self, hub: Hub, console: Console) -> Connections:
         try:
@@ -99,12 +104,13 @@ class PredictionServer:
             console.print(f"warning: {lost}; predicting without")
             return connections
 
-    def _predict(self, connections: Connections, session: int) -> Prediction:
+    def predict(self, connections: Connections, session: int) -> Prediction:
+        """Predict with the connected parties, and with what replaces the others."""
         names = self.config.parties
         absent = [name for name in names if name not in connections]
         if self.when_absent == "mean":
             self.means.of(absent)
-        joint = self._build(connections, session)
+        joint = self.joint(connections, session)
         self.means.keep(joint)
         shares = joint.shares(0, len(self.samples.ids))
         lacking = [name for name in names if name in absent or not shares[name].whole]
@@ -118,7 +124,7 @@ class PredictionServer:
         scores = {} if labels_N is None else scores_of(joint, probabilities_NC, labels_N, absent, self.when_absent)
         return prediction_of(joint, probabilities_NC, self.classes, labels_N, scores, absent)
 
-    def _build(self, connections: Connections, session: int) -> SplitModel:
+    def joint(self, connections: Connections, session: int) -> SplitModel:
         """Return the trained joint model for the samples to predict."""
         links = {name: RemoteLink(connection, session) for name, connection in connections.items()}
         roster = build_roster(links, self.labels.train, self.config)
@@ -174,11 +180,26 @@ def serve_predictions(
     ``config`` is the server's, ``run_dir`` its folder. Parties in ``absent`` are not waited for, others for
     ``network.wait_s``. Raises ValueError for unusable data or settings, PeerLost for an absent one without replacement.
     """
+    server, tls = open_server(config, run_dir, data, absent, when_absent, insecure=insecure)
+    done = f"{len(server.samples.ids)} samples are predicted"
+    prediction = server.serve(run_dir, tls, console, server.predict, done)
+    return prediction if data is None else by_key(prediction)
+
+
+def open_server(
+    config: ExperimentConfig,
+    run_dir: Path,
+    data: Path | None,
+    absent: tuple[str, ...],
+    when_absent: WhenAbsent,
+    *,
+    insecure: bool,
+) -> tuple[PredictionServer, TlsFiles | None]:
+    """Return the server of a finished run, and its identity. Raises ValueError as ``serve_predictions``."""
     trained = load_run(run_dir)
     check_run(run_dir, config, resume=True)
-    run = read_run_id(run_dir)
-    if not run:
-        raise ConfigError(f"{run_dir}: trained in one process, which has all models; predict there, without --serve")
+    if not read_run_id(run_dir):
+        raise ConfigError(f"{run_dir}: trained in one process, which has all models; leave --serve out")
     tls = load_identity(SERVER, config.network, insecure=insecure)
     check_absent(absent, config.parties, when_absent)
     source = open_source(config)
@@ -187,23 +208,10 @@ def serve_predictions(
     means = MeanEmbeddings(run_dir, trained)
     if when_absent == "mean":
         means.of(absent)
-    server = PredictionServer(
-        config,
-        trained,
-        server_labels(config, held),
-        held.classes,
-        samples,
-        labelled,
-        start_runtime(config),
-        means,
-        absent,
-        when_absent,
-    )
-    hub = Hub(run, server.expected, config.network, tls, log=console.print, folder=run_dir)
-    with only_process_in(run_dir), hub:
-        console.print(f"{config.name}: run {run}, folder {run_dir}, listening on {config.network.listen}")
-        prediction = server.serve(hub, console)
-    return prediction if data is None else by_key(prediction)
+    labels, runtime = server_labels(config, held), start_runtime(config)
+    return PredictionServer(
+        config, trained, labels, held.classes, samples, labelled, runtime, means, absent, when_absent
+    ), tls
 
 
 def _read_samples(source: Source, path: Path, classes: tuple[str, ...], when_absent: WhenAbsent) -> tuple[Labels, bool]:

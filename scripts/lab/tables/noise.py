@@ -2,20 +2,21 @@
 
 Declared before the first run: seeds 31 to 40 draw a table of 2,000 rows with five informative columns at each of two
 owners, of falling weight, an interaction across the owners, and ten columns of noise at each, half of them categories.
-The rule is `parties.compare.is_idle`; the model has the defaults for tables. Goal: 95 % of the noise columns are
+The rule is `parties.importance.is_idle`; the model has the defaults for tables. Goal: 95 % of the noise columns are
 proposed, and no informative one. Verdict: exact (Clopper-Pearson) 95 % intervals over all columns of a kind.
 """
 
 import csv
 import sys
 import tempfile
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from scipy.stats import beta
 
-from parties.compare import column_importance
+from parties.importance import column_importance
 from parties.local import build_in_process
 from vfl.config import parse_config
 from vfl.config.presets import table_settings
@@ -60,7 +61,8 @@ def proposed(seed: int) -> dict[str, int]:
         built = build_in_process(config, start_runtime(config))
         for each in range(config.training.rounds):
             built.server.train_round(each)
-        idle = [name for names in column_importance(built, Tables(config.data, seed)).idle.values() for name in names]
+        source, found = Tables(config.data, seed), column_importance(built.server.joint)
+        idle = [name for owner in found for name in compress(source.column_names(owner), found[owner].idle)]
     return {kind: sum(name.startswith(kind) for name in idle) for kind in ("noise", "informative")}
 
 

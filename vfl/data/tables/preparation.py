@@ -67,6 +67,16 @@ class TablePreparation(Preparation):
         width = (1 + self.both) * (len(self.mean_F) + indicators) + len(sizes)
         return TableFeatures("table", (width,), sizes, bins, self.both)
 
+    @property
+    def places(self) -> list[list[int]]:
+        """Places in a prepared row of each raw column's values: its number and indicator in each form, or its code."""
+        numbers, gaps = len(self.mean_F), self.gaps.nonzero()[:, 0].tolist()
+        width, forms = numbers + len(gaps), 1 + self.both
+        indicators = {number: numbers + place for place, number in enumerate(gaps)}
+        one_form = [[number, *([indicators[number]] if number in gaps else [])] for number in range(numbers)]
+        of_numbers = [[form * width + place for form in range(forms) for place in own] for own in one_form]
+        return of_numbers + [[forms * width + code] for code in range(len(self.known))]
+
     def apply(self, samples: Samples) -> Samples:
         """Return float32 [N, W + K]: numbers, indicators, codes; with both forms numbers and indicators come twice.
 

@@ -235,6 +235,10 @@ class Tables(Source):
                 raise TableError(f"{path}: {what}; make it ignore under data.tables.{owner}.features")
         return kinds
 
+    def column_names(self, party: str) -> list[str]:
+        """Return the names of an owner's columns, numbers first; none of a file without names."""
+        return [*chain(*self.columns(party))] if self.names(party) else []
+
     def columns(self, owner: str) -> tuple[list[str], list[str]]:
         """Return the names of an owner's numbers and categories, in the order of its raw samples."""
         kinds = self.features(owner).items()
