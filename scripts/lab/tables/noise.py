@@ -3,8 +3,8 @@
 Declared before the first run: each seed draws a table with five informative columns at each of two owners, of falling
 weight, an interaction across the owners, and ten columns of noise at each, half of them categories. Seeds 31 to 40 draw
 2,000 rows (400 of them for the test). They were run with one permutation of each column, and proposed 96 % of the noise
-and 23 % of the informative columns. So importances became means over eight permutations, chosen on seeds 101 to 103. Fresh
-seeds try that: 41 to 50 with 2,000 rows, 51 to 55 with 10,000 (2,000 for the test). All tries are reported.
+and 23 % of the informative columns. So importances became means over eight permutations, chosen on seeds 101 to 103.
+Fresh seeds try that: 41 to 50 with 2,000 rows, 51 to 55 with 10,000 (2,000 for the test). All tries are reported.
 The rule is `parties.importance.is_idle`; the model has the defaults for tables. Goal: 95 % of the noise columns are
 proposed, and no informative one. Verdict: exact (Clopper-Pearson) 95 % intervals over all columns of a kind.
 """
