@@ -161,10 +161,13 @@ def _by_seed(path: Path, measure: Measure, study: str) -> dict[int, float]:
 
 
 def _values(path: Path, measure: Measure, study: str, chosen: str | dict[str, str]) -> dict[int, float]:
-    """Return a value by seed."""
+    """Return a value by seed; of several rows, as of several tables, their mean."""
     if isinstance(chosen, dict):
         rows = [row for row in read_rows(path) if all(row[key] == value for key, value in chosen.items())]
-        return {int(row["seed"]): float(row[measure.metric]) for row in rows}
+        by_seed: dict[int, list[float]] = {}
+        for row in rows:
+            by_seed.setdefault(int(row["seed"]), []).append(float(row[measure.metric]))
+        return {seed: mean(values) for seed, values in by_seed.items()}
     if "/" in chosen:  # of another study
         study, _, chosen = chosen.rpartition("/")
     rows = [row for row in read_rows(path) if row["study"] == study and row["method"] == chosen]
