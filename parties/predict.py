@@ -5,6 +5,7 @@ Shapes: B batch, N samples, D embedding width, C classes.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # torch's own signatures are partly untyped.
 
+import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -117,7 +118,16 @@ def embeddings_instead(joint: SplitModel, away: Collection[str], when_absent: Wh
     lacking = [name for name, share in shares.items() if name in away or not share.whole]
     if when_absent == "mean":
         return joint.mean_embeddings(lacking)
+    tell_placeholder(joint, lacking, when_absent)
     return zero_embeddings(joint, lacking) if when_absent == "zeros" else {}
+
+
+def tell_placeholder(joint: SplitModel, lacking: Sequence[str], when_absent: WhenAbsent) -> None:
+    """Warn if placeholders shall replace embeddings of some parties, and none was learned."""
+    if when_absent == "placeholder" and lacking and not math.isnan(joint.trainer.missing):
+        who = ", ".join(lacking)
+        what = f"no placeholder was learned, so zeros replace {who}; training.party_dropout above 0 learns one"
+        warnings.warn(f"--when-absent: {what}", stacklevel=3)
 
 
 def zero_embeddings(joint: SplitModel, names: Collection[str]) -> dict[str, Tensor]:

@@ -122,10 +122,11 @@ def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
 
 def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:
     """Write the table and show the scores."""
+    replaced = " (in place of earlier ones)" if path.exists() else ""
     write_csv(path, ([inert(cell) for cell in row] for row in prediction.rows()))
     if prediction.scores:
         console.print(", ".join(f"{name} {value}" for name, value in prediction.scores.items()))
-    console.print(f"{len(prediction.ids_N)} predictions: {path}")
+    console.print(f"{len(prediction.ids_N)} predictions: {path}{replaced}")
 
 
 if __name__ == "__main__":

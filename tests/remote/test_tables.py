@@ -75,6 +75,7 @@ def test_missing_rows_and_pruned_samples_train_the_bits_of_one_process(federate,
     assert found["sample_pruning"]["left_out"] > 0
 
 
+@pytest.mark.filterwarnings("ignore:--when-absent. no placeholder was learned, so zeros replace shop")
 def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_process(federate, tmp_path: Path):
     """One owner lacks some of the label owner's rows and has others; rows are in another order."""
     (tmp_path / "old").mkdir()
@@ -114,6 +115,7 @@ def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_proc
             federation.start(owner, extra=("--samples", str(path)))
         federation.finish()
         assert {codes[-1] for codes in federation.codes.values()} == {0}, federation.logs()
+        assert federation.log(SERVER).count("no placeholder was learned, so zeros replace shop") == 1  # the first time
         expected = predict_in_process(tmp_path / "whole", None, [], when_absent, new)
         assert out.read_text() == "".join(",".join(map(str, row)) + "\n" for row in expected.rows())
         assert {line.rpartition(",")[2] for line in out.read_text().splitlines()[1:]} == {"bank", "bank+shop"}

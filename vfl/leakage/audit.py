@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from vfl.leakage.embeddings import cluster_leak, completion_gain, decode_embeddings
+from vfl.leakage.embeddings import SCORED_ROWS, cluster_leak, completion_gain, decode_embeddings
 from vfl.leakage.estimate import Estimate, Floats, Ints
 from vfl.leakage.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
 
@@ -18,6 +18,8 @@ KNOWN_LABELS = (10, 40, 160)
 """Numbers of labelled rows that an owner has, for completion."""
 KNOWN_PAIRS = 1000
 """Rows whose features the attacker on embeddings knows; at most half of all."""
+INVERTED_ROWS = 1000
+"""Most rows whose gradients are inverted, all at once: the work grows with them and with the head."""
 
 Attack = Literal[
     "gradient norm",
@@ -119,10 +121,10 @@ def attacks_with_gradients(
     ]
     if INVERSION not in only:
         return findings
-    prior_C = np.bincount(labels_N, minlength=classes) / rows
-    guesses_N = inverted_labels(seen.embeddings_ND, seen.gradients_ND, seen.hidden, prior_C, seed)
-    right, control = (inversion_leak(guesses_N, each_N, classes, stream) for each_N in (labels_N, permuted_N))
-    return [*findings, Finding(INVERSION, seen.party, "labels right", right, control, rows)]
+    prior_C, some = np.bincount(labels_N, minlength=classes) / rows, slice(INVERTED_ROWS)
+    guesses_n = inverted_labels(seen.embeddings_ND[some], seen.gradients_ND[some], seen.hidden, prior_C, seed)
+    right, control = (inversion_leak(guesses_n, each_N[some], classes, stream) for each_N in (labels_N, permuted_N))
+    return [*findings, Finding(INVERSION, seen.party, "labels right", right, control, len(guesses_n))]
 
 
 def attacks_on_labels(seen: Seen, seed: int) -> list[Finding]:
@@ -137,7 +139,15 @@ def attacks_on_labels(seen: Seen, seed: int) -> list[Finding]:
             for each_N in (labels_N, permuted_N)
         )
         findings.append(
-            Finding("model completion", seen.party, "accuracy gained", gained, control, rows - known, known)
+            Finding(
+                "model completion",
+                seen.party,
+                "accuracy gained",
+                gained,
+                control,
+                min(rows - known, SCORED_ROWS),
+                known,
+            )
         )
     right, control = (
         cluster_leak(seen.embeddings_ND, each_N, classes, stream, seed) for each_N in (labels_N, permuted_N)

@@ -24,6 +24,7 @@ from parties.predict import (
     predict,
     prediction_of,
     scores_of,
+    tell_placeholder,
     zero_embeddings,
 )
 from parties.remote.joining import Expected
@@ -114,6 +115,7 @@ class PredictionServer:
         self.means.keep(joint)
         shares = joint.shares(0, len(self.samples.ids))
         lacking = [name for name in names if name in absent or not shares[name].whole]
+        tell_placeholder(joint, lacking, self.when_absent)
         instead: Mapping[str, Tensor] = {}
         if self.when_absent == "zeros":
             instead = zero_embeddings(joint, lacking)

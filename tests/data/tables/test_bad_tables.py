@@ -306,3 +306,15 @@ def test_words_and_codes_for_a_missing_value_are_proposed(tmp_path: Path):
     path.write_text("kind,visits\n" + "\n".join(f"{'unknown' if row % 2 else 'b'},{row - 5}" for row in range(60)))
     assert describe_with_missing(path)[1] == []
     assert "missing" not in yaml.safe_load(proposed_yaml(path, describe_table(path), tmp_path))
+
+
+def test_codes_with_leading_zeros_are_no_numbers(tmp_path: Path):
+    lines = [f"{row % 30:05},{row % 300 * 7:05},{row % 12},{row / 100}" for row in range(400)]
+    (path := tmp_path / "t.csv").write_text("\n".join(["postcode,branch,month,share", *lines]))
+    kinds, doubtful = propose_features(path, [])
+    assert kinds == {"postcode": "category", "branch": "ignore", "month": "number", "share": "number"}
+    assert [line.partition(": ")[2] for line in doubtful] == [
+        "column 'postcode' has codes such as 00000, which are no amounts; it is a category",
+        "column 'branch' has codes such as 00000, which are no amounts and too many different values for a category; "
+        "it is left out",
+    ]

@@ -48,6 +48,7 @@ CODES = ("-9", "-99", "-999", "-9999", "-99999")
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 WITH_COMMA = r"^[+-]?[\d. ]*\d,\d+$"
 DATE = r"^(\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[./]\d{1,2}[./]\d{2,4}([T ].*)?)$"
+CODE = re.compile(r"0\d+")
 KEY_NAME = re.compile(r"(^|[\W_])(id|key|uuid)$|(?<=[a-z])(Id|ID)$|^ID$", re.IGNORECASE)
 
 
@@ -120,6 +121,11 @@ class ColumnSummary:
         return negative if len(negative) == 1 and negative[0] in CODES else []
 
     @property
+    def _code(self) -> str:
+        """A value of digits that begins with 0, such as 00123 of postcodes: as numbers 00123 and 123 are the same."""
+        return min((value for value in self.values if CODE.fullmatch(value)), default="")
+
+    @property
     def _numeric(self) -> bool:
         return self.numbers > 0 and self.numbers >= MOSTLY * (self.rows - self.missing)
 
@@ -136,9 +142,11 @@ class ColumnSummary:
             return "ignore", "holds numbers with a comma: write 1234.5 for 1.234,5 or 1,234.5"
         if self.looks_like_key():
             return "ignore", "looks like a key"
-        if not self._numeric:
+        coded = f"has codes such as {self._code}, which are no amounts" if self._numeric and self._code else ""
+        if not self._numeric or coded:
             many = len(self.values) > max(FEW_ROWS, present // 2) or len(self.values) > MOST_VALUES
-            return ("ignore", "has too many different values for a category") if many else ("category", "")
+            too_many = f"{coded} and" if coded else "has"
+            return ("ignore", f"{too_many} too many different values for a category") if many else ("category", coded)
         wrong = present - self.numbers
         first = f" (first {self.first_text})" if self.first_text else ""
         return "number", f"has {wrong} cells that are no finite number{first}" if wrong else ""
