@@ -4,6 +4,7 @@ The run is rebuilt from a checkpoint, in memory, and trained on, for a round at 
 From any checkpoint but the last one this is how the run went on. Nothing is sent and nothing in the run changes.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from parties.build import feature_config, model_spec
 from parties.feature_party import FeatureParty
@@ -23,7 +25,7 @@ from vfl.errors import ConfigError
 from vfl.leakage.audit import NORM, Finding, Seen, attacks_on_features, attacks_on_labels, attacks_with_gradients
 from vfl.lightweighting.schedule import Ratios
 from vfl.runs.checkpoint import CheckpointStore
-from vfl.runtime import start_runtime
+from vfl.runtime import start_runtime, use_threads_for
 from vfl.vertical.feature_models import build_feature_model
 from vfl.vertical.labels import PartyProtocol
 
@@ -63,7 +65,9 @@ def audit(run_dir: Path, rows: int = MOST_ROWS) -> LeakageAudit:
     trained = load_trained(run_dir)
     config = trained.server.config
     inferring, left_out = label_attacks(config)
-    findings = attack(watch(trained, last, rows), config)
+    watched = watch(trained, last, rows)
+    _use_cores(trained)
+    findings = attack(watched, config)
     by_round = {last: [finding for finding in findings if finding.attack == NORM]}
     for done in earlier if inferring else ():
         watched = watch(load_trained(run_dir, done), done, rows)
@@ -93,6 +97,7 @@ def audit_recorded(run_dir: Path, folders: Sequence[Path], rows: int = MOST_ROWS
     if unknown := [each.party for each in recorded if each.party not in parties]:
         raise ConfigError(f"--processes: {unknown[0]} is no party of {run_dir}; name folders of its parties")
     inferring, left_out = label_attacks(config)
+    _use_cores(built)
     findings = attack([_seen(built, parties[each.party], each, rows) for each in recorded], config)
     absent = [
         f"{name}: privacy.record=true in that party's own settings"
@@ -111,6 +116,13 @@ def attack(watched: Sequence[Seen], config: ExperimentConfig) -> list[Finding]:
             findings += attacks_with_gradients(seen, config.seed) + attacks_on_labels(seen, config.seed)
         findings += attacks_on_features(seen, config.seed)
     return findings
+
+
+def _use_cores(trained: InProcess) -> None:
+    """Attack with all cores where a step is heavy: no bit of the run depends on it."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    config = trained.server.config.model_copy(update={"threads": None})
+    use_threads_for(config, max(party.macs for party in trained.parties))
 
 
 def _check_rows(rows: int) -> None:

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -530,16 +531,36 @@ def test_whoever_has_no_token_and_whatever_is_no_request_is_refused(guarded):
 
 def test_beside_900_clients_that_never_end_their_request_others_are_answered(guarded):
     begun = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    token = {"Authorization": "Bearer the token of the clients"}
     with ExitStack() as held:
         slow = [held.enter_context(socket.create_connection(("127.0.0.1", guarded.port))) for _ in range(900)]
-        for client in slow:
-            client.sendall(begun)
-        token = {"Authorization": "Bearer the token of the clients"}
+        for place, client in enumerate(slow):
+            client.sendall((begun, begun[:9], b"")[place % 3])
         for _ in range(20):
             assert guarded.post("/v1/predict", {"keys": [1000]}, **token).status == 200
-        for client in slow:
+        for place, client in enumerate(slow):
             client.settimeout(30)
-            assert client.recv(100).startswith(b"HTTP/1.1 408")
+            answer = client.recv(100)
+            assert answer == b"" if place % 3 else answer.startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.release
+def test_10000_connections_are_refused_in_order_and_end_when_nothing_comes(guarded):
+    limits, server = resource.getrlimit(resource.RLIMIT_NOFILE), guarded.federation.running[SERVER]
+    many = min(10_000, limits[1] - 500)
+    assert many > 1024, "the limit of open files is too low for this test"
+    for process in (0, server):
+        resource.prlimit(process, resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    before = held_by(server)[0]
+    with ExitStack() as held:
+        idle = [held.enter_context(socket.create_connection(("127.0.0.1", guarded.port))) for _ in range(many)]
+        guarded.until(lambda: guarded.get("/healthz").status == 503)
+        for client in idle:
+            client.settimeout(60)
+            assert client.recv(1) == b""
+        assert guarded.get("/healthz").status == 200
+    assert held_by(server)[0] < before + (128 << 20)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.mark.parametrize(

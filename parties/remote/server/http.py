@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Annotated, Any
 
+import h11
 import prometheus_client as prometheus
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
@@ -19,6 +20,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from pydantic import BaseModel, Field, StrictFloat, StrictInt, StrictStr
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from parties.remote.server.outcomes import PERIOD, Outcomes, Period
 from parties.remote.server.serving import Key, QueueFull, Scored, Scorer
@@ -29,9 +31,10 @@ from vfl.wire.keys import key_bytes
 
 MOST_BODY = 1 << 20
 """Bytes of a request."""
-BODY_LIMIT_S = 10.0
-"""A client that has not sent its request by then is refused."""
+REQUEST_LIMIT_S = 10.0
+"""Longest time to send a request's head, and its body."""
 MOST_CONNECTIONS = 1024
+"""With more, requests are refused (503)."""
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 """Bounds of the latency histogram's bins."""
 Scope = MutableMapping[str, Any]
@@ -183,6 +186,36 @@ def _outcome_routes(scorer: Scorer) -> APIRouter:
     return router
 
 
+class _Punctual(H11Protocol):
+    """A connection that is closed if the head of a request, the first or a later one, takes `REQUEST_LIMIT_S`.
+
+    Otherwise clients that say nothing would keep all others out, as many as they like.
+    """
+
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as uvicorn has it
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        waiting = self.conn.their_state is h11.IDLE
+        if waiting and self._closing is None:
+            self._closing = self.loop.call_later(REQUEST_LIMIT_S, self.transport.close)
+        elif not waiting and self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+
 def run_http(scorer: Scorer) -> None:
     """Serve until a signal ends it. Raises OSError where the address cannot be bound."""
     settings = scorer.settings
@@ -191,6 +224,7 @@ def run_http(scorer: Scorer) -> None:
         make_app(scorer),
         host=host.strip("[]"),
         port=int(port),
+        http=_Punctual,
         log_level="warning",
         access_log=False,
         limit_concurrency=MOST_CONNECTIONS,
@@ -310,7 +344,7 @@ class _Bounded:
             return
         body = bytearray()
         try:
-            async with asyncio.timeout(BODY_LIMIT_S):
+            async with asyncio.timeout(REQUEST_LIMIT_S):
                 more = True
                 while more:
                     message = await receive()
@@ -322,7 +356,7 @@ class _Bounded:
                         return
                     more = message.get("more_body", False)
         except TimeoutError:
-            await self._refuse(send, 408, f"the request did not come within {BODY_LIMIT_S:g} s")
+            await self._refuse(send, 408, f"the request did not come within {REQUEST_LIMIT_S:g} s")
             return
         given = False
 
