@@ -34,7 +34,7 @@ MOST_BODY = 1 << 20
 REQUEST_LIMIT_S = 10.0
 """Longest time to send a request's head, and its body."""
 MOST_CONNECTIONS = 1024
-"""With more, requests are refused (503)."""
+"""Most connections at a time; with more, requests are refused (503)."""
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 """Bounds of the latency histogram's bins."""
 Scope = MutableMapping[str, Any]
