@@ -29,6 +29,7 @@ from parties.predict import WhenAbsent, predict_in_process
 from parties.remote.doctor import examine
 from parties.remote.tls.certificates import SERVER
 from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run_folder import read_run_id, write_run_id
 
 from .relay import Relay
 
@@ -300,6 +301,15 @@ def last_round(folder: Path) -> Path:
     return max((folder / "checkpoints").glob("round_*"))
 
 
+def refuse_another_run(service: Service) -> None:
+    """Put another run's folder in the place of the served one for a while, as far as its id goes."""
+    ours = read_run_id(service.federation.run_dir)
+    write_run_id(service.federation.run_dir, "0123456789abcdef")
+    assert service.post("/v1/reload", {}).status == 202
+    service.federation.wait_for_line(SERVER, "is of run 0123456789abcdef now, the parties serve")
+    write_run_id(service.federation.run_dir, ours)
+
+
 def test_a_new_version_comes_under_load_without_a_lost_request_and_a_broken_one_not_at_all(service, tmp_path: Path):
     expected = {last_round(service.whole).name: service.predicted()}
     newest = {folder: last_round(folder) for folder in (service.federation.run_dir, service.whole)}
@@ -334,6 +344,8 @@ def test_a_new_version_comes_under_load_without_a_lost_request_and_a_broken_one_
                 shutil.rmtree(broken)
                 for path, at in held.items():
                     at.rename(path)
+                refuse_another_run(service)
+                assert answered()
                 service.federation.signal(SERVER, signal.SIGHUP)
                 service.until(lambda: "serving version" in service.federation.log(SERVER))
                 assert answered()

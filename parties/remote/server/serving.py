@@ -24,8 +24,9 @@ from parties.remote.server.outcomes import Outcomes
 from parties.remote.server.served_version import load_version
 from parties.remote.server.sessions import Offences
 from parties.split_model import MOST_TESTED
-from vfl.config import ExperimentConfig
+from vfl.config import ConfigError, ExperimentConfig
 from vfl.errors import Diverged, PeerLost
+from vfl.runs.run_folder import read_run_id
 from vfl.runs.secret_files import read_secret
 from vfl.runtime import start_runtime
 from vfl.vertical.embeddings import decode_finite
@@ -111,6 +112,7 @@ class Scorer:
     def __post_init__(self) -> None:
         self.settings = self.config.serving
         self.runtime = start_runtime(self.config)
+        self._run_id = read_run_id(self.run_dir)
         self.secret = read_secret(self.settings.key_secret)
         self.version = load_version(self.run_dir, self.config, self.runtime)
         self.counters = Counters()
@@ -208,6 +210,8 @@ class Scorer:
     def _reload(self) -> None:
         self._reloading = False
         try:
+            if (now := read_run_id(self.run_dir)) != self._run_id:
+                raise ConfigError(f"{self.run_dir} is of run {now} now, the parties serve {self._run_id}; start anew")
             version = load_version(self.run_dir, self.config, self.runtime)
         except Exception as error:  # whatever lies in the folder, the old version goes on
             self.log(f"the new version cannot be used, the old one stays: {error}")
