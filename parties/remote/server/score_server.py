@@ -14,7 +14,7 @@ from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_to_serve
 from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, load_config
-from vfl.runs.run_folder import check_run, only_process_in, read_run_id
+from vfl.runs.run_folder import PROCESSES, check_run, only_process_in, read_run_id
 
 
 def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, console: Console) -> None:
@@ -25,7 +25,9 @@ def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, con
     """
     if not (run_dir / "config.yaml").exists():
         raise ConfigError(f"{run_dir}: holds no run; name the server's folder of a training by processes")
-    config = load_config(run_dir / "config.yaml", overrides)
+    # Processes of this machine get a new address, all of them, each time that they are asked.
+    together = run_dir / PROCESSES / f"{SERVER}.yaml"
+    config = load_config(together if together.exists() else run_dir / "config.yaml", overrides)
     check_run(run_dir, config, resume=True)
     run = read_run_id(run_dir)
     if not run:
