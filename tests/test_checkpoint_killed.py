@@ -21,6 +21,7 @@ from checkpoint_states import assert_same, content
 import vfl
 from vfl.runs.checkpoint import CheckpointStore
 
+pytestmark = pytest.mark.release
 REACHED = 20
 """Rounds that are passed before processes are no longer killed."""
 

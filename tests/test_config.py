@@ -402,6 +402,7 @@ def test_whatever_yaml_can_say_is_an_experiment_or_one_line(tmp_path_factory, co
     hidden=st.lists(st.integers(1, 300), max_size=3),
     mixed=st.booleans(),
 )
+@pytest.mark.release
 def test_what_is_dumped_loads_as_the_same_experiment(tmp_path_factory, alpha, beta, rate, name, root, hidden, mixed):
     config = parse_config(
         {

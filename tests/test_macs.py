@@ -46,6 +46,7 @@ def test_trap_8_normalization_activation_bias_and_pooling_cost_nothing():
     steps=st.integers(1, 6),
     batch=st.integers(1, 3),
 )
+@pytest.mark.release
 def test_a_recurrent_layer_costs_its_matrices_at_every_step(kind, layers, bidirectional, bias, steps, batch):
     inputs, hidden = 4, 5
     layer = kind(inputs, hidden, layers, bias=bias, bidirectional=bidirectional, batch_first=True)

@@ -56,6 +56,7 @@ def test_steps_are_those_of_torch_bit_for_bit(settings, layout):
             assert torch.equal(value, reference.state[b][key])
 
 
+@pytest.mark.release
 def test_a_step_does_not_import_the_compiler():
     code = """
 import sys, torch

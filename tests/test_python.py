@@ -39,6 +39,7 @@ def told(folder: Path) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.release
 def test_the_page_runs_as_it_stands(told: dict[str, Any], folder: Path):
     """Checks what its blocks leave behind, the ratios that a function chose included."""
     pruned, whole, chosen = (json.loads((folder / f"runs/{name}/summary.json").read_text()) for name in RUNS)

@@ -21,6 +21,7 @@ from parties.remote.party.party_process import load_holding, make_hello
 from parties.remote.tls.certificates import SERVER
 from vfl.wire.frame import pack
 
+pytestmark = pytest.mark.release
 SETTINGS: dict[str, Any] = {
     "training": {"rounds": 2, "steps_per_round": 1, "local_iterations": 1},
     "models": {"feature": {"kind": "mlp", "width": 0.05}},

@@ -5,11 +5,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from vfl.config import ExperimentConfig
 from vfl.runs.experiments.executor import Event, QueuedRun, RunEnded
 from vfl.runs.experiments.pool import LocalProcesses, LocalRun
 
 
+@pytest.mark.release
 def test_a_signal_while_a_run_starts_ends_that_run_as_well(tmp_path: Path, configure: Callable[..., ExperimentConfig]):
     class Interrupted(LocalProcesses):
         def start(self, run: QueuedRun, runs_dir: Path) -> LocalRun:

@@ -19,6 +19,7 @@ from vfl.runs.experiments.mode import MODES, Built, Stage
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
 
 
+@pytest.mark.release
 def test_a_run_has_let_go_of_the_one_before_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, configure: Callable[..., ExperimentConfig]
 ):
@@ -43,6 +44,7 @@ def test_a_run_has_let_go_of_the_one_before_it(
     assert alive_at_start == [0, 0, 0]
 
 
+@pytest.mark.release
 def test_threads_follow_the_work_of_a_step_and_stay_with_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, configure: Callable[..., ExperimentConfig]
 ):

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from scripts.lab.reference import reference
 from vfl.config.experiment import ExperimentConfig
 
@@ -10,6 +12,7 @@ def test_the_page_is_what_the_types_say():
     assert PAGE.read_text(encoding="utf-8") == reference(), "python -m scripts.lab.reference > docs/configuration.md"
 
 
+@pytest.mark.release
 def test_the_page_has_the_type_the_default_and_the_meaning_of_a_setting():
     line = "| `checkpoint.every` | whole number from 1 | 5 | Rounds between checkpoints; the last round and an inter"
     assert any(each.startswith(line) for each in reference().splitlines())

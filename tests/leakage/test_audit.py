@@ -130,6 +130,7 @@ def test_noise_costs_no_byte_and_its_epsilon_is_in_the_summary(train):
     assert noisy["privacy"]["gradients"]["epsilon"] < noisy["privacy"]["embeddings"]["epsilon"]
 
 
+@pytest.mark.release
 def test_other_noise_is_another_run_and_the_same_noise_the_same(train):
     digests = [
         summary_of(train(f"run{place}", **DEFENDED, **{"privacy.noise_seed": seed}))["model_digest"]
@@ -139,6 +140,7 @@ def test_other_noise_is_another_run_and_the_same_noise_the_same(train):
 
 
 @pytest.mark.parametrize("defence", [DEFENDED, {"privacy.embeddings": "distance_correlation"}])
+@pytest.mark.release
 def test_a_defended_run_resumes_with_the_same_bits(train, tmp_path, defence):
     defence = defence | {"lightweighting.alpha": 0.2}
     whole = summary_of(train("whole", **defence))

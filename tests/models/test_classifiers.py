@@ -1,6 +1,6 @@
 import pytest
 import torch
-from shorthand import IMAGE_CLASSIFIERS, build_classifier
+from shorthand import IMAGE_CLASSIFIERS, build_classifier, release
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn.functional import conv2d, cross_entropy, relu
@@ -71,7 +71,7 @@ def test_multiply_accumulates_are_half_of_torchs_own_count(kind, input_shape):
     assert 2 * counted == counter.get_total_flops() > 0
 
 
-@pytest.mark.parametrize("kind", IMAGE_CLASSIFIERS)
+@pytest.mark.parametrize("kind", [IMAGE_CLASSIFIERS[0], *map(release, IMAGE_CLASSIFIERS[1:])])
 def test_clients_can_be_batched_by_vmap(kind):
     torch.manual_seed(0)
     # In float64: in float32 the rounding of one CPU moves an activation across 0, and the gradient jumps.

@@ -99,6 +99,7 @@ def _read(*arguments: str) -> ExperimentConfig:
     return read_experiment(parser.parse_intermixed_args(arguments))
 
 
+@pytest.mark.release
 def test_files_alone_tell_the_gain_and_a_report_begins_with_it(config: ExperimentConfig, tmp_path: Path):
     """Keys are found by their looks, and settings come from the defaults for tables."""
     files = [f"{owner}={table.file}" for owner, table in config.data.tables.items()]

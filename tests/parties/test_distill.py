@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from rich.console import Console
+from shorthand import release
 
 from parties.alone import of_one, only, train_on
 from parties.distill import distill, mixed, over_seeds, train_distilled, training_scores
@@ -67,7 +68,7 @@ def train(folder: Path, sections: dict[str, Any]) -> Path:
     return folder / "run"
 
 
-@pytest.fixture(scope="module", params=["classification", "regression"])
+@pytest.fixture(scope="module", params=["classification", release("regression")])
 def planted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a joint run on the planted tables."""
     folder = tmp_path_factory.mktemp(request.param)

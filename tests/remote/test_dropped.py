@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from typing import Any, NoReturn
 
 import pytest
-from shorthand import release
 
 from parties.local import LocalLink
 from parties.remote.server.droppable import DroppableParty
@@ -64,6 +63,7 @@ def test_a_dropped_party_returns_at_the_next_round(federate):
     assert rows[4]["alpha/party_2"] == 0.5  # it has caught up with the schedule
 
 
+@pytest.mark.release
 def test_nobody_left_is_waited_for(federate):
     federation = federate(**DROP)
     blow = ("embeds", EXCHANGES + 2, "SIGKILL")
@@ -81,7 +81,8 @@ def undisturbed() -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("blow", [release("SIGTERM"), "SIGKILL"])
+@pytest.mark.release
+@pytest.mark.parametrize("blow", ["SIGTERM", "SIGKILL"])
 def test_a_server_goes_on_while_a_dropped_party_is_away(federate, undisturbed, blow: str):
     settings = DROP | {"training": {"rounds": 4}}
     lose_party_2 = ("embeds", EXCHANGES + 2, "SIGKILL")

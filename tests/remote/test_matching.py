@@ -156,6 +156,7 @@ def test_a_server_that_does_not_know_who_has_the_label_says_so(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.release
 def test_an_owner_of_another_join_is_refused_and_a_slow_one_is_waited_for(zygote, tmp_path):
     matching = Matching(zygote, tmp_path / "m")
     try:
@@ -173,6 +174,7 @@ def test_an_owner_of_another_join_is_refused_and_a_slow_one_is_waited_for(zygote
         matching.close()
 
 
+@pytest.mark.release
 def test_a_left_join_trains_over_processes_to_the_bits_of_one(zygote, federate, tmp_path):
     matching = Matching(zygote, tmp_path / "m")
     try:

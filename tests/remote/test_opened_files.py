@@ -62,6 +62,7 @@ def test_the_watch_sees_what_is_opened(tmp_path, watch):
 
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
+@pytest.mark.release
 def test_nobody_opens_what_is_not_his(labels, federate, watch):
     federation = federate(training={"labels": labels})
     watching = watch(federation.folder / "data")

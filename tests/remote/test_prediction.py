@@ -87,7 +87,7 @@ def test_a_mean_that_the_server_never_learned_is_refused(federation):
     assert federation.log(SERVER).startswith("error: --when-absent: the server has no mean embedding of party_2;")
 
 
-@pytest.mark.parametrize("labels", list(SECTIONS))
+@pytest.mark.parametrize("labels", ["server", release("shared")])
 def test_five_processes_predict_the_bits_of_one(trained_with, labels: str):
     federation = trained_with(**SECTIONS[labels])
     rows = table_of(federation)
@@ -110,6 +110,7 @@ def test_without_a_party_that_was_not_started(federation, when_absent: WhenAbsen
     assert f"accuracy without party_2 ({when_absent})" in federation.log(SERVER)
 
 
+@pytest.mark.release
 def test_a_party_that_stays_away_is_refused_or_stood_in_for(federation):
     soon = impatient(federation)
     out = serve(federation, "--serve", soon)

@@ -54,6 +54,7 @@ def test_one_process_says_that_it_records_nothing(recorded, tmp_path):
     assert "privacy.record: ignored, as all parties are in this process" in shown.getvalue()
 
 
+@pytest.mark.release
 def test_the_audit_of_one_party_needs_its_folder_alone(recorded, tmp_path):
     own = tmp_path / "copy"
     own.mkdir()

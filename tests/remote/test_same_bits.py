@@ -64,6 +64,7 @@ def test_noise_of_a_given_seed_is_the_same_in_processes(federate, in_process):
     assert federation.outcome() == in_process(**sections)
 
 
+@pytest.mark.release
 def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
     sections = {
         "training": {"head_sync": "broadcast", "staleness": 2, "steps_per_round": 3},

@@ -141,6 +141,7 @@ def service(trained, tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.mark.filterwarnings("ignore:data.tables.*shop:UserWarning")
+@pytest.mark.release
 def test_an_owner_that_knows_rows_by_a_key_of_its_own_is_asked_by_it(train, tmp_path: Path):
     federation, tables, whole = train(write_branches, sections_of_branches)
     service = Service(federation, tables, whole)
@@ -541,6 +542,7 @@ def test_whoever_has_no_token_and_whatever_is_no_request_is_refused(guarded):
     assert {*reply.body["scores"][0]["parties"].values()} == {"away"}
 
 
+@pytest.mark.release
 def test_beside_900_clients_that_never_end_their_request_others_are_answered(guarded):
     begun = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
     token = {"Authorization": "Bearer the token of the clients"}

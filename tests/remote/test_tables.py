@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from shorthand import release
 from two_tables import ROWS, sections_of, write_tables
 
 from parties.importance import column_importance
@@ -57,7 +58,7 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
     assert text.splitlines()[1].endswith(",bank+shop")
 
 
-@pytest.mark.parametrize("labels", ["shared", "server"])
+@pytest.mark.parametrize("labels", [release("shared"), "server"])
 def test_missing_rows_and_pruned_samples_train_the_bits_of_one_process(federate, tmp_path: Path, labels: str):
     paths = write_tables(tmp_path, range(ROWS), labelled=True)
     paths["shop"].write_text("\n".join(paths["shop"].read_text().splitlines()[:-20]))
@@ -76,6 +77,7 @@ def test_missing_rows_and_pruned_samples_train_the_bits_of_one_process(federate,
 
 
 @pytest.mark.filterwarnings("ignore:--when-absent. no placeholder was learned, so zeros replace shop")
+@pytest.mark.release
 def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_process(federate, tmp_path: Path):
     """One owner lacks some of the label owner's rows and has others; rows are in another order."""
     (tmp_path / "old").mkdir()
@@ -125,6 +127,7 @@ def test_new_rows_of_other_keys_are_matched_in_private_and_scored_as_in_one_proc
     assert "shop.csv.match matched other keys than" in federation.log("shop")
 
 
+@pytest.mark.release
 def test_owners_learn_what_their_columns_add_and_no_name_or_value_leaves_them(federate, tmp_path: Path):
     """Over processes as in one; refused by an owner that has not agreed, and then to be had from the same run."""
     sections = sections_of(write_tables(tmp_path, range(ROWS), labelled=True))

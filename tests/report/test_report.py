@@ -313,6 +313,7 @@ def test_a_point_and_a_curve_tell_their_setting_where_the_pointer_rests(sweep: P
     assert text.count("<title>α ") >= 18 + 10  # a point per setting and cost, and the curves
 
 
+@pytest.mark.release
 def test_pictures_of_an_earlier_report_go_and_others_stay(sweep: Path, one_run: Path, tmp_path: Path):
     write_report(load_subject(sweep), tmp_path / "report")
     (tmp_path / "report" / "mine.png").touch()

@@ -85,6 +85,7 @@ def test_a_resume_with_another_configuration_names_what_changed(train: Train, co
     assert content_of(copied) == before
 
 
+@pytest.mark.release
 def test_a_run_goes_on_from_its_folder_alone_and_for_longer(train: Train, copied: Path, tmp_path: Path):
     longer = ["training.rounds=6", "evaluation.every=2", "checkpoint.every=5", "training.patience=50"]
     ended = train("--resume", *longer, config=copied)

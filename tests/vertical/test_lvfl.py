@@ -42,7 +42,7 @@ def run(server: HeadServer, rounds: int = 4) -> HeadServer:
 
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", release("bfloat16")])
 def test_without_lightweighting_equals_joint_training(build, labels: str, precision: str):
     # A small step and a large batch: rounding differences, where a machine has any, must not grow chaotically.
     optimizer = {"learning_rate": 0.01, "momentum": 0.9}
@@ -75,7 +75,7 @@ def test_without_lightweighting_equals_joint_training(build, labels: str, precis
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
-@pytest.mark.parametrize("values", ["float32", "bfloat16"])
+@pytest.mark.parametrize("values", ["float32", release("bfloat16")])
 def test_replay_and_broadcast_give_equal_bits(build, iterations: int, values: str):
     lightweighting = {"alpha": {1: 0.3}, "beta": {0: 0.4, 2: 0.7}, "error_feedback": iterations == 3}
     digests = set()
@@ -297,6 +297,7 @@ def test_other_grids_and_party_counts_train(build, rows: int, columns: int):
     assert len(server.summary()["parties"]) == rows * columns
 
 
+@pytest.mark.release
 def test_learns_the_digits(build: Callable[..., HeadServer]):
     server = build(
         data={"dataset": {"kind": "digits"}, "train_samples": 400, "test_samples": 200},

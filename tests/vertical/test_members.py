@@ -60,6 +60,7 @@ def test_a_member_of_the_head_sees_its_part_of_every_embedding_alone(kind):
     assert has_placeholders(heads) == (kind is PlaceholderMLP)
 
 
+@pytest.mark.release
 def test_members_read_either_form_of_the_numbers_and_are_pruned():
     torch.manual_seed(0)
     model = mlp(ModelSpec(BOTH, 8, width=0.2, members=4))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from shorthand import links_of
+from shorthand import links_of, release
 from torch import Tensor
 
 from parties.feature_party import FeatureParty
@@ -44,7 +44,7 @@ def train(server: HeadServer) -> None:
         server.train_round(round_index)
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("staleness", [release(0), 2])
 def test_several_processes_compute_what_one_does(build, monkeypatch, staleness: int):
     batch, forward = Runtime.batch, Runtime.forward
     monkeypatch.setattr("parties.build.build_feature_model", lambda *args: build_feature_model(*args).double())

@@ -78,6 +78,7 @@ def test_mutated_bytes_give_a_message_or_the_typed_error(message: Message, data:
 
 
 @pytest.mark.usefixtures("small_pieces")
+@pytest.mark.release
 def test_any_bytes_in_any_pieces_give_messages_or_the_typed_error():
     fuzz()
 

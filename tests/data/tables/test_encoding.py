@@ -48,6 +48,7 @@ def _numbers(column: torch.Tensor) -> Samples:
     return Samples(torch.arange(len(column)), column, more=(torch.empty(len(column), 0, dtype=torch.int64),))
 
 
+@pytest.mark.release
 def test_a_model_of_encoded_numbers_keeps_the_contract_and_is_pruned():
     torch.manual_seed(0)
     spec = ModelSpec(TableFeatures("table", (4,), (5,), (16, 3, 1)), 4, width=0.2, dropout=0.2)
