@@ -46,6 +46,7 @@ class EvaluatedModels:
     """Multiply-accumulates of evaluation since round 0, including estimates of statistics."""
     _finished: Evaluated | None = field(default=None, init=False)
     _pruned: Evaluated | None = field(default=None, init=False)
+    _separate: nn.Module | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         settings, held_N = self.config.evaluation, self.train.held_rows()
@@ -66,12 +67,11 @@ class EvaluatedModels:
 
     def embed_each(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the finished model's embeddings [B, D] of inputs, [B, ...] each, with each row computed alone."""
-        evaluated = self.finished
-        self._count(evaluated.model, inputs)
-        return each_alone(
-            lambda row: embed_still(evaluated.model, row, self.runtime, evaluated.statistics),
-            inputs,
-        )
+        # A copy: to put the statistics into the party's own model and take them out would cost more than a row does.
+        model = self._separate = self._separate or self.finished_copy()
+        self._count(model, inputs)
+        with torch.inference_mode():
+            return each_alone(lambda row: self.runtime.forward(model, *row), inputs)
 
     def mean_embedding(self) -> Tensor:
         """Return the mean [1, D] of the finished model's embeddings of the training samples that the party has."""
@@ -100,7 +100,7 @@ class EvaluatedModels:
 
     def forget(self) -> None:
         """Drop all models, as the party's model has changed."""
-        self._finished = self._pruned = None
+        self._finished = self._pruned = self._separate = None
 
     def state_dict(self) -> State:
         """Return the finished model's statistics, and the cost of evaluation."""
