@@ -13,6 +13,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from models.mlp import MLP
+from vfl.leakage import embeddings
 from vfl.leakage.embeddings import cluster_leak, completion_gain, decode_embeddings
 from vfl.leakage.estimate import auc, best_assignment, bootstrap, over_draws
 from vfl.leakage.gradients import direction_leak, inversion_leak, inverted_labels, norm_leak
@@ -186,3 +187,21 @@ def test_a_model_of_the_known_rows_alone_is_normalised_by_their_statistics(strea
     # An embedding that is the label: what is gained over a good model of 160 rows alone is little.
     embeddings_ND = np.eye(2)[labels_N]
     assert completion_gain(embeddings_ND, (features,), labels_N, 2, 160, fresh, seed=0).high < 0.2
+
+
+@pytest.mark.parametrize("rows", [700, 1400])
+def test_the_work_of_completion_does_not_grow_with_the_rows(stream, rows):
+    passed = list[int]()
+
+    def counted():
+        model = nn.Linear(5, 4)
+        model.register_forward_hook(lambda _, inputs, __: passed.append(len(inputs[0])))
+        return model
+
+    # Labels of noise are not fitted, so that all steps are done.
+    labels_N, noise = stream.integers(2, size=rows), torch.randn(rows, 5)
+    embeddings_ND = stream.normal(size=(rows, 8))
+    completion_gain(embeddings_ND, (noise,), labels_N, 2, 160, counted, seed=0)
+    trained = embeddings.SCRATCH_STEPS * embeddings.SCRATCH_BATCH
+    # Besides a row that tells the width, and the pass over the known rows that refreshes statistics.
+    assert sum(passed) == embeddings.REPETITIONS * (1 + trained + 160 + embeddings.SCORED_ROWS)

@@ -10,7 +10,7 @@ import yaml
 from tiny_training import TINY, summary_of
 
 import vfl
-from parties.audit import audit, watch
+from parties.audit import audit, label_attacks, watch
 from parties.remote.noise_key import NOISE_KEY, noise_key
 from parties.trained_run import load_trained
 from vfl.config import ConfigError, parse_config
@@ -102,6 +102,31 @@ def test_a_leak_is_what_lies_apart_from_chance_on_a_side_that_tells(measure, val
     assert Finding("gradient norm", "anna", measure, found, chance, 200).leaks is leaks
 
 
+@pytest.mark.parametrize(
+    ("settings", "left_out"),
+    [
+        ({"task": "regression"}, "inference of labels: task=classification"),
+        ({"training": {"labels": "shared"}}, "inference of labels: training.labels=server"),
+        ({"training": {"labels": "server"}}, None),
+    ],
+)
+def test_a_run_whose_labels_cannot_be_attacked_says_which_setting_would_do(settings, left_out):
+    config = parse_config(TINY).model_copy(deep=True)
+    training = config.training.model_copy(update=settings.get("training", {}))
+    task = settings.get("task", config.task)
+    possible, lines = label_attacks(config.model_copy(update={"training": training, "task": task}))
+    assert possible is (left_out is None)
+    assert [line.startswith(left_out or "") for line in lines] == [True] * (not possible)
+
+
+def test_a_run_with_one_checkpoint_says_how_rounds_are_compared(train, monkeypatch):
+    monkeypatch.setattr("parties.audit.attack", lambda *_: [])
+    found = audit(
+        train("run", **{"training.labels": "server", "training.rounds": 1, "lightweighting.alpha": 0}), rows=160
+    )
+    assert found.left_out == ("gradients by round: checkpoint.keep of as many rounds as are to be compared",)
+
+
 def test_too_few_rows_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="--rows: 5 are too few"):
         audit(tmp_path, rows=5)
@@ -116,18 +141,31 @@ DEFENDED = {
 }
 
 
-def test_noise_costs_no_byte_and_its_epsilon_is_in_the_summary(train):
+@pytest.mark.parametrize(
+    "defence",
+    [
+        DEFENDED,
+        *(
+            pytest.param({"training.labels": "server", f"privacy.{side}": kind}, marks=pytest.mark.release)
+            for side, kind in (("gradients", "max_norm"), ("embeddings", "distance_correlation"))
+        ),
+    ],
+)
+def test_a_defence_costs_no_byte_and_the_epsilon_of_noise_is_in_the_summary(train, defence):
     plain = summary_of(train("plain", **{"training.labels": "server", "lightweighting.beta": 0}))
-    noisy = summary_of(train("noisy", **DEFENDED, **{"lightweighting.beta": 0}))
-    assert noisy["model_digest"] != plain["model_digest"]
+    defended = summary_of(train("defended", **defence, **{"lightweighting.beta": 0}))
+    assert defended["model_digest"] != plain["model_digest"]
     for party, spent in plain["parties"].items():
-        sent = noisy["parties"][party]["bytes_by_kind"]
+        sent = defended["parties"][party]["bytes_by_kind"]
         assert sent["uplink"]["embedding"] == spent["bytes_by_kind"]["uplink"]["embedding"]
         assert sent["downlink"]["gradient"] == spent["bytes_by_kind"]["downlink"]["gradient"]
-    assert noisy["train_macs"] == plain["train_macs"]
+    assert defended["train_macs"] == plain["train_macs"]
     assert "privacy" not in plain
-    assert noisy["privacy"]["gradients"]["releases"] == 4
-    assert noisy["privacy"]["gradients"]["epsilon"] < noisy["privacy"]["embeddings"]["epsilon"]
+    if defence is not DEFENDED:
+        assert "privacy" not in defended  # these promise nothing
+        return
+    assert defended["privacy"]["gradients"]["releases"] == 4
+    assert defended["privacy"]["gradients"]["epsilon"] < defended["privacy"]["embeddings"]["epsilon"]
 
 
 @pytest.mark.release
@@ -139,7 +177,14 @@ def test_other_noise_is_another_run_and_the_same_noise_the_same(train):
     assert digests[0] == digests[1] != digests[2]
 
 
-@pytest.mark.parametrize("defence", [DEFENDED, {"privacy.embeddings": "distance_correlation"}])
+@pytest.mark.parametrize(
+    "defence",
+    [
+        DEFENDED,
+        {"training.labels": "server", "privacy.gradients": "max_norm"},
+        {"privacy.embeddings": "distance_correlation"},
+    ],
+)
 @pytest.mark.release
 def test_a_defended_run_resumes_with_the_same_bits(train, tmp_path, defence):
     defence = defence | {"lightweighting.alpha": 0.2}

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from vfl.leakage.defences import Gaussian, MaxNorm, Noise, distance_correlation, secret_of
+from vfl.config.privacy import PrivacyConfig
+from vfl.leakage.defences import (
+    Gaussian,
+    MaxNorm,
+    Noise,
+    distance_correlation,
+    party_defence,
+    secret_of,
+    server_defence,
+)
 from vfl.leakage.epsilon import epsilon_of
 
 NOISE = Noise(b"secret")
@@ -72,6 +81,15 @@ def test_noise_is_standard_normal_and_follows_from_secret_and_values():
     assert drawn[:5].equal(NOISE.of(values_BD.clone(), 5))
     assert not drawn[:5].equal(Noise(b"another").of(values_BD, 5))
     assert not drawn[:5].equal(NOISE.of(values_BD + 1e-6, 5))
+
+
+def test_without_a_defence_values_stay_the_very_same():
+    off = PrivacyConfig()
+    embedding_nD, gradient_nD = rows(0), rows(1)
+    party = party_defence(off, b"secret")
+    assert party.conceal(embedding_nD) is embedding_nD
+    assert party.gradient([rows(2)], embedding_nD, gradient_nD) is gradient_nD
+    assert server_defence(off, b"secret") is None
 
 
 def reference_correlation(first, second):

@@ -55,9 +55,10 @@ def test_five_processes_equal_one(federate, in_process, labels: str, iterations:
         assert expected["summary"]["sample_pruning"]["left_out"] > 0
 
 
+@pytest.mark.parametrize(("gradients", "embeddings"), [("max_norm", "gaussian"), ("gaussian", "distance_correlation")])
 @pytest.mark.release
-def test_noise_of_a_given_seed_is_the_same_in_processes(federate, in_process):
-    privacy = {"gradients": "max_norm", "embeddings": "gaussian", "embedding_strength": 0.1, "noise_seed": 5}
+def test_defences_are_the_same_in_processes(federate, in_process, gradients: str, embeddings: str):
+    privacy = {"gradients": gradients, "embeddings": embeddings, "embedding_strength": 0.1, "noise_seed": 5}
     sections = {"training": {"labels": "server"}, "privacy": privacy}
     federation = federate(**sections)
     federation.run()
