@@ -5,6 +5,7 @@ Shapes: B batch, D width of one embedding, P width of all embeddings together (t
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ class HeadTrainer:
         self.losses_B = torch.empty(0)
         """Unweighted loss of each sample of the last batch with weights."""
 
-    @property
+    @cached_property
     def missing(self) -> float:
         """Value of a missing embedding's entries: NaN if the head replaces it by its placeholder, else 0."""
         return math.nan if has_placeholders(self.head) else 0.0

@@ -98,9 +98,9 @@ def encode(tensor: Tensor, values: ValueType = "float32", *, coded: bool = False
     but becomes infinite in it, or is no whole number of so many bits.
     """
     shape = tuple(tensor.shape)
-    dense_frame_size(shape, values)  # refuses shapes that fit in no frame
+    dense_size = dense_frame_size(shape, values)  # refuses shapes that fit in no frame
     patterns = _to_patterns(tensor, values)
-    packed = _encode_packed(patterns, shape, values)
+    packed = _encode_packed(patterns, shape, values, dense_size)
     if not coded or _STORAGE[values].width > 8 or not len(patterns):
         return packed
     numbers = _widened(patterns, values).view(np.int8).reshape(_matrix(shape))
@@ -108,9 +108,8 @@ def encode(tensor: Tensor, values: ValueType = "float32", *, coded: bool = False
     return min(packed, header + entropy.encode(numbers), key=len)
 
 
-def _encode_packed(patterns: _Patterns, shape: tuple[int, ...], values: ValueType) -> bytes:
-    """Encode in the smallest of the dense, bitmap and gaps formats."""
-    dense_size = dense_frame_size(shape, values)
+def _encode_packed(patterns: _Patterns, shape: tuple[int, ...], values: ValueType, dense_size: int) -> bytes:
+    """Encode in the smallest of the dense format, which takes ``dense_size`` bytes, bitmap and gaps."""
     nonzeros = int(np.count_nonzero(patterns))
     sparse_size = _header_size(shape) + _values_size(nonzeros, values)  # but for the positions
     # Positions take at least a bit per non-zero in either form: a full tensor needs no closer look.
@@ -168,7 +167,8 @@ def decode(
         patterns = _read_coded(body, info)
     else:
         patterns = _read_gaps(body, info)
-    return torch.as_tensor(patterns).view(_STORAGE[info.values].numbers).reshape(info.shape).float()
+    entries = torch.from_numpy(patterns.reshape(info.shape))  # pyright: ignore[reportUnknownMemberType]  # numpy is untyped in torch
+    return entries.view(_STORAGE[info.values].numbers).float()
 
 
 def dense_frame_size(shape: Sequence[int], values: ValueType = "float32") -> int:
@@ -260,7 +260,7 @@ def _to_patterns(tensor: Tensor, values: ValueType) -> _Patterns:
     infinite = _count_infinite(converted) if converted.dtype != tensor.dtype else 0
     if infinite and infinite > _count_infinite(tensor):
         raise ValueError(f"a finite value overflows {values}: send bfloat16 or float32, or scale the tensor")
-    patterns = converted.flatten().view(_STORAGE[values].bits).numpy()
+    patterns = converted.view(_STORAGE[values].bits).numpy().reshape(-1)
     return patterns.astype(_STORAGE[values].frame_bits, copy=False)
 
 
