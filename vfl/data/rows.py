@@ -46,6 +46,10 @@ class Rows:
             raise ConfigError(f"{self.name}: cannot be read ({type(error).__name__}: {one_line(error)})") from error
         return read.float() if read.is_floating_point() else read
 
+    def index_select(self, dim: int, rows: Tensor) -> Tensor:
+        """Read some rows; ``dim`` is 0."""
+        return self[rows]
+
     def dim(self) -> int:
         """Return the number of dimensions, rows included."""
         return len(self.shape)
@@ -77,7 +81,7 @@ def rows_of(name: str, data: object) -> Rows:
         tensor = data.detach()
 
         def read(rows: Tensor) -> Tensor:
-            return tensor[rows]
+            return tensor.index_select(0, rows)
 
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         dataset = cast(MapDataset, data)

@@ -3,11 +3,15 @@
 # torch's own signatures are partly untyped.
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+
+ROWS_AT_ONCE = 1 << 12
+"""Rows looked at or prepared at once: their intermediate values stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,11 +78,16 @@ class Samples:
 
     def is_finite(self) -> bool:
         """Return whether all features are finite."""
-        return all(bool(tensor.isfinite().all()) for tensor in self.inputs if tensor.is_floating_point())
+        return all(all_rows(tensor, torch.isfinite) for tensor in self.inputs if tensor.is_floating_point())
 
     def ids_digest(self) -> str:
         """Return `ids_digest` of the ids."""
         return ids_digest(self.ids)
+
+
+def all_rows(tensor: Tensor, holds: Callable[[Tensor], Tensor]) -> bool:
+    """Return whether a condition holds for all entries; some rows at a time, as it needs memory for each."""
+    return all(bool(holds(rows).all()) for rows in torch.split(tensor, ROWS_AT_ONCE))
 
 
 def check_ids(ids: Tensor) -> None:

@@ -6,10 +6,11 @@ file, so that a row named in an error is the file's line (if no line is empty, a
 """
 
 import csv
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,12 +50,13 @@ class Block:
 
 @contextmanager
 def open_blocks(
-    path: Path, columns: Sequence[str] | None = None, missing: Sequence[str] = ()
+    path: Path, columns: Sequence[str] | None = None, missing: Sequence[str] = (), numbers: Collection[str] = ()
 ) -> Generator[Iterator[Block]]:
     """Yield the table's blocks in order, with the given columns (None: all).
 
-    Cells that hold one of ``missing``, as text or as the same number, count as missing too. Raises TableError for a
-    file that does not exist, is not a table, lacks a column or has one twice.
+    Cells that hold one of ``missing``, as text or as the same number, count as missing too. Columns in ``numbers`` are
+    float64 where the file allows it, and may be text elsewhere. Raises TableError for a file that does not exist, is
+    not a table, lacks a column or has one twice.
     """
     try:
         with path.open("rb") as file:
@@ -63,7 +65,7 @@ def open_blocks(
             if start.startswith(mark):
                 raise TableError(f"{path}: is {what}; save it as CSV in UTF-8, or as Parquet")
         # Blocks are read while the caller iterates: what pyarrow raises there is thrown in here, at this yield.
-        blocks = _parquet_blocks(path, columns) if start == b"PAR1" else _csv_blocks(path, columns, start)
+        blocks = _parquet_blocks(path, columns) if start == b"PAR1" else _csv_blocks(path, columns, start, numbers)
         yield (_without(missing, block) for block in blocks) if missing else blocks
     except (pa.ArrowException, csv.Error) as error:
         raise TableError(f"{path}: cannot be read ({one_line(error)[:200]})") from None
@@ -119,7 +121,9 @@ def _plain(path: Path, name: str, cells: Column) -> Column:
     return _text(cells)
 
 
-def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iterator[Block]:
+def _csv_blocks(
+    path: Path, columns: Sequence[str] | None, start: bytes, numbers: Collection[str]
+) -> Iterator[Block]:
     compression = "gzip" if start.startswith(b"\x1f\x8b") else None
     header = _header(path, compression)
     bad_rows: list[Any] = []
@@ -130,26 +134,34 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iter
 
     unquoted = "".join(header.split('"')[::2])  # every second piece lies within quotes: separators there do not count
     separator = max(SEPARATORS, key=unquoted.count)
-    options = {
-        "read_options": pa_csv.ReadOptions(
-            use_threads=False,  # threads do not count rows
-            block_size=max(BLOCK_BYTES, BLOCK_HEADERS * len(header)),
-        ),
-        "parse_options": pa_csv.ParseOptions(
-            delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse, ignore_empty_lines=True
-        ),
-    }
+    read = pa_csv.ReadOptions(
+        use_threads=False,  # threads do not count rows
+        block_size=max(BLOCK_BYTES, BLOCK_HEADERS * len(header)),
+    )
+    parse = pa_csv.ParseOptions(
+        delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse, ignore_empty_lines=True
+    )
     try:
         # The file is opened twice: the types below are given by name, as the header writes the names.
         names = _names(path, compression, separator)
         wanted = {name: names[name] for name in _wanted(path, [*names], columns)}
-        # As bytes: pyarrow would not say in which row text is not UTF-8.
-        convert = pa_csv.ConvertOptions(
-            column_types=dict.fromkeys(wanted.values(), pa.binary()),
-            include_columns=[*wanted.values()],
-        )
-        with pa.input_stream(str(path), compression=compression) as stream:
-            yield from _csv_rows(path, pa_csv.open_csv(stream, convert_options=convert, **options), wanted)
+        done = 0
+        for parsed in (numbers, ()):
+            # All else as bytes: pyarrow would not say in which row text is not UTF-8.
+            types = {raw: pa.float64() if name in parsed else pa.binary() for name, raw in wanted.items()}
+            convert = pa_csv.ConvertOptions(column_types=types, include_columns=[*types], null_values=MISSING)
+            try:
+                with pa.input_stream(str(path), compression=compression) as stream:
+                    reader = pa_csv.open_csv(stream, read, parse, convert)
+                    for block in islice(_csv_rows(path, reader, wanted, parsed), done, None):
+                        yield block
+                        done += 1
+                return
+            except ArrowInvalid:
+                if bad_rows or not parsed:
+                    raise
+            # A cell is no number, or has to be stripped first: from its block on, which is the same bytes in a second
+            # reading, all cells are text. So errors can tell cell and row.
     except ArrowInvalid:
         if not bad_rows:
             raise
@@ -159,12 +171,14 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes) -> Iter
         ) from None
 
 
-def _csv_rows(path: Path, reader: Any, wanted: Mapping[str, str]) -> Iterator[Block]:
+def _csv_rows(path: Path, reader: Any, wanted: Mapping[str, str], numbers: Collection[str]) -> Iterator[Block]:
     row = 2
     for batch in reader:
         if batch.num_rows:
-            columns = [batch.column(raw) for raw in wanted.values()]
-            yield Block(row, dict(zip(wanted, _decoded(path, [*wanted], row, columns), strict=True)))
+            cells = {name: batch.column(raw) for name, raw in wanted.items()}
+            texts = [name for name in wanted if name not in numbers]
+            decoded = _decoded(path, texts, row, [cells[name] for name in texts]) if texts else []
+            yield Block(row, cells | dict(zip(texts, decoded, strict=True)))
         row += batch.num_rows
     if row == 2:
         raise TableError(f"{path}: holds no row below its header")

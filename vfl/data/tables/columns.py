@@ -44,8 +44,8 @@ class Table:
     """The used columns of one owner's table."""
 
     path: Path
-    columns: Mapping[str, Numbers | Categories]
-    """Columns by name, in the order of the owner's list."""
+    columns: dict[str, Numbers | Categories]
+    """Columns by name, in the order of the owner's list; `raw_samples` takes them out."""
     keys: Mapping[tuple[str, ...], Column]
     """Text [N] by the columns of a key, as ``key_text`` returns it: the owner's own key and those of other owners."""
     rows: npt.NDArray[np.int64]
@@ -71,7 +71,9 @@ def read_table(
     texts: dict[tuple[str, ...], list[Column]] = {key: [] for key in keys}
     rows: list[npt.NDArray[np.int64]] = []
     told = 0
-    with open_blocks(path, [*used, *(name for key in keys for name in key)], missing) as blocks:
+    keyed = [name for key in keys for name in key]
+    numbers = {name for name, kind in used.items() if kind == "number" and name not in keyed}
+    with open_blocks(path, [*used, *keyed], missing, numbers) as blocks:
         for block in blocks:
             for name, kind in used.items():
                 where = f"{path}: column {name!r}"
@@ -88,6 +90,7 @@ def read_table(
         values = np.concatenate(parts.pop(name))  # pop: no more than one column is in memory twice
         columns[name] = Numbers(values) if kind == "number" else Categories(values, tuple(places[name]))
     joined = {key: pa.chunked_array(texts[key]).combine_chunks() for key in keys}
+    pa.default_memory_pool().release_unused()
     return Table(path, columns, joined, np.concatenate(rows))
 
 
@@ -98,7 +101,7 @@ def _numbers(where: str, block: Block, name: str) -> npt.NDArray[np.float64]:
         values = pc.cast(cells, pa.float64(), safe=False)  # the nearest float for a whole number of many digits
     except ArrowInvalid:
         raise _no_number(where, block, name) from None
-    numbers = np.asarray(pc.fill_null(values, float("nan")))
+    numbers = values.to_numpy(zero_copy_only=False)  # NaN where missing
     too_large = np.abs(numbers) > LARGEST
     if too_large.any():
         first = int(too_large.argmax())

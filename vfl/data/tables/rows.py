@@ -14,27 +14,39 @@ from torch import Tensor
 from vfl.data.samples import Samples
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import Categories, Numbers, Table
-from vfl.data.tables.join import text_hash
+from vfl.data.tables.join import text_hashes
 from vfl.data.tables.keys import Rows
 
 MISSING = -1
 """Hash of a missing category; all others are at least 0."""
 
 
-def raw_samples(table: Table, rows: Rows, ids: Tensor, numbers: Sequence[str], categories: Sequence[str]) -> Samples:
-    """Return some rows of a table: float64 [N, F] and int64 [N, K], columns in the order given; -1 is a missing row."""
-    values = torch.empty(len(rows), len(numbers), dtype=torch.float64)
-    hashes = torch.empty(len(rows), len(categories), dtype=torch.int64)
+def raw_samples(
+    table: Table, chosen: Sequence[tuple[Rows, Tensor]], numbers: Sequence[str], categories: Sequence[str]
+) -> list[Samples]:
+    """Return samples of some rows and their ids, for each of ``chosen``: float64 [N, F] and int64 [N, K].
+
+    Columns are in the order given, and are taken out of the table: no more than one is in memory twice. Row -1 is a
+    missing one.
+    """
+    # Each column in one piece of memory: preparations go through columns.
+    values = [torch.empty(len(numbers), len(rows), dtype=torch.float64).T for rows, _ in chosen]
+    hashes = [torch.empty(len(categories), len(rows), dtype=torch.int64).T for rows, _ in chosen]
     for place, name in enumerate(numbers):
-        column = table.columns[name]
+        column = table.columns.pop(name)
         assert isinstance(column, Numbers)
-        values.numpy()[:, place] = column.values[rows]  # for row -1 the last row's: `present` marks it as missing
+        for (rows, _), values_NF in zip(chosen, values, strict=True):
+            values_NF.numpy()[:, place] = column.values[rows]  # for row -1 the last row's: `present` says so
     for place, name in enumerate(categories):
-        column = table.columns[name]
+        column = table.columns.pop(name)
         assert isinstance(column, Categories)
-        hash_of = np.array([*map(text_hash, column.names), MISSING], np.int64)  # the last one is for code -1
-        hashes.numpy()[:, place] = hash_of[column.codes[rows]]
-    return Samples(ids, values, more=(hashes,), present=unless_all(rows >= 0))
+        hash_of = np.append(text_hashes(column.names), MISSING)  # the last one is for code -1
+        for (rows, _), hashes_NK in zip(chosen, hashes, strict=True):
+            hashes_NK.numpy()[:, place] = hash_of[column.codes[rows]]
+    return [
+        Samples(ids, values_NF, more=(hashes_NK,), present=unless_all(rows >= 0))
+        for (rows, ids), values_NF, hashes_NK in zip(chosen, values, hashes, strict=True)
+    ]
 
 
 def unless_all(held: npt.NDArray[np.bool_]) -> Tensor | None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from vfl.config.data import DataConfig
 from vfl.config.tables import ColumnKind, table_of, table_owners
 from vfl.data.files import LabelData, Labels, PartyData
-from vfl.data.samples import Samples, draw_rows
+from vfl.data.samples import Samples, all_rows, draw_rows
 from vfl.data.source import NewSamples, Preparation, Source, Split
 from vfl.data.tables.arrow import Column, pa
 from vfl.data.tables.cells import TableError, column_names
@@ -68,8 +68,8 @@ class Tables(Source):
         if joined.dropped:
             warnings.warn(joined.dropped, stacklevel=2)
         train, test = self._split_rows(joined, tables)
-        parts = {owner: self._part(owner, table, joined, train, test) for owner, table in tables.items()}
         labels = self._labels(tables[self.leader], joined, train, test)
+        parts = {owner: self._part(owner, table, joined, train, test) for owner, table in tables.items()}
         return Split(tuple(parts[owner] for owner in self.parties), labels)
 
     def held_by(self, party: str) -> PartyData:
@@ -118,7 +118,7 @@ class Tables(Source):
         """Raise ValueError for anything but raw rows."""
         if samples.features.dtype != torch.float64 or samples.more[0].dtype != torch.int64:
             raise ValueError("features: expected float64 numbers and int64 categories of a table")
-        if bool(samples.features.isinf().any()):
+        if not all_rows(samples.features, lambda rows: ~rows.isinf()):
             raise ValueError("features are infinite: leave such cells empty")
 
     def read_tables(self, paths: Mapping[str, Path]) -> NewSamples:
@@ -145,7 +145,7 @@ class Tables(Source):
         }
         ids = joined.ids
         away = _no_features(ids)
-        parts = {o: raw_samples(tables[o], joined.rows[o], ids, *self.columns(o)) for o in owners}
+        parts = {o: raw_samples(tables[o], [(joined.rows[o], ids)], *self.columns(o))[0] for o in owners}
         key = key_of(self.data.tables[first])
         assert joined.keys is not None
         return NewSamples(
@@ -198,7 +198,7 @@ class Tables(Source):
         joined = matched({owner: table}, {owner: rows_match(path)}, of_rows(self.data, owner, path))
         rows, ids, key = joined.rows[owner], joined.ids, key_of(self.data.tables[owner])
         away = _no_features(ids)
-        own = raw_samples(table, rows, ids, *self.columns(owner))
+        (own,) = raw_samples(table, [(rows, ids)], *self.columns(owner))
         held = {owner: rows >= 0, **joined.others}
         return NewSamples(
             away,
@@ -288,11 +288,8 @@ class Tables(Source):
         if len(held) == 0:
             raise TableError(f"{table.path}: no training sample has a row here; leave the owner out")
         check_columns(table, held, numbers, categories)
-        return PartyData(
-            owner,
-            raw_samples(table, rows[train], ids[train], numbers, categories),
-            raw_samples(table, rows[test], ids[test], numbers, categories),
-        )
+        chosen = [(rows[part], ids[part]) for part in (train, test)]
+        return PartyData(owner, *raw_samples(table, chosen, numbers, categories))
 
     def _labels(self, table: Table, joined: Joined, train: Rows, test: Rows) -> LabelData:
         name = self.data.tables[self.leader].label
