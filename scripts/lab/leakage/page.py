@@ -24,6 +24,15 @@ SLOW = {
     "decoder: values right": ("embedding decoder", "values right", "500"),
 }
 """Attack, measure and known rows by heading."""
+IMAGES = {
+    "labels shared: error left": ("shared", "embedding decoder", "500"),
+    "labels at the server: error left": ("server", "embedding decoder", "500"),
+    "directions: AUC": ("server", "gradient direction", "1"),
+    "inversion: labels right": ("server", "gradient inversion", "0"),
+    "completion, 40 rows: accuracy gained": ("server", "model completion", "40"),
+    "accuracy": ("server", "accuracy", "0"),
+}
+"""Label protocol, attack and known rows by heading."""
 LAST = "6"
 """The attacked round, counted from 1."""
 CROWDED = 0.95
@@ -66,6 +75,7 @@ def main() -> None:
     figure.savefig(FOLDER / "plot.png", dpi=150)
     place_in_page("table", lines)
     place_in_page("slow table", slow_table())
+    place_in_page("images", images_table())
 
 
 def slow_table() -> list[str]:
@@ -83,6 +93,27 @@ def slow_table() -> list[str]:
         lines.append(f"| {method} | {' | '.join(f'{np.mean(each):.3f} ± {half(each):.3f}' for each in means)} |")
     controls = [f"{np.mean(control[what]):.3f}" for what in SLOW.values()]
     return [*lines, f"| control, mean of all | {' | '.join(controls)} |"]
+
+
+def images_table() -> list[str]:
+    """Return the table of CIFAR-10's quadrants: means over seeds, and the change from alpha 0, beta 0 of a seed."""
+    found: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    with (FOLDER / "cifar10.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            labels, _, alpha, _, beta = row["method"].split()
+            ratios = f"{float(alpha):g} | {float(beta):g}"
+            found[ratios, labels, row["attack"], row["known"]][row["seed"]] = float(row["found"])
+            found[ratios, labels, "accuracy", "0"][row["seed"]] = float(row["score"])
+    lines = [f"| alpha | beta | {' | '.join(IMAGES)} |", f"|--:|--:|{'--:|' * len(IMAGES)}"]
+    for ratios in sorted({ratios for ratios, *_ in found}):
+        cells: list[str] = []
+        for what in IMAGES.values():
+            seeds, plain = found[ratios, *what], found["0 | 0", *what]
+            changes = [value - plain[seed] for seed, value in seeds.items()]
+            change = "" if ratios == "0 | 0" else f" ({np.mean(changes):+.2f} ± {half(changes):.2f})"
+            cells.append(f"{np.mean(list(seeds.values())):.2f}{change}")
+        lines.append(f"| {ratios} | {' | '.join(cells)} |")
+    return lines
 
 
 def place_in_page(name: str, lines: list[str]) -> None:
