@@ -47,6 +47,10 @@ class EvaluatedModels:
     _finished: Evaluated | None = field(default=None, init=False)
     _pruned: Evaluated | None = field(default=None, init=False)
     _separate: nn.Module | None = field(default=None, init=False)
+    _sample_macs: dict[tuple[nn.Module, tuple[torch.Size, ...]], int] = field(
+        default_factory=dict[tuple[nn.Module, tuple[torch.Size, ...]], int], init=False
+    )
+    """Multiply-accumulates of a sample by model and the sample's shapes: counting takes longer than a row's pass."""
 
     def __post_init__(self) -> None:
         settings, held_N = self.config.evaluation, self.train.held_rows()
@@ -101,6 +105,7 @@ class EvaluatedModels:
     def forget(self) -> None:
         """Drop all models, as the party's model has changed."""
         self._finished = self._pruned = self._separate = None
+        self._sample_macs.clear()
 
     def state_dict(self) -> State:
         """Return the finished model's statistics, and the cost of evaluation."""
@@ -126,4 +131,7 @@ class EvaluatedModels:
         return model
 
     def _count(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
-        self.macs += len(inputs[0]) * count_macs(model, *inputs)
+        sample = model, tuple(tensor.shape[1:] for tensor in inputs)
+        if sample not in self._sample_macs:
+            self._sample_macs[sample] = count_macs(model, *inputs)
+        self.macs += len(inputs[0]) * self._sample_macs[sample]

@@ -150,15 +150,10 @@ def make_app(scorer: Scorer) -> FastAPI:
         scorer.reload()
         return {"status": "the last checkpoint is taken before the next batch"}
 
-    @app.middleware("http")
-    async def count(request: Request, go_on: Any) -> Response:  # pyright: ignore[reportUnusedFunction]
-        response: Response = await go_on(request)
-        requests.labels(response.status_code).inc()
-        return response
-
     app.add_exception_handler(StarletteHTTPException, _on_http)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_error)
+    app.add_middleware(_Counted, lambda status: requests.labels(status).inc())
     app.add_middleware(_Bounded)
     return app
 
@@ -330,6 +325,21 @@ async def _on_invalid(_request: Request, error: Exception) -> Response:
 
 async def _on_error(_request: Request, _error: Exception) -> Response:
     return _problem(500, "The service failed", "its own log has the reason")
+
+
+class _Counted:
+    """Counts requests by the status of their answers."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], note: Callable[[int], None]) -> None:
+        self.app, self.note = app, note
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                self.note(message["status"])
+            await send(message)
+
+        await self.app(scope, receive, noted)
 
 
 class _Bounded:
