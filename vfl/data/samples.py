@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-
 ROWS_AT_ONCE = 1 << 12
 """Rows looked at or prepared at once: their intermediate values stay in the cache."""
 

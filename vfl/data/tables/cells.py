@@ -121,9 +121,7 @@ def _plain(path: Path, name: str, cells: Column) -> Column:
     return _text(cells)
 
 
-def _csv_blocks(
-    path: Path, columns: Sequence[str] | None, start: bytes, numbers: Collection[str]
-) -> Iterator[Block]:
+def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes, numbers: Collection[str]) -> Iterator[Block]:
     compression = "gzip" if start.startswith(b"\x1f\x8b") else None
     header = _header(path, compression)
     bad_rows: list[Any] = []
