@@ -117,7 +117,9 @@ class Federation:
             values["data"]["tables"] = {owner: tables[owner] if owner == holder else {} for owner in tables}
             write_atomically(path, yaml.safe_dump(values, sort_keys=False))
 
-    def start(self, name: str, *strikes: Strike, extra: tuple[str, ...] = ()) -> None:
+    def start(
+        self, name: str, *strikes: Strike, extra: tuple[str, ...] = (), environment: dict[str, str] | None = None
+    ) -> None:
         """Start a process; a server that has begun before resumes."""
         config = str(self.folder / f"{name}.yaml")
         if name == SERVER:
@@ -125,7 +127,7 @@ class Federation:
             argv += ["--resume"] if (self.run_dir / "config.yaml").exists() else []
         else:
             argv = [str(ROOT / "scripts/party.py"), config, "--party", name, "--run-dir", str(self.folder / name)]
-        self.launch(name, [*argv, *extra], *strikes)
+        self.launch(name, [*argv, *extra], *strikes, environment=environment)
 
     def launch(
         self, name: str, argv: Sequence[str], *strikes: Strike, environment: dict[str, str] | None = None

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -51,7 +52,13 @@ class Service:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
 
-    def start(self, *names: str, server: tuple[str, ...] = (), party: tuple[str, ...] = ()) -> None:
+    def start(
+        self,
+        *names: str,
+        server: tuple[str, ...] = (),
+        party: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
         for name in names:
             if name == SERVER:
                 argv = [
@@ -59,10 +66,10 @@ class Service:
                     str(self.federation.run_dir),
                     f"serving.listen=127.0.0.1:{self.port}",
                 ]
-                self.federation.launch(SERVER, [*argv, *server])
+                self.federation.launch(SERVER, [*argv, *server], environment=environment)
             else:
                 table = f"data.tables.{name}.serve={self.tables[name]}"
-                self.federation.start(name, extra=("--serve", table, *party))
+                self.federation.start(name, extra=("--serve", table, *party), environment=environment)
 
     def get(self, path: str) -> Reply:
         return self._open(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}"))
@@ -215,6 +222,32 @@ def test_a_frozen_party_holds_up_nobody_and_what_is_absent_is_replaced_as_in_a_p
     assert time.monotonic() - since_s < 60
     os.kill(service.federation.running["shop"], signal.SIGCONT)
     service.until(lambda: service.score(1002)[0]["parties"]["shop"] == "row")
+
+
+def test_the_service_manager_hears_from_a_process_that_answers_and_not_from_one_that_is_frozen(service, tmp_path: Path):
+    managers: dict[str, socket.socket] = {}
+    try:
+        for name in (SERVER, "shop"):
+            managers[name] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            managers[name].bind(str(tmp_path / name))
+            managers[name].settimeout(30)
+            service.start(name, environment={"NOTIFY_SOCKET": str(tmp_path / name)})
+        service.start("bank")
+        service.until_ready("bank", "shop")
+        for name, manager in managers.items():
+            assert [manager.recv(100) for _ in range(5)] == 5 * [b"READY=1\nWATCHDOG=1"]
+            service.federation.signal(name, signal.SIGSTOP)
+            service.federation.wait_until_stopped(name)
+            while select.select([manager], [], [], 0)[0]:
+                manager.recv(100)
+            manager.settimeout(3)
+            with pytest.raises(TimeoutError):
+                manager.recv(100)
+            service.federation.signal(name, signal.SIGCONT)
+            assert manager.recv(100)
+    finally:
+        for manager in managers.values():
+            manager.close()
 
 
 def test_a_table_is_replaced_while_it_is_served_and_a_broken_one_is_not_taken(service, tmp_path: Path):

@@ -11,6 +11,7 @@ from parties.remote.party.dialer import Dialer
 from parties.remote.party.inbox import Over, ReceivedOrder
 from parties.remote.transport.security import last_word
 from parties.remote.transport.stream import Stream
+from vfl.runs.service_manager import tell_manager
 from vfl.runs.signals import stop_on_signal
 from vfl.wire.messages import Kind, Message
 from vfl.wire.session import Goodbye, Save
@@ -46,6 +47,7 @@ class Participation:
         """Carry out orders until the goodbye; the first signal asks the server for leave."""
         with stop_on_signal(self._ask_for_leave):
             while True:
+                tell_manager()
                 event = self.dialer.inbox.get(LISTEN_S)
                 if event is None:
                     if self.leaving and self.dialer.stream is None:

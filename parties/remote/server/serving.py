@@ -28,6 +28,7 @@ from vfl.config import ConfigError, ExperimentConfig
 from vfl.errors import Diverged, PeerLost
 from vfl.runs.run_folder import read_run_id
 from vfl.runs.secret_files import read_secret
+from vfl.runs.service_manager import tell_manager
 from vfl.runtime import start_runtime
 from vfl.vertical.embeddings import decode_finite
 from vfl.vertical.link import read
@@ -176,6 +177,7 @@ class Scorer:
 
     def _run(self) -> None:
         while True:
+            tell_manager()
             requests = self._gather()
             if self._reloading:
                 self._reload()
