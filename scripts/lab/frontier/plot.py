@@ -1,7 +1,7 @@
 """Draw accuracy against bytes and multiply-accumulates: python -m scripts.lab.frontier.plot writes frontier.png.
 
-A point is a method of rows.csv (8 passes) or long.csv (24 passes): means over the seeds that all of the file's methods
-have, with Student's 95 % interval of the difference from float32.
+A point is a method of a file: the mean over the seeds that all its methods have, with Student's 95 % interval of the
+difference from the file's own runs in float32.
 """
 
 import csv
@@ -14,33 +14,44 @@ from matplotlib.ticker import ScalarFormatter
 from scipy.stats import t
 
 FOLDER = Path(__file__).parents[3] / "docs/results/frontier"
-PASSES = {"rows.csv": 8, "long.csv": 24}
+FILES = {8: ["rows.csv"], 24: ["long.csv"], 72: ["longer.csv", "frugal.csv"]}
+"""Rows by the number of passes."""
 WHOLE = "float32"
 
 
 def main() -> None:
     """Write the picture."""
-    figure, rows = plt.subplots(2, 2, figsize=(12.4, 7.6), sharey="row", layout="constrained")
-    for axes, (name, passes) in zip(rows, PASSES.items(), strict=True):
-        accuracy, costs = read(FOLDER / name)
-        whole = accuracy[WHOLE]
-        for method, reached in accuracy.items():
-            lost = np.array([reached[seed] - whole[seed] for seed in reached])
-            half = t.ppf(0.975, len(lost) - 1) * lost.std(ddof=1) / np.sqrt(len(lost)) if method != WHOLE else 0.0
-            for axis, cost in zip(axes, np.mean(costs[method], axis=0), strict=True):
-                axis.errorbar(cost, lost.mean(), half, fmt="o", capsize=3, label=method)
+    figure, rows = plt.subplots(len(FILES), 2, figsize=(12.4, 11), sharey="row", layout="constrained")
+    for axes, (passes, names) in zip(rows, FILES.items(), strict=True):
+        for name in names:
+            draw(axes, FOLDER / name, known=name != names[0])
         for axis, label in zip(
             axes, ("MB sent in training, both ways", "10⁹ multiply-accumulates of training"), strict=True
         ):
             axis.axhspan(-0.5, 0, color="grey", alpha=0.15)
             axis.set_xlabel(label)
-        axes[0].set(xscale="log", xticks=[10, 20, 50, 100, 200, 500], ylabel=f"points from float32, {passes} passes")
+        axes[0].set(
+            xscale="log", xticks=[10, 20, 50, 100, 200, 500, 1000], ylabel=f"points from float32, {passes} passes"
+        )
         axes[0].xaxis.set_major_formatter(ScalarFormatter())
         axes[0].minorticks_off()
         axes[1].set_xlim(left=0)
         axes[1].legend(fontsize=9, loc="center left", bbox_to_anchor=(1.02, 0.5))
-    figure.suptitle("Grey: the margin of 0.5 points", fontsize=10)
+    figure.suptitle("Grey: the margin of 0.5 points; squares: seeds 65 to 69", fontsize=10)
     figure.savefig(FOLDER / "frontier.png", dpi=110)
+
+
+def draw(axes: tuple[plt.Axes, plt.Axes], path: Path, known: bool) -> None:
+    """Draw a file's methods into both axes, those in float32 unless they are known from another file."""
+    accuracy, costs = read(path)
+    whole = accuracy[WHOLE]
+    for method, reached in accuracy.items():
+        if method == WHOLE and known:
+            continue
+        lost = np.array([reached[seed] - whole[seed] for seed in reached])
+        half = t.ppf(0.975, len(lost) - 1) * lost.std(ddof=1) / np.sqrt(len(lost)) if method != WHOLE else 0.0
+        for axis, cost in zip(axes, np.mean(costs[method], axis=0), strict=True):
+            axis.errorbar(cost, lost.mean(), half, fmt="s" if known else "o", capsize=3, label=method)
 
 
 def read(path: Path) -> tuple[dict[str, dict[str, float]], dict[str, list[tuple[float, float]]]]:
@@ -50,6 +61,7 @@ def read(path: Path) -> tuple[dict[str, dict[str, float]], dict[str, list[tuple[
     of_method: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         of_method[row["method"]].add(row["seed"])
+    # Some were run for their bytes alone, on few seeds.
     most = max(map(len, of_method.values()))
     kept = [method for method, seeds in of_method.items() if 2 * len(seeds) > most]
     common = set.intersection(*(of_method[method] for method in kept))
