@@ -132,7 +132,7 @@ def test_memory_that_pytorch_does_not_find_is_one_line(capsys: pytest.CaptureFix
 def test_one_process_at_a_time_trains_in_a_folder(tmp_path: Path):
     with (
         only_process_in(tmp_path),
-        pytest.raises(ConfigError, match="another process is training"),
+        pytest.raises(ConfigError, match="another process trains or serves"),
         only_process_in(tmp_path),
     ):
         pass

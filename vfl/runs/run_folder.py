@@ -130,7 +130,7 @@ def only_process_in(run_dir: Path) -> Generator[None]:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(folder)
-        raise ConfigError(f"--run-dir: another process is training in {run_dir}; wait for it or stop it") from None
+        raise ConfigError(f"another process trains or serves in {run_dir}; wait for it or stop it") from None
     try:
         with private_files():
             yield

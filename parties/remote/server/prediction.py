@@ -154,8 +154,8 @@ class MeanEmbeddings:
         """Return those of some parties. Raises ConfigError for a party that never answered a prediction."""
         if missing := [name for name in names if name not in self.known]:
             raise ConfigError(
-                f"--when-absent: the server has no mean embedding of {', '.join(missing)}; predict once while it is "
-                "here, or choose zeros"
+                f"--when-absent: the server has no mean embedding of {', '.join(missing)}; predict once by processes "
+                "while it is here, or choose zeros"
             )
         return {name: self.known[name] for name in names}
 

@@ -219,6 +219,7 @@ class Scorer:
             self.log(f"the new version cannot be used, the old one stays: {error}")
             return
         if version.digest == self.version.digest:
+            self.log(f"version {version.digest[:12]} is served already, there is no newer checkpoint")
             return
         answering = {name for name, there in self.ready().items() if there}
         self.version = version
@@ -234,6 +235,8 @@ class Scorer:
         joined = self.hub.joined()
         for name in [name for name, served in self._parties.items() if joined.get(name) is not served.link.connection]:
             del self._parties[name]
+            if name not in joined:
+                self.log(f"{name} is away")
         for name, connection in joined.items():
             if name not in self._parties:
                 self._begin(name, connection)
