@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
 from scipy.stats import t
 
@@ -41,7 +42,7 @@ def main() -> None:
     figure.savefig(FOLDER / "frontier.png", dpi=110)
 
 
-def draw(axes: tuple[plt.Axes, plt.Axes], path: Path, known: bool) -> None:
+def draw(axes: tuple[Axes, Axes], path: Path, known: bool) -> None:
     """Draw a file's methods into both axes, those in float32 unless they are known from another file."""
     accuracy, costs = read(path)
     whole = accuracy[WHOLE]
