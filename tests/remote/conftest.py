@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -94,6 +95,8 @@ class Federation:
 
     life_s = 120
     """Seconds after which a process is ended: nobody waits for one that hangs."""
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Further variables of the processes that are launched next."""
 
     def __init__(self, zygote: Zygote, folder: Path, sections: dict[str, Any]) -> None:
         self.zygote = zygote
@@ -117,9 +120,7 @@ class Federation:
             values["data"]["tables"] = {owner: tables[owner] if owner == holder else {} for owner in tables}
             write_atomically(path, yaml.safe_dump(values, sort_keys=False))
 
-    def start(
-        self, name: str, *strikes: Strike, extra: tuple[str, ...] = (), environment: dict[str, str] | None = None
-    ) -> None:
+    def start(self, name: str, *strikes: Strike, extra: tuple[str, ...] = ()) -> None:
         """Start a process; a server that has begun before resumes."""
         config = str(self.folder / f"{name}.yaml")
         if name == SERVER:
@@ -127,14 +128,12 @@ class Federation:
             argv += ["--resume"] if (self.run_dir / "config.yaml").exists() else []
         else:
             argv = [str(ROOT / "scripts/party.py"), config, "--party", name, "--run-dir", str(self.folder / name)]
-        self.launch(name, [*argv, *extra], *strikes, environment=environment)
+        self.launch(name, [*argv, *extra], *strikes)
 
-    def launch(
-        self, name: str, argv: Sequence[str], *strikes: Strike, environment: dict[str, str] | None = None
-    ) -> None:
+    def launch(self, name: str, argv: Sequence[str], *strikes: Strike) -> None:
         """Start a process by its command."""
         order = {"argv": list(argv), "strikes": strikes, "log": str(self.folder / f"{name}.log")}
-        order |= {"environment": environment or {}, "life_s": self.life_s}
+        order |= {"environment": dict(self.environment), "life_s": self.life_s}
         self.running[name] = self.zygote.ask(start=order)
 
     def start_together(self, *options: str) -> None:

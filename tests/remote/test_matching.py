@@ -55,13 +55,9 @@ class Matching(Federation):
         self.running: dict[str, int] = {}
         self.codes: dict[str, list[int]] = {name: [] for name in self.names}
 
-    def start(
-        self, name: str, *strikes: Strike, extra: tuple[str, ...] = (), environment: dict[str, str] | None = None
-    ) -> None:
+    def start(self, name: str, *strikes: Strike, extra: tuple[str, ...] = ()) -> None:
         argv = [str(ROOT / "scripts/align.py"), str(self.folder / f"{name}.yaml"), "--run-dir", str(self.folder / name)]
-        self.launch(
-            name, [*argv, *([] if name == SERVER else ["--party", name]), *extra], *strikes, environment=environment
-        )
+        self.launch(name, [*argv, *([] if name == SERVER else ["--party", name]), *extra], *strikes)
 
     def found(self) -> set[tuple[str, ...]]:
         """The keys of all owners that stand for each sample."""

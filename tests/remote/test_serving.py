@@ -31,6 +31,7 @@ from parties.remote.doctor import examine
 from parties.remote.tls.certificates import SERVER
 from vfl.runs.experiments.run import run_experiment
 from vfl.runs.run_folder import read_run_id, write_run_id
+from vfl.runs.service_manager import tell_manager
 
 from .relay import Relay
 
@@ -52,13 +53,7 @@ class Service:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
 
-    def start(
-        self,
-        *names: str,
-        server: tuple[str, ...] = (),
-        party: tuple[str, ...] = (),
-        environment: dict[str, str] | None = None,
-    ) -> None:
+    def start(self, *names: str, server: tuple[str, ...] = (), party: tuple[str, ...] = ()) -> None:
         for name in names:
             if name == SERVER:
                 argv = [
@@ -66,10 +61,10 @@ class Service:
                     str(self.federation.run_dir),
                     f"serving.listen=127.0.0.1:{self.port}",
                 ]
-                self.federation.launch(SERVER, [*argv, *server], environment=environment)
+                self.federation.launch(SERVER, [*argv, *server])
             else:
                 table = f"data.tables.{name}.serve={self.tables[name]}"
-                self.federation.start(name, extra=("--serve", table, *party), environment=environment)
+                self.federation.start(name, extra=("--serve", table, *party))
 
     def get(self, path: str) -> Reply:
         return self._open(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}"))
@@ -226,13 +221,14 @@ def test_a_frozen_party_holds_up_nobody_and_what_is_absent_is_replaced_as_in_a_p
 
 def test_the_service_manager_hears_from_a_process_that_answers_and_not_from_one_that_is_frozen(service, tmp_path: Path):
     managers: dict[str, socket.socket] = {}
+    service.start("bank")
     try:
         for name in (SERVER, "shop"):
             managers[name] = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             managers[name].bind(str(tmp_path / name))
             managers[name].settimeout(30)
-            service.start(name, environment={"NOTIFY_SOCKET": str(tmp_path / name)})
-        service.start("bank")
+            service.federation.environment = {"NOTIFY_SOCKET": str(tmp_path / name)}
+            service.start(name)
         service.until_ready("bank", "shop")
         for name, manager in managers.items():
             assert [manager.recv(100) for _ in range(5)] == 5 * [b"READY=1\nWATCHDOG=1"]
@@ -248,6 +244,17 @@ def test_the_service_manager_hears_from_a_process_that_answers_and_not_from_one_
     finally:
         for manager in managers.values():
             manager.close()
+
+
+def test_a_service_manager_that_reads_nothing_holds_nobody_up(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "manager"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "manager"))
+        telling = threading.Thread(target=lambda: [tell_manager() for _ in range(10_000)], daemon=True)
+        telling.start()
+        telling.join(30)
+        assert not telling.is_alive()
+        assert manager.recv(100)
 
 
 def test_a_table_is_replaced_while_it_is_served_and_a_broken_one_is_not_taken(service, tmp_path: Path):

@@ -34,8 +34,9 @@ def start_team(federation: Any, *strikes: Any) -> None:
     argv += ["--party", TEAM, "--run-dir", str(federation.folder / TEAM)]
     federation.codes.setdefault(FURTHER, [])
     for rank, name in enumerate((TEAM, FURTHER)):
-        environment = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        federation.launch(name, argv, *(strikes if name == TEAM else ()), environment=environment)
+        federation.environment = shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        federation.launch(name, argv, *(strikes if name == TEAM else ()))
+    federation.environment = {}
 
 
 def tensors(state: Any, path: str = "") -> dict[str, Tensor]:

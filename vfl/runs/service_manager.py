@@ -13,4 +13,5 @@ def tell_manager() -> None:
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
+            sender.setblocking(False)  # a manager whose queue is full must not hold up scores
             sender.sendto(ALIVE, b"\0" + address[1:].encode() if address.startswith("@") else address)
