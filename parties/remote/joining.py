@@ -15,6 +15,9 @@ from vfl.wire.messages import Kind, Message, MessageError
 from vfl.wire.session import Hello
 from vfl.wire.text import plain
 
+SERVED = "serving.keys"
+"""The setting that both sides share only where scores are served."""
+
 
 class JoinRefused(ValueError):  # noqa: N818 - says what happened
     """The party is not let in. ``again``: the reason may pass."""
@@ -160,6 +163,10 @@ def _different_settings(ours: str, theirs: str) -> list[str]:
     if not isinstance(received, dict):
         raise JoinRefused("the party's settings are not a JSON object")
     party = cast(Mapping[str, Any], received)
+    if SERVED in server and SERVED not in party:
+        raise JoinRefused("the server serves scores, the party does not: start lvfl party with --serve")
+    if SERVED in party and SERVED not in server:
+        raise JoinRefused("the party serves rows to be scored, the server trains or predicts: start lvfl serve for it")
     return [
         f"{plain(key, 60)} (server {_shown(server.get(key))}, party {_shown(party.get(key))})"
         for key in sorted(server.keys() | party.keys())

@@ -5,7 +5,7 @@ import json
 import torch
 
 from parties.build import TrainingLabels, feature_config
-from parties.remote.joining import DataDigests, Expected, Terms
+from parties.remote.joining import SERVED, DataDigests, Expected, Terms
 from vfl.config import ExperimentConfig
 from vfl.config.agreement import agreed_values
 from vfl.digest import weights_digest
@@ -22,7 +22,7 @@ def agreement(config: ExperimentConfig) -> str:
 
 def serving_agreement(config: ExperimentConfig) -> str:
     """Return what both sides must share to serve scores: a training's settings, and how keys travel."""
-    return json.dumps(json.loads(agreement(config)) | {"serving.keys": config.serving.keys}, sort_keys=True)
+    return json.dumps(json.loads(agreement(config)) | {SERVED: config.serving.keys}, sort_keys=True)
 
 
 def expected_to_serve(config: ExperimentConfig) -> dict[str, Expected]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from parties.remote.joining import DataDigests, Expected
+from parties.remote.joining import SERVED, DataDigests, Expected, JoinRefused, check_hello
 from parties.remote.server.hub import Hub
 from parties.remote.supervisor import free_port
 from parties.remote.tls.certificates import Authority, CertificateSubject, key_pem, new_key
@@ -206,6 +206,10 @@ DIFFERENT: dict[str, tuple[Callable[[str], dict[str, Any]], str]] = {
     ),
     "test samples": (lambda s: {"test_ids": ""}, "ids of the test samples (sha256: server bbbbbbbbbbbb, party none)"),
     "labels": (lambda s: {"labels": "e" * 64}, "training labels (sha256: server cccccccccccc, party eeeeeeeeeeee)"),
+    "serving scores": (
+        lambda s: {"agreement": changed(s, SERVED, "plain")},
+        "the party serves rows to be scored, the server trains or predicts: start lvfl serve for it",
+    ),
     "no settings": (lambda s: {"agreement": "{"}, "the party's settings are not JSON"),
     "settings of another kind": (lambda s: {"agreement": "[" * 100_000}, "the party's settings are not JSON"),
 }
@@ -218,6 +222,14 @@ def test_what_must_agree_and_does_not(listening: Listening, authority: Authority
     (answer,) = talk(listening.address, made(authority, "party_1"), pack(hello))
     assert message in refused(answer)
     assert listening.hub.joined() == {}
+
+
+def test_a_party_that_trains_is_told_that_the_server_serves(listening: Listening):
+    serving = Expected(8, changed(listening.settings, SERVED, "plain"), DATA)
+    with pytest.raises(
+        JoinRefused, match="the server serves scores, the party does not: start lvfl party with --serve"
+    ):
+        check_hello(Hello.of(listening.hello()), serving)
 
 
 def test_another_run(listening: Listening, authority: Authority):

@@ -74,7 +74,9 @@ def test_any_bytes_are_an_answer_or_refused(scorer, place, payload):
     parts = list(reply().parts)
     parts[place] = Part(parts[place].kind, payload)
     with suppress(MessageError, Diverged):
-        scorer._parse("shop", KEYS, Message(Kind.FOUND, parts=tuple(parts)))
+        found = scorer._parse("shop", KEYS, Message(Kind.FOUND, parts=tuple(parts))) or {}
+        assert found.keys() <= {*KEYS}
+        assert all(row_D.shape == (WIDTH,) and row_D.isfinite().all() for row_D, _ in found.values())
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.integers(0, 6)), max_size=30))

@@ -576,6 +576,10 @@ def test_whoever_has_no_token_and_whatever_is_no_request_is_refused(guarded):
         assert reply.status == status, reply
         assert said in reply.body["detail"], reply
         assert reply.body["status"] == status
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    reply = guarded.post("/v1/predict", {"keys": [1]}, **allowed, **form)
+    assert reply.status == 422
+    assert reply.body["detail"] == "Content-Type is application/x-www-form-urlencoded; send application/json"
     odd = ["\x00\x1b[31m", "=cmd()", "a\nb"]
     reply = guarded.post("/v1/predict", {"keys": odd}, **allowed)
     assert reply.status == 200
@@ -627,11 +631,25 @@ def test_10000_connections_are_refused_in_order_and_end_when_nothing_comes(guard
 )
 def test_what_cannot_be_served_is_one_line(service, options: tuple[str, ...], said: str):
     service.federation.codes[SERVER].clear()
+    before = len(service.federation.log(SERVER))
     service.start(SERVER, server=options)
     assert service.federation.wait(SERVER) == 2
-    last = service.federation.log(SERVER).splitlines()[-1]
+    log = service.federation.log(SERVER)[before:]
+    last = log.splitlines()[-1]
     assert last.startswith("error: ")
     assert said in last
+    assert "scores at" not in log
+
+
+def test_a_port_of_scores_that_is_taken_is_one_line(service):
+    before = len(service.federation.log(SERVER))
+    with socket.create_server(("127.0.0.1", service.port)):
+        service.start(SERVER)
+        assert service.federation.wait(SERVER) == 75
+    address = f"127.0.0.1:{service.port}"
+    log = service.federation.log(SERVER)[before:]
+    assert log.splitlines()[-1] == (f"error: serving.listen: {address} cannot be bound; another process listens there")
+    assert "scores at" not in log
 
 
 def test_outcomes_told_later_tell_how_good_the_scores_were_through_a_restart(service, tmp_path: Path):

@@ -33,6 +33,8 @@ class Participation:
     begin: Callable[[Message], Answer]
     """Returns the function that answers orders, within the owner's consent, given the server's welcome."""
     console: Console
+    on_signal: str = "leaving after this round and its checkpoint (again: at once)"
+    """What the owner reads after a first signal."""
 
     def __post_init__(self) -> None:
         self.audit = AuditLog(self.run_dir)
@@ -89,7 +91,7 @@ class Participation:
 
     def _ask_for_leave(self, signal_name: str) -> None:
         self.leaving = True
-        self.console.print(f"{signal_name}: leaving after this round and its checkpoint (again: at once)")
+        self.console.print(f"{signal_name}: {self.on_signal}")
         self._send_leaving()
 
     def _send_leaving(self) -> None:

@@ -296,7 +296,7 @@ def serve_party(
     forget_attempt(run_dir, AUDIT)
     console.print(f"{name}: folder {run_dir}; serving scores, dialling the server at {config.network.server}")
     with only_process_in(run_dir), closing(table), audit.noting_end() as say_end, dialer:
-        goodbye = Participation(dialer, run_dir, begin, console).follow_orders()
+        goodbye = Participation(dialer, run_dir, begin, console, "leaving (again: at once)").follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)
         return goodbye
 

@@ -211,14 +211,11 @@ class _Punctual(H11Protocol):
             self._closing = None
 
 
-def run_http(scorer: Scorer) -> None:
-    """Serve until a signal ends it. Raises OSError where the address cannot be bound."""
+def http_server(scorer: Scorer) -> uvicorn.Server:
+    """Return the server, which serves until a signal ends it. Raises ConfigError for an unusable token."""
     settings = scorer.settings
-    host, _, port = settings.listen.rpartition(":")
     config = uvicorn.Config(
         make_app(scorer),
-        host=host.strip("[]"),
-        port=int(port),
         http=_Punctual,
         log_level="warning",
         access_log=False,
@@ -231,7 +228,7 @@ def run_http(scorer: Scorer) -> None:
         ssl_cert_reqs=ssl.CERT_NONE if settings.client_ca is None else ssl.CERT_REQUIRED,
         server_header=False,
     )
-    uvicorn.Server(config).run()
+    return uvicorn.Server(config)
 
 
 def _bearer(settings: ServingConfig) -> Callable[..., None]:
@@ -316,8 +313,11 @@ async def _on_http(_request: Request, error: Exception) -> Response:
     return _problem(error.status_code, "The request was refused", str(error.detail), headers)
 
 
-async def _on_invalid(_request: Request, error: Exception) -> Response:
+async def _on_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    kind = request.headers.get("content-type", "missing")
+    if "json" not in kind:
+        return _problem(422, "The request cannot be read", f"Content-Type is {kind[:100]}; send application/json")
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     return _problem(422, "The request cannot be read", f"{where}: {first['msg']}"[:300])

@@ -7,11 +7,12 @@ from types import FrameType
 
 from rich.console import Console
 
-from parties.remote.server.http import run_http
+from parties.remote.server.http import http_server
 from parties.remote.server.hub import Hub
 from parties.remote.server.serving import Scorer
 from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_to_serve
+from parties.remote.transport.listening import listen_at
 from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, load_config
 from vfl.runs.run_folder import PROCESSES, check_run, only_process_in, read_run_id
@@ -21,7 +22,7 @@ def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, con
     """Serve the scores of a run by key until a signal ends it.
 
     The parties are not told when it ends: they dial until it is back. Raises ConfigError for a run or settings that
-    cannot be served, OSError where an address cannot be bound.
+    cannot be served and for an address that cannot be bound.
     """
     if not (run_dir / "config.yaml").exists():
         raise ConfigError(f"{run_dir}: holds no run; name the server's folder of a training by processes")
@@ -40,10 +41,11 @@ def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, con
         scorer.reload()
 
     signal.signal(signal.SIGHUP, reload)
-    with only_process_in(run_dir), hub, scorer:
+    http = http_server(scorer)
+    with only_process_in(run_dir), listen_at("serving.listen", config.serving.listen) as listener, hub, scorer:
         where = f"{'https' if config.serving.certificate else 'http'}://{config.serving.listen}"
         console.print(
             f"{config.name}: run {run}, version {scorer.version.digest[:12]}; parties at {config.network.listen}"
         )
         console.print(f"scores at {where}/v1/predict, their interface at {where}/docs")
-        run_http(scorer)
+        http.run([listener])

@@ -3,9 +3,7 @@
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
 # grpcio brings no types.
 
-import errno
 import os
-import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
@@ -19,7 +17,7 @@ import grpc.aio
 
 from parties.remote.tls.certificates import SERVER, Peer, peer
 from parties.remote.tls.files import TlsFiles
-from vfl.config import ConfigError
+from parties.remote.transport.listening import listen_at
 from vfl.errors import TryLater
 from vfl.wire.frame import PIECE_BYTES
 from vfl.wire.text import plain
@@ -129,23 +127,9 @@ def make_server(address: str, tls: TlsFiles | None, connections: int, serve: Ser
             )
             server.add_secure_port(address, credentials)
     except RuntimeError:
-        raise _not_bound(address) from None
+        listen_at("network.listen", address).close()  # tells why, which gRPC does not
+        raise TryLater(f"network.listen: {address} could not be bound; it is free now") from None
     return server
-
-
-def _not_bound(address: str) -> ConfigError:
-    """Return why an address cannot be bound, which gRPC does not tell."""
-    host, _, port = address.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, _, _, place = found[0]
-        with socket.socket(family, kind) as probe:
-            probe.bind(place)
-            probe.listen()
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            return ConfigError(f"network.listen: {address} cannot be bound ({error.strerror}); name another address")
-    return TryLater(f"network.listen: {address} cannot be bound; another process listens there")
 
 
 def open_channel(address: str, tls: TlsFiles | None, *, use_proxy: bool = False) -> Channel:
