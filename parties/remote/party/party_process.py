@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -71,6 +71,37 @@ class Holding:
         return len(self.wanted or self.prepared.test)
 
 
+@dataclass(frozen=True, eq=False)
+class Notes:
+    """Shows and writes what an owner learns of its party's answers."""
+
+    name: str
+    run_dir: Path
+    holding: Holding
+    view: PartyMonitor
+    console: Console
+    said: set[str] = field(default_factory=set[str])
+    """Warnings that were shown: every session restores the party."""
+
+    def answer(self, party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
+        """Note a request of the server and the reply."""
+        self.view.note(party, samples, request, reply)
+        if request.kind is Kind.IMPORTANCE:
+            path = self.run_dir / IMPORTANCE
+            write_importance(path, ColumnImportance.of(request), self.holding.source.column_names(self.name))
+            self.console.print(f"{self.name}: what the test loses without each of its columns: {path}")
+        if isinstance(party.protocol, MessageRecorder) and request.kind == Kind.END_ROUND and party.protocol.rows:
+            write_recording(party.protocol.recording(self.name), self.run_dir)
+
+    def strangers(self, party: FeatureParty) -> None:
+        """Warn, once, of samples to predict that are unlike those of the training."""
+        assert self.holding.wanted is not None
+        line = self.holding.source.strangers(self.name, party.preparation, self.holding.wanted)
+        if line and line not in self.said:
+            self.said.add(line)
+            self.console.print(f"warning: {line}")
+
+
 def run_party(
     config: ExperimentConfig,
     name: str,
@@ -108,30 +139,16 @@ def run_party(
     open_run(run_dir, config)
     store = open_store(run_dir, config.checkpoint.keep)
     view = PartyMonitor(name, config, run_dir, console, len(holding.prepared.train), holding.evaluated)
-
-    said: set[str] = set()
-
-    def note_strangers(party: FeatureParty) -> None:
-        assert holding.wanted is not None
-        line = holding.source.strangers(name, party.preparation, holding.wanted)
-        if line and line not in said:  # every session restores the party
-            said.add(line)
-            console.print(f"warning: {line}")
-
-    def note(party: FeatureParty, samples: Samples, request: Message, reply: Message) -> None:
-        view.note(party, samples, request, reply)
-        if request.kind is Kind.IMPORTANCE:
-            write_importance(run_dir / IMPORTANCE, ColumnImportance.of(request), holding.source.column_names(name))
-            console.print(f"{name}: what the test loses without each of its columns: {run_dir / IMPORTANCE}")
-        if isinstance(party.protocol, MessageRecorder) and request.kind == Kind.END_ROUND and party.protocol.rows:
-            write_recording(party.protocol.recording(name), run_dir)
+    notes = Notes(name, run_dir, holding, view, console)
 
     def begin(welcome: Message) -> Answer:
         own = Terms.of(config, name, holding.evaluated)
         consent = agree(welcome, agreement(config), own, config.network.consent, run_dir, accept=accept)
         check_welcome(run_dir, welcome.run)
         passed_on = partial(pass_on, workers)
-        worker = PartyWorker(welcome.run, restore, store, consent, passed_on, note, holding.wanted, note_strangers)
+        worker = PartyWorker(
+            welcome.run, restore, store, consent, passed_on, notes.answer, holding.wanted, notes.strangers
+        )
         return partial(_obey, worker, run_dir, welcome.run)
 
     console.print(f"{name}: folder {run_dir}; dialling the server at {config.network.server}")

@@ -231,6 +231,27 @@ class ServingWorker(Worker[ServingParty | NotServing]):
         raise MessageError(f"SAVE of round {rounds} came, this party serves scores and trains nothing")
 
 
+@dataclass(frozen=True, eq=False)
+class ServedModels:
+    """Makes what answers with the model of a checkpoint, of which one is kept."""
+
+    run_dir: Path
+    config: ExperimentConfig
+    table: ServedTable
+    allowance: Allowance
+    refused: Callable[[str], None]
+    """Called with a refusal's reason."""
+    _kept: dict[tuple[int, str], FeatureParty] = field(default_factory=dict[tuple[int, str], FeatureParty])
+
+    def serve(self, restore: Restore) -> ServingParty:
+        """Return what answers. Raises ValueError where the party has another checkpoint."""
+        which = restore.round, restore.digest
+        if which not in self._kept:
+            self._kept.clear()
+            self._kept[which] = _finished(self.run_dir, self.config, restore)
+        return ServingParty(self._kept[which], self.table, self.allowance, self.refused)
+
+
 def serve_party(
     config: ExperimentConfig,
     name: str,
@@ -249,41 +270,21 @@ def serve_party(
     served = config.data.tables.get(name)
     if served is None or served.serve is None:
         raise ConfigError(f"data.tables.{name}.serve: is missing; name the table of rows to be scored")
-    tls, run = load_identity(name, config.network, insecure=insecure), read_run_id(run_dir)
-    if not run:
+    tls = load_identity(name, config.network, insecure=insecure)
+    if not read_run_id(run_dir):
         raise ConfigError(f"--run-dir: {run_dir} is no folder of {name}'s part in a training")
     check_run(run_dir, config, resume=True)
     secret = read_secret(config.serving.key_secret)
-    instance, audit = secrets.token_hex(8), AuditLog(run_dir)
-    source = _trained_source(run_dir, name)
-    hello = Hello(
-        party=name,
-        instance=instance,
-        embedding_width=feature_config(config, name).embedding_size,
-        agreement=serving_agreement(config),
-        rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
-    )
-    dialer = Dialer(
-        lambda: Message(Kind.HELLO, parts=(hello.part(),), run=run),
-        config.network,
-        tls,
-        log=console.print,
-        machine=machine,
-    )
+    source, audit = _trained_source(run_dir, name), AuditLog(run_dir)
+    hello = _serving_hello(config, name, run_dir)
+    dialer = Dialer(lambda: hello, config.network, tls, log=console.print, machine=machine)
     drift = ServedDrift([*chain(*source.columns(name))], run_dir / DRIFT, console.print)
     table = ServedTable(served.serve, partial(_read, source, name, secret), drift, console.print)
-    allowance = Allowance(config.network.consent, machine)
-    models: dict[tuple[int, str], FeatureParty] = {}
 
     def refused(reason: str) -> None:
         audit.note("refused", dialer.server or Peer("server"), reason)
 
-    def serve(restore: Restore) -> ServingParty:
-        which = restore.round, restore.digest
-        if which not in models:
-            models.clear()
-            models[which] = _finished(run_dir, config, restore)
-        return ServingParty(models[which], table, allowance, refused)
+    models = ServedModels(run_dir, config, table, Allowance(config.network.consent, machine), refused)
 
     def begin(welcome: Message) -> Answer:
         if config.network.consent.run not in (None, welcome.run):
@@ -291,7 +292,7 @@ def serve_party(
                 f"network.consent.run: allows run {config.network.consent.run} alone, the server's is {welcome.run}"
             )
         check_welcome(run_dir, welcome.run)
-        return ServingWorker(welcome.run, serve).answer
+        return ServingWorker(welcome.run, models.serve).answer
 
     forget_attempt(run_dir, AUDIT)
     console.print(f"{name}: folder {run_dir}; serving scores, dialling the server at {config.network.server}")
@@ -299,6 +300,17 @@ def serve_party(
         goodbye = Participation(dialer, run_dir, begin, console, "leaving (again: at once)").follow_orders()
         say_end(goodbye.exit_code, goodbye.reason)
         return goodbye
+
+
+def _serving_hello(config: ExperimentConfig, name: str, run_dir: Path) -> Message:
+    hello = Hello(
+        party=name,
+        instance=secrets.token_hex(8),
+        embedding_width=feature_config(config, name).embedding_size,
+        agreement=serving_agreement(config),
+        rounds=tuple(open_store(run_dir, config.checkpoint.keep).rounds()),
+    )
+    return Message(Kind.HELLO, parts=(hello.part(),), run=read_run_id(run_dir))
 
 
 def _trained_source(run_dir: Path, name: str) -> Tables:
