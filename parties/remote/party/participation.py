@@ -34,7 +34,7 @@ class Participation:
     """Returns the function that answers orders, within the owner's consent, given the server's welcome."""
     console: Console
     on_signal: str = "leaving after this round and its checkpoint (again: at once)"
-    """What the owner reads after a first signal."""
+    """Answer to a first signal, for the owner."""
 
     def __post_init__(self) -> None:
         self.audit = AuditLog(self.run_dir)

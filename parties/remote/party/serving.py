@@ -233,7 +233,7 @@ class ServingWorker(Worker[ServingParty | NotServing]):
 
 @dataclass(frozen=True, eq=False)
 class ServedModels:
-    """Makes what answers with the model of a checkpoint, of which one is kept."""
+    """The trained models that answer: that of the last checkpoint asked for is kept."""
 
     run_dir: Path
     config: ExperimentConfig
@@ -244,7 +244,7 @@ class ServedModels:
     _kept: dict[tuple[int, str], FeatureParty] = field(default_factory=dict[tuple[int, str], FeatureParty])
 
     def serve(self, restore: Restore) -> ServingParty:
-        """Return what answers. Raises ValueError where the party has another checkpoint."""
+        """Return what answers with a checkpoint. Raises ValueError where the party has another one."""
         which = restore.round, restore.digest
         if which not in self._kept:
             self._kept.clear()
