@@ -15,15 +15,20 @@ from matplotlib.ticker import ScalarFormatter
 from scipy.stats import t
 
 FOLDER = Path(__file__).parents[3] / "docs/results/frontier"
-FILES = {8: ["rows.csv"], 24: ["long.csv"], 72: ["longer.csv", "frugal.csv"]}
-"""Rows by the number of passes."""
+FILES = {
+    "8 passes": ["rows.csv"],
+    "24 passes": ["long.csv"],
+    "72 passes": ["longer.csv", "frugal.csv"],
+    "VGG16 of half the width, 30 passes": ["half.csv"],
+}
+"""Rows by protocol."""
 WHOLE = "float32"
 
 
 def main() -> None:
     """Write the picture."""
-    figure, rows = plt.subplots(len(FILES), 2, figsize=(12.4, 11), sharey="row", layout="constrained")
-    for axes, (passes, names) in zip(rows, FILES.items(), strict=True):
+    figure, rows = plt.subplots(len(FILES), 2, figsize=(12.4, 14.5), sharey="row", layout="constrained")
+    for axes, (protocol, names) in zip(rows, FILES.items(), strict=True):
         for name in names:
             draw(axes, FOLDER / name, known=name != names[0])
         for axis, label in zip(
@@ -31,9 +36,8 @@ def main() -> None:
         ):
             axis.axhspan(-0.5, 0, color="grey", alpha=0.15)
             axis.set_xlabel(label)
-        axes[0].set(
-            xscale="log", xticks=[10, 20, 50, 100, 200, 500, 1000], ylabel=f"points from float32, {passes} passes"
-        )
+        axes[0].set(xscale="log", xticks=[2, 5, 10, 20, 50, 100, 200, 500, 1000], ylabel="points from float32")
+        axes[0].set_title(protocol, loc="left", fontsize=11)
         axes[0].xaxis.set_major_formatter(ScalarFormatter())
         axes[0].minorticks_off()
         axes[1].set_xlim(left=0)
