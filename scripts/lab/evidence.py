@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from scripts.lab.measures import Effect, Measure, measured, summary_of_methods
+from scripts.lab.measures import MACS, SENT, Effect, Measure, measured, relative_cost, summary_of_methods
 from vfl.cli import BAD_INPUT, DONE, OneLineParser, ShowConsole, command
 from vfl.config.files import read_yaml
 from vfl.config.settings import Section
@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 BLOCK = re.compile(r"(<!-- (claims|accuracies): ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADINGS = ("claim", "verdict", "effect", "seeds", "setting")
+COSTS = ("bytes", "multiply-accumulates")
+"""First over second."""
 SOURCES = ("lvfl", "lvfl_prunings", "fedlga", "dms", "fedmom", "flare", "readme", "wire", "leakage", "benchmark")
 """Files of claims, in the order of the page."""
 FEWEST = 3
@@ -35,33 +37,35 @@ OWN = "README"
 """Source of this project's own claims."""
 INTRODUCTION = """# What is known
 
-Every headline claim of the five papers, and this project's own measurements, with what the committed rows say of them.
-Written by `python -m scripts.lab.evidence` from those rows and `scripts/lab/claims/`, where endpoint,
-direction and margin of each claim stand; `tests/lab/test_evidence.py` fails where README, this page and the rows
-disagree.
+Every headline claim of the five papers, and this project's own measurements, with what the committed rows say of
+them. Written by `python -m scripts.lab.evidence` from those rows and `scripts/lab/claims/`, where endpoint, direction
+and margin of each claim stand; `tests/lab/test_evidence.py` fails where README, this page and the rows disagree.
 
-An effect is the mean over seeds of the difference between two runs of the same seed, first less second, with Student's
-95 % interval; of a benchmark it is the median of paired ratios with an interval from their order statistics. Where
-several settings are pooled, each seed gives one value, its mean over them. Verdicts:
+An effect is the mean over seeds of the difference between two runs of the same seed, first less second, with
+Student's 95 % interval; of a benchmark it is the median of paired ratios with an interval from their order
+statistics. Where several settings are pooled, each seed gives one value, its mean over them. Verdicts, with the words
+for this project's own comparisons in brackets:
 
-- **reproduced**: the interval excludes 0 on the claimed side, or, for a claim of no loss, its lower end does not pass
-  the margin.
-- **not reproduced**: it excludes 0 on the other side, or its end on the claimed side does not pass the margin (no
-  effect larger than the margin), or, for a claim of no loss, all of it is below the margin.
-- **confounded**: it is on the claimed side, but a control that differs in the step length or in the cost alone does as
-  well, or the two differ in one of these and no control was run.
-- **undecided**: none of these; also wherever there are fewer than three seeds, and where the interval excludes 0 on the
-  claimed side, but whether the control does as well is itself undecided.
+- **reproduced** (of no loss: **kept**; else **higher** or **lower**): the interval excludes 0 on the claimed side,
+  or, for a claim of no loss, its lower end does not pass the margin.
+- **not reproduced** (**lost**; **not higher** or **not lower**): it excludes 0 on the other side, or its end on the
+  claimed side does not pass the margin (no effect larger than the margin), or, for a claim of no loss, all of it is
+  below the margin.
+- **confounded**: it is on the claimed side, but a control that differs in the step length or in the cost alone does
+  as well, or the two differ in one of these and no control was run.
+- **undecided**: none of these; also wherever there are fewer than three seeds, and where the interval excludes 0 on
+  the claimed side, but whether the control does as well is itself undecided.
 - **not attempted**: no rows.
 - **measured**: a number of our own that claims nothing.
 
-Endpoints and margins of `lvfl-prunings`, the frontiers, leakage and `members` (but for its margins and the comparison
-with boosting) were declared before their runs. Those of the other rows were written down here after them: the endpoints
-are the windows that their pages always had, the margins mostly half a point or one, for times 8 s, for AUC 0.005 or
-0.002, for throughput 0.
+Endpoints and margins of `lvfl-prunings`, the frontiers (but for the margin of "not higher"), leakage and `members`
+(but for its margins and the comparison with boosting) were declared before their runs. Those of the other rows were
+written down here after them: the endpoints are the windows that their pages always had, the margins mostly half a
+point or one, for times 8 s, for AUC 0.005 or 0.002, for throughput 0.
 
-The intervals are of single comparisons. This page judges by {count}, all pages together by {all}, of which about
-{false} would exclude 0 by chance if all effects were 0.
+The intervals are of single comparisons, but where a claim says for how many tries of the same goal its interval holds
+(Bonferroni). This page judges by {count}, all pages together by {all}, of which about {false} would exclude 0 by
+chance if all effects were 0.
 """
 
 
@@ -201,15 +205,26 @@ def index(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[s
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _shown_verdict(claim: Claim, found: str) -> str:
+    """Return the words for a verdict: only what others claim is reproduced or not."""
+    if claim.source != OWN:
+        return found
+    yes, no = ("kept", "lost") if claim.claimed == "none" else (claim.claimed, f"not {claim.claimed}")
+    return {"reproduced": yes, "not reproduced": no}.get(found, found)
+
+
 def _row(evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str], name: str) -> list[str]:
     claim = evidence.claims[name]
     text = f"{claim.claim} ({claim.figure})" if claim.figure else claim.claim
     text += "; rows by seed were not kept" if claim.lost else "; declared, not yet trained" if claim.pending else ""
     text += f"; {claim.uncontrolled}, without a control" if claim.uncontrolled else ""
+    tries = claim.measure.tries if claim.measure else 1
+    text += f"; interval for {tries} tries" if tries > 1 else ""
     effect = effects.get(name)
     setting = f"[{claim.setting}](#{claim.setting})" if claim.setting else ""
     counted = effect.counted if effect else ""
-    return [text, verdicts[name], effect.text(claim.digits, claim.unit) if effect else "", counted, setting]
+    shown = effect.text(claim.digits, claim.unit) if effect else ""
+    return [text, _shown_verdict(claim, verdicts[name]), shown, counted, setting]
 
 
 def _block(found: re.Match[str], evidence: Evidence, effects: Mapping[str, Effect], verdicts: Mapping[str, str]) -> str:
@@ -221,8 +236,24 @@ def _block(found: re.Match[str], evidence: Evidence, effects: Mapping[str, Effec
         if not named:
             raise ConfigError(f"claims: none has the table {found[3]!r}")
         rows = [_row(evidence, effects, verdicts, name)[:4] for name in named]
-        lines = table(HEADINGS[:4], rows)
+        costs = [_costs(evidence.claims[name].measure) for name in named]
+        lines = (
+            table(HEADINGS[:4] + COSTS, [row + cost for row, cost in zip(rows, costs, strict=True)])
+            if 2 * sum(map(any, costs)) > len(costs)
+            else table(HEADINGS[:4], rows)
+        )
     return found[1] + "\n" + "\n".join(lines) + "\n\n" + found[4]
+
+
+def _costs(measure: Measure | None) -> list[str]:
+    """Return the bytes of the first of two methods over those of the second, and so its multiply-accumulates."""
+    sent = measure and relative_cost(measure, RESULTS, SENT)
+    macs = measure and relative_cost(measure, RESULTS, MACS)
+    return [_factor(sent) if sent else "", "" if not macs else f"{100 * macs:.1f} %" if macs < 2 else _factor(macs)]
+
+
+def _factor(ratio: float) -> str:
+    return f"÷ {1 / ratio:.1f}" if ratio < 1 else f"× {ratio:.1f}"
 
 
 def effects_in_readme(evidence: Evidence, effects: Mapping[str, Effect]) -> dict[str, str]:

@@ -46,6 +46,8 @@ class Measure(Section):
     target: float = 0.0
     seeds: tuple[int, int] | None = None
     """First and last of the seeds to use."""
+    tries: int = 1
+    """Number of comparisons that were tried for the same goal, for which the interval is corrected (Bonferroni)."""
     case: tuple[str, ...] = ()
     """Parts of a benchmark's group and case, or the path of a value."""
     less_case: tuple[str, ...] = ()
@@ -109,7 +111,7 @@ def measured(measure: Measure, folder: Path) -> Effect:
     seeds = sorted(set.intersection(*(set(values) for values in by_seed)))
     if measure.seeds is not None:
         seeds = [seed for seed in seeds if measure.seeds[0] <= seed <= measure.seeds[1]]
-    found = over_seeds([mean(values[seed] for values in by_seed) for seed in seeds])
+    found = over_seeds([mean(values[seed] for values in by_seed) for seed in seeds], measure.tries)
     if found is None:
         raise ConfigError(f"{measure.rows}: no seed has both {measure.first} and {measure.second}")
     if found.seeds == 1:
@@ -117,6 +119,30 @@ def measured(measure: Measure, folder: Path) -> Effect:
     ends = found.mean - found.half_width, found.mean + found.half_width
     pooled = f" ({len(measure.studies)} settings pooled)" if len(measure.studies) > 1 else ""
     return Effect(found.mean, *ends, found.seeds, f"{found.seeds}{pooled}", measure.reference)
+
+
+SENT = "uplink_bytes", "downlink_bytes"
+MACS = ("train_macs",)
+
+
+def relative_cost(measure: Measure, folder: Path, columns: Sequence[str]) -> float | None:
+    """Return the first method's cost over the second's, over seeds that both have; None where rows lack the columns."""
+    if measure.kind != "score" or not isinstance(measure.first, dict) or not isinstance(measure.second, dict):
+        return None
+    rows = read_rows(folder / measure.rows)
+    if not set(columns) <= rows[0].keys():
+        return None
+    first, second = (
+        {
+            row["seed"]: sum(float(row[each]) for each in columns)
+            for row in rows
+            if all(row[key] == value for key, value in chosen.items()) and all(row[each] for each in columns)
+        }
+        for chosen in (measure.first, measure.second)
+    )
+    low, high = measure.seeds or (0, 1 << 31)
+    seeds = [seed for seed in first.keys() & second.keys() if low <= int(seed) <= high]
+    return sum(first[seed] for seed in seeds) / sum(second[seed] for seed in seeds) if seeds else None
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -135,6 +135,16 @@ def test_no_loss_is_shown_by_an_interval_above_the_margin():
         judged(interval(-2, -0.6), claimed="none")
 
 
+def test_several_tries_of_one_goal_widen_the_interval(tmp_path: Path):
+    rows = ["method,seed,score"] + [f"{name},{seed},{0.1 * seed * (name == 'a')}" for seed in range(5) for name in "ab"]
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    base = {"rows": "rows.csv", "kind": "score", "metric": "score", "scale": 1}
+    base |= {"first": {"method": "a"}, "second": {"method": "b"}}
+    one, five = (measured(Measure.model_validate(base | {"tries": tries}), tmp_path) for tries in (1, 5))
+    assert one.quoted(3) == "+0.200 ± 0.196"  # t(0.975, 4) = 2.776, times 0.1581 / sqrt(5)
+    assert five.quoted(3) == "+0.200 ± 0.326"  # t(0.995, 4) = 4.604
+
+
 def test_a_lead_that_the_control_has_too_is_confounded():
     assert judged(interval(1, 2), control=interval(-0.5, 0.5), margin=0.5) == "confounded"
     assert judged(interval(1, 2), control=interval(-2, -1)) == "confounded"

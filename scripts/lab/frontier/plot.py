@@ -23,6 +23,22 @@ FILES = {
 }
 """Rows by protocol."""
 WHOLE = "float32"
+COLOURS = {
+    "L as": "tab:brown",
+    "pruned": "tab:red",
+    "thin": "tab:blue",
+    "sample pruning": "tab:green",
+    "recipe": "tab:green",
+    "rounds": "tab:purple",
+    "exchanges": "tab:purple",
+    "coded": "tab:orange",
+    WHOLE: "black",
+}
+"""Colours of methods by the first of these words that their name has."""
+
+
+FORMS = {(False, False): "o", (True, False): "^", (False, True): "s", (True, True): "D"}
+"""Markers by whether samples are left out, and values are coded."""
 
 
 def main() -> None:
@@ -42,7 +58,8 @@ def main() -> None:
         axes[0].minorticks_off()
         axes[1].set_xlim(left=0)
         axes[1].legend(fontsize=9, loc="center left", bbox_to_anchor=(1.02, 0.5))
-    figure.suptitle("Grey: the margin of 0.5 points; squares: seeds 65 to 69", fontsize=10)
+    forms = "triangles: sample pruning; squares: coded; diamonds: both; hollow: seeds 65 to 69"
+    figure.suptitle(f"Grey: the margin of 0.5 points; {forms}", fontsize=10)
     figure.savefig(FOLDER / "frontier.png", dpi=110)
 
 
@@ -55,8 +72,12 @@ def draw(axes: tuple[Axes, Axes], path: Path, known: bool) -> None:
             continue
         lost = np.array([reached[seed] - whole[seed] for seed in reached])
         half = t.ppf(0.975, len(lost) - 1) * lost.std(ddof=1) / np.sqrt(len(lost)) if method != WHOLE else 0.0
+        colour = next(colour for word, colour in COLOURS.items() if word in method)
+        form = FORMS["sample pruning" in method or method == "recipe", "coded" in method or method == "recipe"]
         for axis, cost in zip(axes, np.mean(costs[method], axis=0), strict=True):
-            axis.errorbar(cost, lost.mean(), half, fmt="s" if known else "o", capsize=3, label=method)
+            axis.errorbar(
+                cost, lost.mean(), half, fmt=form, color=colour, capsize=3, label=method, mfc="none" if known else None
+            )
 
 
 def read(path: Path) -> tuple[dict[str, dict[str, float]], dict[str, list[tuple[float, float]]]]:

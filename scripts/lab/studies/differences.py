@@ -36,12 +36,16 @@ class Difference:
         return f"{self.mean:+.{digits}f}{spread}"
 
 
-def over_seeds(differences: Sequence[float]) -> Difference | None:
-    """Return mean and interval of a difference, one value per seed; None for no seed."""
+def over_seeds(differences: Sequence[float], tries: int = 1) -> Difference | None:
+    """Return mean and interval of a difference, one value per seed; None for no seed.
+
+    The interval of one of several ``tries`` is Bonferroni's: all of them together hold with 95 %.
+    """
     if len(differences) < 2:
         return Difference(differences[0], inf, 1) if differences else None
     count = len(differences)
-    quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))  # of 0.95 the 97.5 % quantile: 2.5 % are left each side
+    outside = (1 - CONFIDENCE) / tries
+    quantile = float(stdtrit(count - 1, 1 - outside / 2))  # of 0.05 the 97.5 % quantile: 2.5 % are left each side
     return Difference(mean(differences), quantile * stdev(differences) / sqrt(count), count)
 
 
