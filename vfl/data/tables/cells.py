@@ -6,6 +6,7 @@ file, so that a row named in an error is the file's line (if no line is empty, a
 """
 
 import csv
+import re
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ BLOCK_HEADERS = 32
 """Bytes of a CSV file read at once, in lengths of its header: a block of a wide table has more than a few rows."""
 BLOCK_ROWS = 1 << 15
 """Rows of a Parquet file read at once."""
+RAGGED = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
+"""What pyarrow says of a row that has more or fewer cells than the header."""
 FOREIGN = {b"PK\x03\x04": "a ZIP or Excel file", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text"}
 """Unreadable formats by the first bytes of their files."""
 
@@ -124,21 +127,14 @@ def _plain(path: Path, name: str, cells: Column) -> Column:
 def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes, numbers: Collection[str]) -> Iterator[Block]:
     compression = "gzip" if start.startswith(b"\x1f\x8b") else None
     header = _header(path, compression)
-    bad_rows: list[Any] = []
-
-    def refuse(row: Any) -> str:
-        bad_rows.append(row)  # pyarrow's own error has the row as prose; ours needs its numbers
-        return "error"
-
     unquoted = "".join(header.split('"')[::2])  # every second piece lies within quotes: separators there do not count
     separator = max(SEPARATORS, key=unquoted.count)
     read = pa_csv.ReadOptions(
         use_threads=False,  # threads do not count rows
         block_size=max(BLOCK_BYTES, BLOCK_HEADERS * len(header)),
     )
-    parse = pa_csv.ParseOptions(
-        delimiter=separator, newlines_in_values=True, invalid_row_handler=refuse, ignore_empty_lines=True
-    )
+    # No invalid_row_handler: pyarrow's thread that would call it may outlive the interpreter, which aborts the process.
+    parse = pa_csv.ParseOptions(delimiter=separator, newlines_in_values=True, ignore_empty_lines=True)
     try:
         # The file is opened twice: the types below are given by name, as the header writes the names.
         names = _names(path, compression, separator)
@@ -155,18 +151,15 @@ def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes, numbers
                         yield block
                         done += 1
                 return
-            except ArrowInvalid:
-                if bad_rows or not parsed:
+            except ArrowInvalid as error:
+                if RAGGED.match(str(error)) or not parsed:
                     raise
             # A cell is no number, or has to be stripped first: from its block on, which is the same bytes in a second
             # reading, all cells are text. So errors can tell cell and row.
-    except ArrowInvalid:
-        if not bad_rows:
+    except ArrowInvalid as error:
+        if not (ragged := RAGGED.match(str(error))):
             raise
-        bad = bad_rows[0]
-        raise TableError(
-            f"{path}: row {bad.number} has {bad.actual_columns} cells instead of {bad.expected_columns}"
-        ) from None
+        raise TableError(f"{path}: row {ragged[1]} has {ragged[3]} cells instead of {ragged[2]}") from None
 
 
 def _csv_rows(path: Path, reader: Any, wanted: Mapping[str, str], numbers: Collection[str]) -> Iterator[Block]:
