@@ -49,6 +49,8 @@ RESAMPLED = 500
 """Number of bootstrap samples of an interval."""
 MOST_CATEGORIES = 255
 """Most categories of a column in scikit-learn's boosting; columns with more are passed as numbers."""
+SHOWN = 8
+"""Columns that an error names."""
 
 
 @dataclass(frozen=True)
@@ -118,29 +120,35 @@ def compare(
 
 
 def experiment_of(
-    tables: Mapping[str, Path], label: str, key: str | None, overrides: Sequence[str]
+    tables: Mapping[str, Path], label: str, keys: Mapping[str, str], overrides: Sequence[str]
 ) -> ExperimentConfig:
     """Return an experiment on tables by owner, with settings that need no search; the first has the column ``label``.
 
-    ``key`` None: the first column of each table that looks like a key. Raises ConfigError, one line.
+    The key of an owner that is not in ``keys`` is its first column that looks like one. Raises ConfigError, one line.
     """
     proposed: dict[str, dict[str, object]] = {}
     leader, rows = next(iter(tables)), 1
     for owner, file in tables.items():
         columns = describe_table(file)
         names = [each.name for each in columns]
-        keys = [each.name for each in columns if each.name != label and each.looks_like_key()] if key is None else [key]
-        if not keys or keys[0] not in names:
+        likely = (each.name for each in columns if each.name != label and each.looks_like_key())
+        key = keys.get(owner) or next(likely, None)
+        if key not in names:
             what = "no column that looks like a key" if key is None else f"no column {key!r}"
-            raise ConfigError(f"--key: {file} has {what}; name the column by which its rows are known")
+            raise ConfigError(f"--key: {file} has {what}; write --key {owner}=COLUMN, one of {_some(names)}")
         if owner == leader and label not in names:
-            raise ConfigError(f"--label: {file} has no column {label!r}; name its owner's --table first")
-        proposed[owner] = {"file": str(file), "key": keys[0], **({"label": label} if owner == leader else {})}
+            raise ConfigError(f"--label: {file}, the first --table, has no column {label!r}, but {_some(names)}")
+        proposed[owner] = {"file": str(file), "key": key, **({"label": label} if owner == leader else {})}
         rows = columns[0].rows if owner == leader else rows
     values = table_settings(rows)
     values["name"] = label if re.fullmatch(r"[\w.-]+", label, re.ASCII) else "tables"
     values["data"] |= {"dataset": {"kind": "tables"}, "tables": proposed}
     return parse_config(lay_over(values, parse_overrides(overrides)))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def compare_models(config: ExperimentConfig, folder: Path, console: Console) -> Comparison:

@@ -44,7 +44,9 @@ def load_run(run_dir: Path, done: int | None = None) -> Trained:
     """
     saved = run_dir / "config.yaml"
     if not saved.exists():
-        raise ConfigError(f"{run_dir}: holds no run; name a folder of lvfl train")
+        joint = run_dir / "lvfl"
+        named = f"{joint}, lvfl compare's joint run" if (joint / "config.yaml").exists() else "a folder of lvfl train"
+        raise ConfigError(f"{run_dir}: holds no run; name {named}")
     config = load_config(saved)
     if config.mode != "vertical":
         raise ConfigError(f"{run_dir}: mode is {config.mode}; only a vertical run has a split model")

@@ -1,6 +1,6 @@
 """Tell what the other owners add to the label owner alone: lvfl compare CONFIG [KEY=VALUE ...] [--run-dir DIR], or
-lvfl compare --table bank=bank.csv --table insurer=insurer.csv --label late [--key COLUMN] [KEY=VALUE ...], or, of a
-run that processes have trained, lvfl compare RUN --processes or --serve CONFIG.
+lvfl compare --table bank=bank.csv --table insurer=insurer.csv --label late [--key [OWNER=]COLUMN] [KEY=VALUE ...],
+or, of a run that processes have trained, lvfl compare RUN --processes or --serve CONFIG.
 
 Trains the label owner alone, all owners together, and, in the open, a perceptron and gradient boosting on the joined
 columns; all on the same samples, in this process. Shows the gain with its interval over the test samples (95 %,
@@ -29,7 +29,8 @@ def add_arguments(parser: OneLineParser) -> None:
     many = "an owner's CSV or Parquet file, in place of CONFIG; the first has the label; settings need no search"
     parser.add_argument("--table", action="append", metavar="OWNER=FILE", help=many)
     parser.add_argument("--label", metavar="COLUMN", help="with --table: what is to be predicted")
-    parser.add_argument("--key", metavar="COLUMN", help="with --table: what rows are known by (default: a likely one)")
+    known = "with --table: column by which rows are known, or an owner's (default: a likely one)"
+    parser.add_argument("--key", action="append", default=[], metavar="[OWNER=]COLUMN", help=known)
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--processes", action="store_true", help="of a RUN of lvfl train --processes: ask them again")
     where.add_argument("--serve", type=Path, metavar="CONFIG", help="of a RUN of lvfl server: ask parties that dial in")
@@ -50,12 +51,28 @@ def read_experiment(arguments: argparse.Namespace) -> "ExperimentConfig":
     tables: dict[str, Path] = {}
     for text in arguments.table:
         owner, _, file = text.partition("=")
-        if not owner or not file or owner in tables:
-            raise ConfigError(f"--table: {text!r}: write OWNER=FILE, once for each owner")
+        if not owner or not file:
+            raise ConfigError(f"--table: {text!r}: write OWNER=FILE")
+        if owner in tables:
+            raise ConfigError(f"--table: {owner} has two, {tables[owner]} and {file}; name each owner once")
         tables[owner] = Path(file)
+    if len(tables) < 2:
+        raise ConfigError("--table: is given once; comparing needs the tables of two or more owners")
     if arguments.label is None:
         raise ConfigError("--label: is missing; name the column of the first table that is to be predicted")
-    return experiment_of(tables, arguments.label, arguments.key, arguments.settings)
+    return experiment_of(tables, arguments.label, _keys(arguments.key, [*tables]), arguments.settings)
+
+
+def _keys(given: list[str], owners: list[str]) -> dict[str, str]:
+    """Return the key columns that are given, by owner: each owner's own, else the one for all."""
+    keys: dict[str, str] = {}
+    for text in given:
+        owner, equals, column = text.partition("=")
+        if equals and owner in owners:
+            keys[owner] = column
+        else:
+            keys = dict.fromkeys(owners, text) | keys
+    return keys
 
 
 def finished_run(arguments: argparse.Namespace) -> Path:
@@ -99,7 +116,9 @@ def in_process(arguments: argparse.Namespace, console: ShowConsole) -> "Comparis
         known = (f"{owner} by {', '.join(table.key or ())}" for owner, table in config.data.tables.items())
         console.print(f"rows known at {'; '.join(known)}")
     folder = arguments.run_dir or choose_run_dir(f"{config.name}-compare", Path("runs"), resume=False)
-    return compare_models(config, folder, console)
+    found = compare_models(config, folder, console)
+    console.print(f"joint model: {folder / 'lvfl'}")
+    return found
 
 
 def show(found: "Comparison", console: ShowConsole) -> None:

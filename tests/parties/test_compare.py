@@ -114,15 +114,30 @@ def test_files_alone_tell_the_gain_and_a_report_begins_with_it(config: Experimen
     assert page.partition("</h1>")[2].strip().startswith(f"<p><strong>{found.headline()}</strong>")
 
 
+TWO = ("--table", "bank=FILE", "--table", "shop=FILE")
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
         ((), "^CONFIG: is missing; name a YAML file, or --table OWNER=FILE for each owner$"),
         (("mine.yaml", "--key", "key"), "^--label, --key: go with --table$"),
-        (("--table", "BANK"), "^--table: 'BANK': write OWNER=FILE, once for each owner$"),
-        (("--table", "bank=FILE"), "^--label: is missing; name the column"),
-        (("--table", "bank=FILE", "--label", "none"), "has no column 'none'; name its owner's --table first$"),
-        (("--table", "bank=FILE", "--label", "late", "--key", "id"), "^--key: .* has no column 'id'; name the column"),
+        (("--table", "BANK"), "^--table: 'BANK': write OWNER=FILE$"),
+        (("--table", "bank=FILE", "--label", "late"), "^--table: is given once; comparing needs the tables of two"),
+        (
+            ("--table", "bank=FILE", "--table", "bank=x.csv"),
+            "^--table: bank has two, .* and x.csv; name each",
+        ),
+        ((*TWO,), "^--label: is missing; name the column"),
+        ((*TWO, "--label", "none"), "^--label: .*, the first --table, has no column 'none', but key, "),
+        (
+            (*TWO, "--label", "late", "--key", "id"),
+            "^--key: .* has no column 'id'; write --key bank=COLUMN, one of ",
+        ),
+        (
+            (*TWO, "--label", "late", "--key", "key", "--key", "shop=id"),
+            "no column .id.; write --key shop=COLUMN",
+        ),
     ],
 )
 def test_files_that_cannot_be_compared_are_one_line(config: ExperimentConfig, arguments: tuple[str, ...], line: str):

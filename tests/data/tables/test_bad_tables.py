@@ -200,7 +200,7 @@ def test_an_amount_is_no_class_unless_the_task_is_written(tmp_path):
 def test_a_table_has_words_of_its_own_for_what_is_missing(tmp_path):
     bank = changed(BANK, 1, lambda index: ["unknown", " n. a. ", -999, 2.5][index % 4])
     features = {"a": "number"}
-    with pytest.raises(TableError, match=r"'a', row 2: 'unknown' is no number; name it under missing, .* ignore"):
+    with pytest.raises(TableError, match=r"'a', row 2: 'unknown' is no number; name it under .*missing, .* ignore"):
         owners(tmp_path, bank, SHOP, bank={"features": features})
     settings = {"features": features, "missing": ["unknown", "n. a.", -999]}
     part = owners(tmp_path, bank, SHOP, bank=settings).parties[0]
@@ -233,6 +233,17 @@ def test_what_is_dropped_is_counted_in_one_line(tmp_path):
     with pytest.warns(UserWarning, match="30 keys .*; dropped: 10 of 40 rows of bank, 5 of 35"):
         split = owners(tmp_path, BANK, [*SHOP[:31], *((f"x{row}", 1) for row in range(5))])
     assert len(split.labels.train.ids) + len(split.labels.test.ids) == 30
+
+
+@pytest.mark.parametrize(
+    ("bank_key", "shop_key", "more"),
+    [("{:05}", "{}", "20 more .* if '20' were written '00020'"), ("A{}", "a{}", "20 more"), ("{}", "{}.0", "20 more")],
+)
+def test_keys_that_differ_in_their_writing_alone_are_told(tmp_path, bank_key, shop_key, more):
+    bank = [BANK[0], *((bank_key.format(key), *rest) for key, *rest in BANK[1:])]
+    shop = [SHOP[0], *(((shop_key if key >= 20 else bank_key).format(key), *rest) for key, *rest in SHOP[1:])]
+    with pytest.warns(UserWarning, match=f"20 keys are .*{more}"):
+        owners(tmp_path, bank, shop)
 
 
 def test_doubled_keys_may_count_by_their_first_row(tmp_path):
@@ -306,6 +317,19 @@ def test_words_and_codes_for_a_missing_value_are_proposed(tmp_path: Path):
     path.write_text("kind,visits\n" + "\n".join(f"{'unknown' if row % 2 else 'b'},{row - 5}" for row in range(60)))
     assert describe_with_missing(path)[1] == []
     assert "missing" not in yaml.safe_load(proposed_yaml(path, describe_table(path), tmp_path))
+
+
+def test_words_among_numbers_are_proposed_beside_cells_that_are_errors(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    cells = ["unknown", "12k", *range(98)]
+    path.write_text("id,km\n" + "\n".join(f"{row:04},{cell}" for row, cell in enumerate(cells)))
+    assert describe_with_missing(path)[1] == ["unknown"]
+
+
+def test_codes_that_differ_in_every_row_look_like_a_key(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    path.write_text("age,customer\n" + "\n".join(f"{row % 7},{row * 7919 % 100003:06}" for row in range(100)))
+    assert [each.looks_like_key() for each in describe_table(path)] == [False, True]
 
 
 def test_codes_with_leading_zeros_are_no_numbers(tmp_path: Path):

@@ -116,7 +116,8 @@ def _no_number(where: str, block: Block, name: str) -> TableError:
     if cell == name:
         return TableError(f"{where}: repeats the header; remove the row")
     return TableError(
-        f"{where}: {cell[:40]!r} is no number; name it under missing, or make the column a category or ignore"
+        f"{where}: {cell[:40]!r} is no number; name it under data.tables.OWNER.missing, or make the column a category "
+        "or ignore"
     )
 
 

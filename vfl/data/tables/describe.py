@@ -110,8 +110,9 @@ class ColumnSummary:
         return printable(", ".join(sorted(map(str, self.values))[:3])[:40])
 
     def missing_words(self) -> set[str]:
-        """Return the words for a missing value, if all cells but those and missing ones are numbers."""
-        return self.texts if self.numbers and all(text.lower() in WORDS for text in self.texts) else set()
+        """Return the words for a missing value, if nearly all cells, or all but those, are numbers."""
+        words = {text for text in self.texts if text.lower() in WORDS}
+        return words if self._numeric or (self.numbers and words == self.texts) else set()
 
     def missing_codes(self) -> list[str]:
         """Return a negative number that may stand for a missing value: the only one among positive ones."""
@@ -156,7 +157,7 @@ class ColumnSummary:
         # Only MOST_VALUES values are kept: a longer table must have that many different ones.
         if self.rows < FEW_ROWS or self.missing or len(self.values) < min(self.rows, MOST_VALUES):
             return False
-        if not self._numeric:
+        if not self._numeric or self._code:
             return True
         counted = self.whole and self.high - self.low + 1 == self.rows  # different whole numbers without a gap
         return counted or (self.whole and KEY_NAME.search(self.name) is not None)

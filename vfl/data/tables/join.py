@@ -65,6 +65,7 @@ def join(
     keys = tables[leader].keys[key_of(first)].take(pa.array(kept))
     # Until they are sorted below, samples are the leader's kept rows: entry i of every list is of the i-th of them.
     rows: dict[str, Rows] = {leader: kept}
+    hints: list[str] = []
     for owner in [owner for owner in tables if owner != leader]:
         own = unique_rows(tables[owner], configs[owner])
         known = tables[owner].keys[key_of(configs[owner])].take(pa.array(own))
@@ -74,6 +75,8 @@ def join(
             raise TableError(
                 f"{tables[owner].path}: no key of {leader} is in it: {examples(wanted)} there, {examples(known)} here"
             )
+        if alike := _alike(wanted.filter(pc.is_null(found)), known):
+            hints.append(f"{alike[0]} more would be found in {owner}'s table if {alike[1]!r} were written {alike[2]!r}")
         # found: places in `own`. Where there is none, -1 picks the last element, which is the appended -1.
         rows[owner] = np.append(own, -1)[np.asarray(pc.fill_null(found, -1))]
     everywhere = np.logical_and.reduce([rows[owner] >= 0 for owner in tables])
@@ -86,7 +89,7 @@ def join(
     keys = keys.take(pa.array(order))
     # A hash, so that owners in processes of their own agree on ids without an exchange.
     ids = torch.as_tensor(text_hashes(keys.to_pylist()))
-    return Joined(ids, joined, keys=keys, dropped=_dropped(tables, joined))
+    return Joined(ids, joined, keys=keys, dropped="; ".join(filter(None, [_dropped(tables, joined), *hints])))
 
 
 def matched(tables: Mapping[str, Table], paths: Mapping[str, Path], data: DataConfig) -> Joined:
@@ -186,6 +189,22 @@ def shared_rows(joined: Joined, train: Rows, test: Rows) -> dict[str, int]:
         if count := int(np.count_nonzero((in_train & in_test)[1:])):  # without -1, which is no row
             shared[owner] = count
     return shared
+
+
+def _alike(lacking: Column, known: Column) -> tuple[int, str, str] | None:
+    """Return how many keys that were not found differ from known ones in their writing alone, and one of each."""
+    found = pc.index_in(_plainly(lacking), value_set=_plainly(known))
+    places = np.flatnonzero(np.asarray(pc.is_valid(found)))
+    if not len(places):
+        return None
+    first = int(places[0])
+    there, here = examples(known.slice(found[first].as_py(), 1)), examples(lacking.slice(first, 1))
+    return len(places), there.strip("'"), here.strip("'")
+
+
+def _plainly(keys: Column) -> Column:
+    """Return keys without leading zeros, a decimal point with nothing but zeros after it, and capital letters."""
+    return pc.utf8_ltrim(pc.replace_substring_regex(pc.utf8_lower(keys), r"\.0*$", ""), characters="0")
 
 
 def _dropped(tables: Mapping[str, Table], rows: Mapping[str, Rows]) -> str:

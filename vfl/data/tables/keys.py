@@ -83,7 +83,7 @@ def unique_rows(table: Table, config: TableConfig) -> Rows:
         where = ", ".join(str(table.rows[row]) for row in doubled)
         raise TableError(
             f"{table.path}: column {', '.join(key_of(config))}: {len(codes) - len(first)} rows repeat a key: {which} "
-            f"in row {where}; remove them, or set duplicates: first"
+            f"in row {where}; remove them, or set data.tables.OWNER.duplicates=first"
         )
     return np.sort(first)
 

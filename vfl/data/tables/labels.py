@@ -34,7 +34,9 @@ def read_labels(
     where = f"{table.path}: label column {name!r}"
     missing = np.isnan(column.values[rows]) if isinstance(column, Numbers) else column.codes[rows] < 0
     if missing.any():
-        raise TableError(f"{where}, row {table.rows[rows[missing.argmax()]]}: is missing; remove the row")
+        first, count = table.rows[rows[missing.argmax()]], int(missing.sum())
+        what = "is missing; remove the row" if count == 1 else f"and {count - 1} more are missing; remove these rows"
+        raise TableError(f"{where}, row {first}: {what}")
     if isinstance(column, Numbers):
         return torch.from_numpy(column.values[rows]), ()
     used = [column.names[code] for code in np.unique(column.codes[rows])]
