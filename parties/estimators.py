@@ -17,7 +17,8 @@ import tempfile
 import warnings
 import weakref
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -30,7 +31,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
-from parties.in_memory import OwnerTable, draw_tested, owners_of, places, write_new, write_owners
+from parties.in_memory import (
+    LABEL,
+    OwnerTable,
+    draw_tested,
+    lacking,
+    owners_of,
+    places,
+    refuse_repeated,
+    write_new,
+    write_owners,
+)
 from parties.local import InProcess, build_in_process
 from parties.predict import WhenAbsent, predict_new_rows
 from parties.trained_run import load_trained
@@ -45,6 +56,8 @@ from vfl.runs.experiments.mode import Built, Stage
 from vfl.runs.experiments.run import run_experiment
 from vfl.runs.subsets import lost_without
 
+DROPPED = "keys are in the tables of all owners; dropped"
+"""What a training says of rows without a counterpart."""
 ALONE = "owner"
 """Name of a single owner, whose table has no name."""
 MissingParties = Literal["mean", "placeholder", "zeros"]
@@ -135,10 +148,10 @@ class _Vertical(BaseEstimator):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         state = dict(state)
         if "_folder" in state:
-            kept = _kept_folder(self)
-            with zipfile.ZipFile(io.BytesIO(state["_folder"])) as file:
+            kept = Path(tempfile.mkdtemp(prefix="lvfl-"))
+            with _removed_on_error(kept), zipfile.ZipFile(io.BytesIO(state["_folder"])) as file:
                 file.extractall(kept)
-            run = Run(kept / "run")
+            run = _lasting(Run(kept / "run"), kept)
             named = (run.folder / "config.yaml").read_text(encoding="utf-8").replace(state.pop("_named"), str(kept))
             (run.folder / "config.yaml").write_text(named, encoding="utf-8")  # the tables lie here now
             state |= {"_folder": kept, "run_": run}
@@ -155,8 +168,24 @@ class _Vertical(BaseEstimator):
         whole = isinstance(self.random_state, int | np.integer)
         seed = int(self.random_state) if whole else int(draw.randint(2**31 - 1))
         tested = draw_tested(labels_N, self.validation_fraction, self._task == "classification", draw)
-        folder = _kept_folder(self)
+        folder = Path(tempfile.mkdtemp(prefix="lvfl-"))
+        with _removed_on_error(folder):
+            self.run_, self._trained = self._train(folder, owners, labels_N, tested, seed)
+        self._folder, self.owners_ = folder, list(owners)
+        return self
+
+    def _train(
+        self,
+        folder: Path,
+        owners: Mapping[str, OwnerTable],
+        labels_N: NDArray[Any],
+        tested: NDArray[np.int64],
+        seed: int,
+    ) -> tuple[Run, InProcess]:
+        rows = len(labels_N)
         again = self.validation_fraction == 0
+        if not any("duplicates" in name for name in self.settings or {}):
+            refuse_repeated(owners)
         tables, test_file = write_owners(folder, owners, labels_N, tested, again=again)
         values = table_settings(rows - (0 if again else len(tested)), self.rounds)
         values["data"] |= {"dataset": {"kind": "tables"}, "tables": tables, "test_file": str(test_file)}
@@ -173,15 +202,18 @@ class _Vertical(BaseEstimator):
             built.append(build_in_process(config, stage.runtime, stage.progress.on_step))
             return Built(built[0].server)
 
-        for line in config.warnings():
-            warnings.warn(line, stacklevel=3)
+        lines = [*config.warnings(), *lacking(owners)]
         try:
-            run_experiment(config, run_dir, resume=False, console=console, build=build)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                run_experiment(config, run_dir, resume=False, console=console, build=build)
+            # The training counts rows of its own files, in which tested samples are there twice.
+            lines += [_told(each.message, str(folder)) for each in caught if DROPPED not in str(each.message)]
         except ValueError as error:
             raise ConfigError(_told(error, str(folder))) from None
-        self._folder, self._trained = folder, built[0]
-        self.owners_, self.run_ = list(owners), Run(run_dir)
-        return self
+        for line in lines:
+            warnings.warn(line, stacklevel=4)
+        return _lasting(Run(run_dir), folder), built[0]
 
     def _predicted(self, given: Any, missing_parties: MissingParties | None) -> NDArray[np.floating[Any]]:
         """Return probabilities or values [N, C], in the order of the first owner's rows."""
@@ -268,16 +300,24 @@ class VerticalRegressor(RegressorMixin, _Vertical):
         return self._predicted(X, missing_parties)[:, 0].astype(np.float64)
 
 
-def _kept_folder(owner: object) -> Path:
-    """Return a new private folder that is removed with its owner."""
-    folder = Path(tempfile.mkdtemp(prefix="lvfl-"))
-    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
-    return folder
+def _lasting(run: Run, folder: Path) -> Run:
+    """Return the run, with which its private folder is removed."""
+    weakref.finalize(run, shutil.rmtree, folder, ignore_errors=True)
+    return run
 
 
-def _told(error: Exception, folder: str) -> str:
-    """Return an error's text without the names of temporary files and options of a command."""
-    told = str(error).replace(f"{folder}/", "X: ").replace(".parquet", "")
+@contextmanager
+def _removed_on_error(folder: Path) -> Generator[None]:
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _told(error: Exception | Warning | str, folder: str) -> str:
+    """Return a text without the names of temporary files and columns, and options of a command."""
+    told = str(error).replace(f"{folder}/", "X: ").replace(".parquet", "").replace(f"label {LABEL!r}", "label")
     return re.sub(r"; --when-absent .*$", "; give it, or missing_parties='mean'", told)
 
 

@@ -97,6 +97,29 @@ def owners_of(given: object, key: str | None) -> dict[str, OwnerTable]:
     return owners
 
 
+def refuse_repeated(owners: Mapping[str, OwnerTable]) -> None:
+    """Raise ConfigError, which names keys, for a table that has some more than once."""
+    for name, owner in owners.items():
+        counts = pc.value_counts(owner.keys)
+        repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+        if len(repeated):
+            some = ", ".join(map(repr, repeated.slice(0, 3).to_pylist()))
+            what = f"has keys in several rows, {len(repeated)} in all, such as {some}"
+            raise ConfigError(f"X[{name!r}]: column {owner.key!r} {what}; keep a row of each")
+
+
+def lacking(owners: Mapping[str, OwnerTable]) -> list[str]:
+    """Return a line for each further owner that lacks rows of the first one, or has others."""
+    (first, rows), *others = owners.items()
+    lines: list[str] = []
+    for name, owner in others:
+        found = pc.sum(pc.is_in(rows.keys, value_set=owner.keys)).as_py() or 0
+        if found < max(len(rows.keys), len(owner.keys)):
+            what = f"{found} of {len(rows.keys)} rows of {first} have a row of {name}, which has {len(owner.keys)}"
+            lines.append(f"X: {what}; training takes rows that all owners have")
+    return lines
+
+
 def draw_tested(y_N: NDArray[Any], fraction: float, classes: bool, draw: np.random.RandomState) -> NDArray[np.int64]:
     """Return the rows to test, ascending: a share of each class, with at least one row of two classes.
 

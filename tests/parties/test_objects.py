@@ -1,6 +1,7 @@
 """Tensors, datasets, models, heads and optimizers of a Python program, and scikit-learn's estimators."""
 
 import copy
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,26 @@ def test_rows_may_belong_together_by_a_key():
     assert model.score(tables, X[:, 0] + X[:, 3]) > 0.3
 
 
+def test_a_warning_counts_the_callers_rows_and_a_run_outlives_its_estimator():
+    keys = np.array([f"{number:04}" for number in range(N)])
+    tables = {name: table.assign(customer=keys) for name, table in frames(slice(0, N)).items()}
+    tables["right"] = tables["right"].iloc[:150]
+    quick: dict[str, Any] = {"key": "customer", "rounds": 1, "random_state": 0, "settings": {"threads": 1}}
+    with pytest.warns(UserWarning, match="X: ") as told:
+        run = vfl.VerticalClassifier(**quick).fit(tables, Y[:N]).run_
+    gc.collect()
+    assert run.summary["metric"] == "auc"
+    lines = [str(each.message) for each in told]
+    assert [line for line in lines if "rows of" in line] == [
+        f"X: 150 of {N} rows of left have a row of right, which has 150; training takes rows that all owners have"
+    ]
+    assert not any("lvfl" in line for line in lines)
+    folder = run.folder.parent
+    del run
+    gc.collect()
+    assert not folder.exists()
+
+
 F = frames(slice(0, 60))
 WRONG_FITS: dict[str, tuple[dict[str, Any], object, object, str]] = {
     "no tables": ({}, {}, Y[:60], "X: expected tables"),
@@ -157,7 +178,12 @@ WRONG_FITS: dict[str, tuple[dict[str, Any], object, object, str]] = {
     "no such key": ({"key": "customer"}, F, Y[:60], "customer"),
     "key of an array": ({"key": "customer"}, {"left": X[:60, :3]}, Y[:60], "customer"),
     "key without values": ({"key": "k"}, {"l": {"k": [None, "b"], "x": [1.0, 2.0]}}, [0, 1], "no value"),
-    "doubled key": ({"key": "k"}, {"l": {"k": ["a"] * 60, "x": X[:60, 0]}}, Y[:60], "repeat a key"),
+    "doubled key": (
+        {"key": "k"},
+        {"l": {"k": ["a"] * 60, "x": X[:60, 0]}},
+        Y[:60],
+        "several rows, 1 in all, such as 'a'",
+    ),
     "three dimensions": ({}, {"left": np.zeros((60, 2, 2))}, Y[:60], "expected an array"),
     "text in an array": ({}, {"left": np.array([["a"]] * 60)}, Y[:60], "holds no numbers"),
     "infinite": ({}, {"left": np.full((60, 2), np.inf)}, Y[:60], "infinite"),
