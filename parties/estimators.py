@@ -325,7 +325,10 @@ def _labels(y: Any) -> NDArray[Any]:
     """Return labels [N]. Raises ValueError if there are none, or several per row."""
     if y is None:
         raise ConfigError("y: is missing; this estimator requires y to be passed, but the target y is None")
-    return column_or_1d(y.to_numpy() if hasattr(y, "to_numpy") else y, warn=True)
+    labels_N = column_or_1d(y.to_numpy() if hasattr(y, "to_numpy") else y, warn=True)
+    if missing := sum(value is None or value != value for value in labels_N.tolist()):
+        raise ConfigError(f"y: has no value in {missing} of {len(labels_N)} rows; leave these rows out")
+    return labels_N
 
 
 def _packed(folder: Path, run: Path) -> bytes:

@@ -173,6 +173,7 @@ WRONG_FITS: dict[str, tuple[dict[str, Any], object, object, str]] = {
     "other rows": ({}, {**F, "right": F["right"][:3]}, Y[:60], "60 of left, 3 of right"),
     "other labels": ({}, F, Y[:59], "59 values"),
     "no labels": ({}, F, None, "y: is missing"),
+    "labels without a value": ({}, F, np.where(np.arange(60) < 3, np.nan, Y[:60]), "no value in 3 of 60 rows"),
     "one class": ({}, F, np.zeros(60, int), "one class only"),
     "amounts": ({}, F, np.linspace(0, 1, 60), "continuous"),
     "no such key": ({"key": "customer"}, F, Y[:60], "customer"),

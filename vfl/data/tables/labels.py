@@ -57,13 +57,14 @@ def read_labels(
 def refuse_copies(table: Table, label: str, rows: Rows) -> None:
     """Raise TableError for a feature whose cells equal the label's; warn of one that tells the class in every row."""
     wanted = table.columns[label]
+    several = isinstance(wanted, Categories) and len(np.unique(wanted.codes[rows])) > 1
     for name, column in table.columns.items():
         if name == label:
             continue
         where = f"{table.path}: column {name!r}"
         if _same(wanted, column, rows):
             raise TableError(f"{where} is the label {label!r} under another name; make it ignore")
-        if isinstance(wanted, Categories) and _tells(_places(wanted, rows), column, rows):
+        if several and _tells(_places(wanted, rows), column, rows):
             warnings.warn(f"{where} tells the label {label!r} in every row; is it known beforehand?", stacklevel=3)
 
 
