@@ -12,7 +12,7 @@ from parties.remote.server.hub import Hub
 from parties.remote.server.serving import Scorer
 from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_to_serve
-from parties.remote.transport.listening import listen_at
+from parties.remote.transport.listening import listening
 from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, load_config
 from vfl.runs.run_folder import PROCESSES, check_run, only_process_in, read_run_id
@@ -42,10 +42,10 @@ def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, con
 
     signal.signal(signal.SIGHUP, reload)
     http = http_server(scorer)
-    with only_process_in(run_dir), listen_at("serving.listen", config.serving.listen) as listener, hub, scorer:
+    with only_process_in(run_dir), listening("serving.listen", config.serving.listen) as sockets, hub, scorer:
         where = f"{'https' if config.serving.certificate else 'http'}://{config.serving.listen}"
         console.print(
             f"{config.name}: run {run}, version {scorer.version.digest[:12]}; parties at {config.network.listen}"
         )
         console.print(f"scores at {where}/v1/predict, their interface at {where}/docs")
-        http.run([listener])
+        http.run(sockets)

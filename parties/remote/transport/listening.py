@@ -1,24 +1,29 @@
-"""A socket that listens, or the reason why not in the words of a setting."""
+"""Sockets that listen, or the reason why not in the words of a setting."""
 
 import errno
 import socket
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 
 from vfl.config import ConfigError
 from vfl.errors import TryLater
 
 
-def listen_at(setting: str, address: str) -> socket.socket:
-    """Return a socket that listens at HOST:PORT, the value of a setting.
+@contextmanager
+def listening(setting: str, address: str) -> Generator[list[socket.socket]]:
+    """Yield sockets that listen at HOST:PORT, the value of a setting: one for each address that the host has.
 
     Raises ConfigError for an address that cannot be bound, TryLater where another process listens.
     """
     host, _, port = address.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, place = found[0]
-        return socket.create_server(place, family=family)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
+    with ExitStack() as opened:
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            places = dict.fromkeys((family, place) for family, _, _, _, place in found)
+            sockets = [opened.enter_context(socket.create_server(place, family=family)) for family, place in places]
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise TryLater(f"{setting}: {address} cannot be bound; another process listens there") from None
             why = f"cannot be bound ({error.strerror}); name another address"
             raise ConfigError(f"{setting}: {address} {why}") from None
-        raise TryLater(f"{setting}: {address} cannot be bound; another process listens there") from None
+        yield sockets

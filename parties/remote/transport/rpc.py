@@ -17,7 +17,7 @@ import grpc.aio
 
 from parties.remote.tls.certificates import SERVER, Peer, peer
 from parties.remote.tls.files import TlsFiles
-from parties.remote.transport.listening import listen_at
+from parties.remote.transport.listening import listening
 from vfl.errors import TryLater
 from vfl.wire.frame import PIECE_BYTES
 from vfl.wire.text import plain
@@ -127,8 +127,8 @@ def make_server(address: str, tls: TlsFiles | None, connections: int, serve: Ser
             )
             server.add_secure_port(address, credentials)
     except RuntimeError:
-        listen_at("network.listen", address).close()  # tells why, which gRPC does not
-        raise TryLater(f"network.listen: {address} could not be bound; it is free now") from None
+        with listening("network.listen", address):  # tells why, which gRPC does not
+            raise TryLater(f"network.listen: {address} could not be bound; it is free now") from None
     return server
 
 
