@@ -57,7 +57,7 @@ from vfl.runs.experiments.run import run_experiment
 from vfl.runs.subsets import lost_without
 
 DROPPED = "keys are in the tables of all owners; dropped"
-"""What a training says of rows without a counterpart."""
+"""Words of a training about rows without a counterpart."""
 ALONE = "owner"
 """Name of a single owner, whose table has no name."""
 MissingParties = Literal["mean", "placeholder", "zeros"]

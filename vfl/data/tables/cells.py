@@ -29,7 +29,7 @@ BLOCK_HEADERS = 32
 BLOCK_ROWS = 1 << 15
 """Rows of a Parquet file read at once."""
 RAGGED = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
-"""What pyarrow says of a row that has more or fewer cells than the header."""
+"""Message of pyarrow for a row that has more or fewer cells than the header."""
 FOREIGN = {b"PK\x03\x04": "a ZIP or Excel file", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text"}
 """Unreadable formats by the first bytes of their files."""
 
