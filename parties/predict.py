@@ -54,6 +54,12 @@ class Prediction:
     order: Tensor | None = None
     """Tables only: order of the samples, as in `NewSamples`."""
 
+    @property
+    def lacking(self) -> dict[str, int]:
+        """Return the number of samples without a row, by owner that lacks some."""
+        counts = {owner: int((~held_N).sum()) for owner, held_N in self.present.items()}
+        return {owner: count for owner, count in counts.items() if count}
+
     def rows(self) -> list[list[Any]]:
         """Return a table's heading and lines: each sample's predicted class and all classes' probabilities.
 

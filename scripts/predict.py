@@ -126,7 +126,9 @@ def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:
     write_csv(path, ([inert(cell) for cell in row] for row in prediction.rows()))
     if prediction.scores:
         console.print(", ".join(f"{name} {value}" for name, value in prediction.scores.items()))
-    console.print(f"{len(prediction.ids_N)} predictions: {path}{replaced}")
+    lacking = ", ".join(f"{count} at {owner}" for owner, count in prediction.lacking.items())
+    without = f", without a row: {lacking}" if lacking else ""
+    console.print(f"{len(prediction.ids_N)} predictions{without}: {path}{replaced}")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ COLOURS = {
     "thin": "tab:blue",
     "sample pruning": "tab:green",
     "recipe": "tab:green",
+    "exchanges of": "tab:pink",
     "rounds": "tab:purple",
     "exchanges": "tab:purple",
     "coded": "tab:orange",
@@ -59,7 +60,7 @@ def main() -> None:
         axes[1].set_xlim(left=0)
         axes[1].legend(fontsize=9, loc="center left", bbox_to_anchor=(1.02, 0.5))
     forms = "triangles: sample pruning; squares: coded; diamonds: both; hollow: fresh seeds, 65 to 74"
-    figure.suptitle(f"Grey: the margin of 0.5 points; {forms}", fontsize=10)
+    figure.suptitle(f"Grey: the margin of 0.5 points; intervals of single comparisons\n{forms}", fontsize=10)
     figure.savefig(FOLDER / "frontier.png", dpi=110)
 
 

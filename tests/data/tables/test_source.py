@@ -274,7 +274,8 @@ def test_new_rows_are_predicted_as_the_test_samples_were_and_missing_rows_by_the
     changed = [line.replace(",A,", ",Z,") if row < 4 else line.replace(",B,", ",,") for row, line in enumerate(lines)]
     (tmp_path / "changed.csv").write_text("\n".join(changed))
     with pytest.warns(UserWarning, match="taken as unknown") as said:
-        predict_new_rows(built, paths | {"airline": tmp_path / "changed.csv"}, (), "zeros")
+        told = predict_new_rows(built, paths | {"airline": tmp_path / "changed.csv"}, (), "zeros")
+    assert told.lacking == {"register": FLIGHTS - FLIGHTS // 40 * 35}
     assert [str(each.message).partition("unknown: ")[2] for each in said] == ["2 of column 'carrier'"]
     predicted = predict(joint)
     torch.testing.assert_close(predicted[rows], expected)
