@@ -205,14 +205,15 @@ class _Vertical(BaseEstimator):
         lines = [*config.warnings(), *lacking(owners)]
         try:
             with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
                 run_experiment(config, run_dir, resume=False, console=console, build=build)
-            # The training counts rows of its own files, in which tested samples are there twice.
-            lines += [_told(each.message, str(folder)) for each in caught if DROPPED not in str(each.message)]
         except ValueError as error:
             raise ConfigError(_told(error, str(folder))) from None
         for line in lines:
             warnings.warn(line, stacklevel=4)
+        for each in caught:
+            # The training counts rows of its own files, in which tested samples are there twice.
+            if DROPPED not in str(each.message):
+                warnings.warn(_told(each.message, str(folder)), each.category, stacklevel=4)
         return _lasting(Run(run_dir), folder), built[0]
 
     def _predicted(self, given: Any, missing_parties: MissingParties | None) -> NDArray[np.floating[Any]]:

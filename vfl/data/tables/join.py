@@ -20,7 +20,7 @@ from vfl.config.tables import TableConfig
 from vfl.data.tables.arrow import Column, pa, pc
 from vfl.data.tables.cells import TableError
 from vfl.data.tables.columns import Table
-from vfl.data.tables.keys import SPLIT, Rows, examples, key_of, test_groups, tested_rows, unique_rows
+from vfl.data.tables.keys import SPLIT, Rows, examples, key_cells, key_of, test_groups, tested_rows, unique_rows
 from vfl.data.tables.match import keys_digest, read_match
 from vfl.random import generator
 
@@ -75,7 +75,7 @@ def join(
             raise TableError(
                 f"{tables[owner].path}: no key of {leader} is in it: {examples(wanted)} there, {examples(known)} here"
             )
-        if alike := _alike(wanted.filter(pc.is_null(found)), known):
+        if found.null_count and (alike := _alike(wanted.filter(pc.is_null(found)), known)):
             hints.append(f"{alike[0]} more would be found in {owner}'s table if {alike[1]!r} were written {alike[2]!r}")
         # found: places in `own`. Where there is none, -1 picks the last element, which is the appended -1.
         rows[owner] = np.append(own, -1)[np.asarray(pc.fill_null(found, -1))]
@@ -198,8 +198,8 @@ def _alike(lacking: Column, known: Column) -> tuple[int, str, str] | None:
     if not len(places):
         return None
     first = int(places[0])
-    there, here = examples(known.slice(found[first].as_py(), 1)), examples(lacking.slice(first, 1))
-    return len(places), there.strip("'"), here.strip("'")
+    (there,), (here,) = key_cells(known.slice(found[first].as_py(), 1)), key_cells(lacking.slice(first, 1))
+    return len(places), " ".join(there), " ".join(here)
 
 
 def _plainly(keys: Column) -> Column:
