@@ -238,10 +238,6 @@ def _saved(path: Path, measure: Measure) -> float:
     return second / first if measure.inverse else 1 - first / second
 
 
-def _cost(row: Mapping[str, str], measure: Measure) -> float:
-    return sum(float(row[each]) for each in measure.columns) + measure.added_bytes
-
-
 def _of_pairs(path: Path, measure: Measure) -> Effect:
     cases: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["results"]
     found = [each for each in cases if all(part in f"{each['group']} | {each['case']} " for part in measure.case)]
