@@ -14,6 +14,8 @@ from parties.head_server import HeadServer
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.components import FEATURE_MODELS
 from vfl.digest import weights_digest
+from vfl.lightweighting.dependency import Shadow
+from vfl.random import generator, seeded
 from vfl.wire.control import SampleRange
 from vfl.wire.messages import Kind, Message
 
@@ -47,6 +49,33 @@ def test_parties_at_once_train_the_bits_of_one_after_another(build: Callable[...
     }
     expected = trained(build(**sections))
     assert trained(build(**sections, threads=4, parties_at_once=4)) == expected
+
+
+def test_the_trace_of_a_pruning_leaves_the_draws_of_other_parties_alone():
+    tracing, drawn, traced = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(nn.Sequential):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            tracing.set()
+            drawn.wait(timeout=0.5)  # until the other party has drawn, if nothing keeps it from that
+            return super().forward(input)
+
+    def prune() -> None:
+        Shadow(Slow(nn.Linear(3, 4), nn.Linear(4, 2)), [torch.zeros(1, 3)])
+        traced.set()
+
+    pruning = threading.Thread(target=prune)
+    pruning.start()
+    assert tracing.wait(timeout=60)
+    with seeded(1, "forward"):
+        first = torch.rand(4)
+        drawn.set()
+        assert traced.wait(timeout=60)
+        second = torch.rand(4)
+    pruning.join()
+    stream = generator(1, "forward")
+    assert torch.equal(first, torch.rand(4, generator=stream))
+    assert torch.equal(second, torch.rand(4, generator=stream))
 
 
 def test_so_many_compute_at_once_and_no_more(build: Callable[..., HeadServer], monkeypatch: pytest.MonkeyPatch):

@@ -10,13 +10,14 @@ Written against Torch-Pruning 1.6 (Fang et al., "DepGraph: Towards Any Structura
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
 import torch_pruning  # pyright: ignore[reportMissingTypeStubs]  # it has none; `Any` stays inside this file
 from torch import Tensor, nn
+
+from vfl.random import seeded
 
 tp = cast(Any, torch_pruning)
 
@@ -58,7 +59,7 @@ class Shadow:
         self._example = tuple(_as_shadow(tensor.detach()[:1]) for tensor in example)
         self._graph = tp.DependencyGraph()
         try:
-            with torch.enable_grad(), _fork_rng():
+            with torch.enable_grad(), seeded(0, "trace"):
                 # Left alone, Torch-Pruning tries two ways of calling and reports only the second's failure.
                 self._graph.build_dependency(self.model, self._example, forward_fn=_call)
         except Exception as error:  # a user's model may break Torch-Pruning in any way
@@ -144,7 +145,7 @@ class Shadow:
 
     def _output_shape(self) -> torch.Size:
         """Return the shape of the shadow's output; a wrongly wired model fails here, before the real one is changed."""
-        with torch.no_grad(), _fork_rng():
+        with torch.no_grad(), seeded(0, "trace"):
             return cast(Tensor, self.model(*self._example)).shape
 
 
@@ -176,11 +177,6 @@ def _call(model: nn.Module, example: Sequence[Tensor]) -> Tensor:
 def _as_shadow(tensor: Tensor) -> Tensor:
     """Return a model's input for the float64 shadow; indices stay integers."""
     return tensor.to("cpu", torch.float64 if tensor.is_floating_point() else tensor.dtype)
-
-
-def _fork_rng() -> AbstractContextManager[None]:
-    """Return a context that restores the CPU's random state; typed, as torch's is not."""
-    return cast(Any, torch.random).fork_rng(devices=[])
 
 
 def _is_plain_or_depthwise(conv: nn.Conv2d) -> bool:
