@@ -14,10 +14,13 @@ WRONG = {
         {"network": {"heartbeat_s": 5, "silence_s": 19}},
         "network.silence_s: 19 is less than four heartbeats of 5 s; raise it",
     ),
-    "an address without a port": ({"network": {"server": "somewhere"}}, "network.server: "),
+    "an address without a port": (
+        {"network": {"server": "somewhere"}},
+        "network.server: 'somewhere' is no address with a port, such as 127.0.0.1:8080",
+    ),
     "an address with a port that cannot be": (
         {"network": {"listen": "127.0.0.1:70000"}},
-        "network.listen: 127.0.0.1:70000 has a port above 65535",
+        "network.listen: '127.0.0.1:70000' has a port above 65535",
     ),
     "no time to wait": ({"network": {"wait_s": 0}}, "network.wait_s: "),
     "another policy": ({"network": {"on_party_loss": "ignore"}}, "network.on_party_loss: "),

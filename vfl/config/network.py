@@ -1,5 +1,6 @@
 """Settings of how the processes of one experiment find, trust and wait for each other. None changes a result."""
 
+import re
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -10,12 +11,14 @@ from vfl.config.settings import Fraction, Number, Positive, Section, strict_int
 
 
 def _with_port(address: str) -> str:
+    if not re.fullmatch(r"\[?[A-Za-z0-9_.:-]+\]?:[0-9]{1,5}", address):
+        raise ValueError(f"{address!r} is no address with a port, such as 127.0.0.1:8080")
     if int(address.rpartition(":")[2]) > 65535:  # gRPC would take the rest of a division by 65536
-        raise ValueError(f"{address} has a port above 65535")
+        raise ValueError(f"{address!r} has a port above 65535")
     return address
 
 
-Address = Annotated[str, Field(pattern=r"^\[?[A-Za-z0-9_.:-]+\]?:[0-9]{1,5}$"), AfterValidator(_with_port)]
+Address = Annotated[str, AfterValidator(_with_port)]
 Seconds = Annotated[Number, Field(gt=0)]
 DAY_S = 86_400.0
 
