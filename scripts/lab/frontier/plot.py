@@ -24,6 +24,7 @@ FILES = {
 """Rows by protocol."""
 WHOLE = "float32"
 COLOURS = {
+    f"{WHOLE}, exchanges": "black",
     "L as": "tab:brown",
     "pruned": "tab:red",
     "thin": "tab:blue",
