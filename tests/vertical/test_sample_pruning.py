@@ -39,6 +39,16 @@ def test_in_the_mean_over_the_draws_the_gradient_is_that_of_the_whole_batch(task
     torch.testing.assert_close(gradients[1][~EASY], gradients[0][~EASY])
 
 
+@pytest.mark.parametrize("task", [Classification(3), Classification(3, (1.0, 5.0, 0.2)), Regression(1.0, 2.0)])
+@pytest.mark.parametrize("members", [(), (2,)])
+def test_a_batch_of_which_all_is_left_out_has_no_losses_and_no_gradient(task: Task, members: tuple[int, ...]):
+    outputs_BC = torch.zeros(0, *members, task.outputs, requires_grad=True)
+    losses_B = task.losses(outputs_BC, torch.zeros(0, dtype=torch.long))
+    assert losses_B.shape == (0,)
+    (gradient,) = torch.autograd.grad(losses_B.sum(), outputs_BC)
+    assert gradient.shape == outputs_BC.shape
+
+
 def test_samples_are_easy_below_the_mean_of_the_last_losses_until_the_last_rounds():
     training = TrainingConfig.model_validate({"rounds": 8, "sample_pruning": {"share": 0.5, "until": 0.75}})
     last = LastLosses(training, len(ROWS))

@@ -53,8 +53,9 @@ def test_tensors_of_any_dimensions_and_extremes_are_coded(shape: tuple[int, ...]
     tensor.view(-1)[3] = 127.0
     frame = encode(tensor, "int8", coded=True)
     assert torch.equal(decode(frame, coded=True), tensor)
-    constant = torch.full(shape, 5.0)
-    assert torch.equal(decode(encode(constant, "int8", coded=True), coded=True), constant)
+    for number in (5.0, 127.0, -128.0):
+        constant = torch.full(shape, number)
+        assert torch.equal(decode(encode(constant, "int8", coded=True), coded=True), constant)
 
 
 @pytest.mark.parametrize(("values", "spread"), [("int8", 12.0), ("int8", 1.0), ("int4", 1.2), ("int2", 0.4)])

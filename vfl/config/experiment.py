@@ -46,8 +46,8 @@ class SamplePruningConfig(Section):
 
     share: Annotated[Fraction, REPLAYED] = 0.0
     """Share r of the samples whose last loss is below the mean that is left out of a round, drawn at random. The others
-    of them weigh 1 / (1 - r) in the loss, so that gradients are those of all samples in expectation. 0 leaves none
-    out."""
+    of them weigh 1 / (1 - r) in the loss, so that gradients are those of all samples in expectation (with BatchNorm not
+    quite: embeddings then depend on the other rows). 0 leaves none out."""
     until: Annotated[Probability, OWN] = 0.875
     """Share of training.rounds after which all samples are trained on again."""
 

@@ -2,7 +2,7 @@
 
 Each sample whose last loss is below the mean of all last losses (an easy one) is left out with probability r, the
 setting ``share``; the remaining easy ones weigh 1 / (1 - r). In expectation over the draws each batch then has the loss
-and the gradients of the whole batch.
+and the gradients of the whole batch, given the embeddings: BatchNorm makes these depend on which rows are left.
 
 Source: Qin et al., "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning", ICLR 2024. There an epoch
 has fewer batches; here every batch has fewer samples. So rounds keep their exchanges, and each exchange, not only an

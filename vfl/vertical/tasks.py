@@ -74,8 +74,8 @@ class Classification:
     def losses(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return each sample's cross-entropy [B], times its class's weight."""
         weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
-        outputs_BC, each_B = by_member(outputs_BC, labels_B)
-        return F.cross_entropy(outputs_BC, each_B, weights, reduction="none").view(len(labels_B), -1).mean(dim=1)
+        each, each_B = by_member(outputs_BC, labels_B)
+        return mean_of_members(F.cross_entropy(each, each_B, weights, reduction="none"), outputs_BC)
 
     def total_weight(self, labels_B: Tensor) -> float:
         """Return the sum of the samples' weights, by which ``losses`` are divided in ``loss``."""
@@ -136,9 +136,8 @@ class Regression:
 
     def losses(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return each sample's squared error [B], in the same unit."""
-        outputs_BC, each_B = by_member(outputs_BC, labels_B)
-        losses = F.mse_loss(outputs_BC[:, 0], self._standardised(each_B), reduction="none")
-        return losses.view(len(labels_B), -1).mean(dim=1)
+        each, each_B = by_member(outputs_BC, labels_B)
+        return mean_of_members(F.mse_loss(each[:, 0], self._standardised(each_B), reduction="none"), outputs_BC)
 
     def total_weight(self, labels_B: Tensor) -> float:
         """Return the number of samples."""
@@ -178,6 +177,12 @@ def by_member(outputs_BC: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
     if outputs_BC.dim() == 2:
         return outputs_BC, labels_B
     return outputs_BC.flatten(0, 1), labels_B.repeat_interleave(outputs_BC.shape[1], dim=0)
+
+
+def mean_of_members(losses: Tensor, outputs_BC: Tensor) -> Tensor:
+    """Return each sample's mean loss [B] of the losses by ``by_member``; of no samples none."""
+    members = 1 if outputs_BC.dim() == 2 else outputs_BC.shape[1]
+    return losses.view(-1, members).mean(dim=1)
 
 
 Task = Classification | Regression

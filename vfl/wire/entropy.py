@@ -70,7 +70,7 @@ class _Model(NamedTuple):
 
 def encode(numbers: NDArray[np.int8]) -> bytes:
     """Return the body of a matrix of at least one number."""
-    lowest = int(numbers.min())
+    lowest = min(int(numbers.min()), 126)  # two numbers from it on must be numbers of 8 bits, also where all are 127
     symbols = numbers.astype(np.int32) - lowest
     model = _fitted(symbols, lowest)
     coder = cast(_Coder, _streams.stack.AnsCoder())
