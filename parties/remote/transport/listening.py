@@ -26,4 +26,7 @@ def listening(setting: str, address: str) -> Generator[list[socket.socket]]:
                 raise TryLater(f"{setting}: {address} cannot be bound; another process listens there") from None
             why = f"cannot be bound ({error.strerror}); name another address"
             raise ConfigError(f"{setting}: {address} {why}") from None
+        for each in sockets:
+            # Inherited by what is accepted; asyncio sets it only on sockets with a protocol number, which these lack.
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield sockets
