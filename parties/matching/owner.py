@@ -15,8 +15,8 @@ from vfl.data.tables.keys import Rows
 from vfl.data.tables.match import Match, read_match, write_match
 from vfl.data.tables.own_keys import OwnKeys, shuffled
 from vfl.matching.group import POINT_BYTES, new_scalar, raise_keys, raise_points
-from vfl.matching.proof import prove, public_key
-from vfl.wire.matching import Brought, ListRange, Matched, OwnList
+from vfl.matching.proof import SUMS, prove, public_key
+from vfl.wire.matching import CHUNK, Brought, ListRange, Matched, OwnList
 from vfl.wire.messages import REPLIES, Buffer, Kind, Message, MessageError, Part, PartKind
 
 S = TypeVar("S", Sequence[str], Buffer)
@@ -46,12 +46,14 @@ class MatchingOwner:
     others: int
     """Number of other owners, whose lists pass this one."""
     raised: int = field(default=0, init=False)
-    """Number of others' points multiplied so far."""
+    """Number of others' points multiplied so far, sums in proofs included."""
 
     def __post_init__(self) -> None:
         self._scalars = [new_scalar() for _ in self.keys.lists]
         self._orders = [shuffled(len(each)) for each in self.keys.lists]
         self._samples = _sample_order(self.keys)
+        self._due = [0] * len(self.keys.lists)
+        """Sums of what each scalar has multiplied whose proofs are due."""
         self._places: list[Rows] = []
         """Parts of the result received so far."""
         self._masks: list[list[npt.NDArray[np.bool_]]] = []
@@ -74,9 +76,11 @@ class MatchingOwner:
             case Kind.RAISE:
                 place, points = self._own(OwnList.of(request)), bytes(request.only(PartKind.POINTS))
                 self._count(len(points) // POINT_BYTES)
+                self._due[place] += min(len(points) // POINT_BYTES, SUMS)
                 return (Part(PartKind.POINTS, self._in_parts(raise_points, place, points, POINT_BYTES)),)
             case Kind.PROVE:
                 place, points = self._own(OwnList.of(request)), request.only(PartKind.POINTS)
+                self._count_sums(place, len(points) // POINT_BYTES)
                 return (Part(PartKind.PROOF, prove(self._scalars[place], points)),)
             case Kind.PLACES if self.keys.known_as is not None:
                 return (Part(PartKind.PLACES, self._placed(ListRange.of(request))),)
@@ -110,11 +114,19 @@ class MatchingOwner:
         return slice(wanted.start, wanted.stop)
 
     def _count(self, points: int) -> None:
-        """Count others' points; raise MessageError beyond the size of all lists: more would serve to test guesses."""
+        """Count others' points; raise MessageError beyond all lists and their sums: more could test guesses."""
         self.raised += points
-        if self.raised > self.others * self.most_keys:
+        sums = min(self.most_keys, SUMS * -(-self.most_keys // CHUNK))
+        if self.raised > self.others * (self.most_keys + sums):
             lists = f"{self.others} lists of {self.most_keys:,} keys"
             raise MessageError(f"{self.raised:,} points came to be multiplied, network.consent.keys allows {lists}")
+
+    def _count_sums(self, place: int, sums: int) -> None:
+        """Count sums to prove; raise MessageError beyond those of what was multiplied: a proof tells of any point."""
+        if sums > self._due[place]:
+            raise MessageError(f"a proof of {sums} sums came where {self._due[place]} are due")
+        self._due[place] -= sums
+        self._count(sums)
 
     def _in_parts(self, multiply: Callable[[bytes, S], bytes], place: int, items: S, width: int) -> bytes:
         """Multiply keys or points in several processes at once."""

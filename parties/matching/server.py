@@ -32,13 +32,11 @@ from vfl.matching.group import (
 from vfl.matching.join import How, as_column, has_doubled, join_points, order_digest
 from vfl.matching.proof import draw_weights, is_proven
 from vfl.vertical.link import PartyLink, read
-from vfl.wire.matching import MOST_LISTS, Brought, ListRange, Matched, OwnList
+from vfl.wire.matching import CHUNK, MOST_LISTS, Brought, ListRange, Matched, OwnList
 from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
 
 K = TypeVar("K")
 T = TypeVar("T")
-CHUNK = 1 << 13
-"""Points per message: less than half a second of work."""
 PLACES_CHUNK = 1 << 20
 
 
@@ -239,7 +237,7 @@ def _offer(peer: MatchingPeer, names: Collection[str], leader: str, most_keys: i
         brought = Brought.of(reply)
         if (brought.known_as is not None) != (name == leader):
             raise MessageError(f"known_as: must come from {leader}, the owner of the label, and from no other")
-        if brought.known_as is not None and {*brought.known_as, name} != {*names}:
+        if brought.known_as is not None and {*brought.known_as} != {*names} - {name}:
             raise MessageError(f"known_as: names {', '.join(brought.known_as)}, not all other owners")
         for what, size in (("keys in a list", max(brought.lists)), ("samples", brought.samples or 0)):
             if size > most_keys:

@@ -19,14 +19,15 @@ from vfl.matching.group import (
     GENERATOR,
     add_points,
     new_scalar,
+    raise_keys,
     raise_points,
     split_points,
     subtract_product,
     weighted_sums,
 )
 from vfl.matching.proof import public_key
-from vfl.wire.matching import ListRange
-from vfl.wire.messages import Kind, Message, Part, PartKind
+from vfl.wire.matching import ListRange, OwnList
+from vfl.wire.messages import Kind, Message, MessageError, Part, PartKind
 
 TRIES = 1000
 FOUND = "its points are not those that it was given times the scalar of its public key"
@@ -92,6 +93,48 @@ def test_who_finds_the_weights_of_a_short_list_still_cannot_move_its_rows(tmp_pa
             match(config, links)
     assert searching.searched
     assert not any(path_of(config, name).exists() for name in "abc")
+
+
+@pytest.mark.parametrize("raised", [0, 1, 4, 8])
+def test_a_proof_tests_no_more_guessed_keys_than_were_agreed_and_each_is_counted(tmp_path, raised):
+    """Once, proofs told a server of every guessed key whether the owner has it, and the owner of no point at all."""
+    config = tables(tmp_path, {"a": [("1",)], "b": [("k3",), ("k5",), ("k7",), ("k9",)]})
+    with ThreadPoolExecutor(1) as pool:
+        _a, b = owners(config, pool, most_keys=max(raised, 1))
+        guesses = b"".join(raise_keys((1).to_bytes(32, "big"), [f"k{number}"]) for number in range(8))
+        if raised:
+            asked = OwnList().part(), Part(PartKind.POINTS, guesses[: 33 * raised])
+            b.handle(Message(Kind.RAISE, parts=asked))
+        due = min(raised, proof.SUMS)
+        for number in range(due):
+            asked = OwnList().part(), Part(PartKind.POINTS, guesses[33 * number : 33 * number + 33])
+            b.handle(Message(Kind.PROVE, parts=asked))
+        assert b.raised == raised + due
+        with pytest.raises(MessageError, match=r"^a proof of 1 sums came where 0 are due$"):
+            b.handle(Message(Kind.PROVE, parts=(OwnList().part(), Part(PartKind.POINTS, guesses[-33:]))))
+
+
+def test_proofs_count_beside_products_up_to_the_agreed_keys(tmp_path):
+    """Parts of one point have a sum each: who makes them gains no more proofs than one part of all would have."""
+    config = tables(tmp_path, {"a": [("1",)], "b": [("2",)]})
+    with ThreadPoolExecutor(1) as pool:
+        _a, b = owners(config, pool, most_keys=20)
+        one = OwnList().part(), Part(PartKind.POINTS, GENERATOR)
+        for kind in [Kind.RAISE] * 20 + [Kind.PROVE] * proof.SUMS:
+            b.handle(Message(kind, parts=one))
+        with pytest.raises(MessageError, match=r"^26 points came to be multiplied, network\.consent\.keys"):
+            b.handle(Message(Kind.PROVE, parts=one))
+
+
+def test_an_honest_match_of_as_many_keys_as_agreed_is_not_refused(tmp_path):
+    for size in (1, 4, 5, 6, 40):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        config = tables(folder, {name: [(str(key),) for key in range(size)] for name in "abc"})
+        with ThreadPoolExecutor(1) as pool:
+            links: list[Any] = [Wire(owner) for owner in owners(config, pool, most_keys=size)]
+            assert match(config, links, most_keys=size).samples == size
+        assert {link.owner.raised for link in links} == {2 * (size + min(size, proof.SUMS))}
 
 
 def single(draw, points):

@@ -23,7 +23,8 @@ from vfl.wire.messages import Buffer
 
 TAG = b"LVFL-V01-proof-with-secp256k1_XMD:SHA-512"
 SUMS = 5
-"""Number of sums of a chunk. A wrong product passes a sum for one of its 256 weights, and so passes all with 2^-40."""
+"""Most sums of a chunk; fewer points are proven themselves. A wrong product passes a sum for one of its 256 weights,
+and so passes all with 2^-40."""
 
 
 def public_key(scalar: bytes) -> bytes:
@@ -32,7 +33,9 @@ def public_key(scalar: bytes) -> bytes:
 
 
 def draw_weights(count: int) -> npt.NDArray[np.uint8]:
-    """Return each point's weight in each sum, uint8 [SUMS, count], unpredictable to others."""
+    """Return each point's weight in each sum, uint8 [sums, count]: unpredictable, or of few points each by itself."""
+    if count <= SUMS:
+        return np.eye(count, dtype=np.uint8)
     return np.frombuffer(secrets.token_bytes(SUMS * count), np.uint8).reshape(SUMS, count)
 
 

@@ -10,6 +10,8 @@ Place = Annotated[int, Field(ge=0, lt=2**31)]
 """Index in a list or among the samples."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 MOST_LISTS = 64
+CHUNK = 1 << 13
+"""Points per message: less than half a second of work."""
 
 
 class Brought(Control):
