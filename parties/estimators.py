@@ -43,7 +43,7 @@ from parties.in_memory import (
     write_owners,
 )
 from parties.local import InProcess, build_in_process
-from parties.predict import WhenAbsent, predict_new_rows
+from parties.predict import WhenAbsent, check_word, predict_new_rows
 from parties.trained_run import load_trained
 from vfl.api import Columns, Run, in_columns
 from vfl.cli import ShowConsole
@@ -60,7 +60,6 @@ DROPPED = "keys are in the tables of all owners; dropped"
 """Words of a training about rows without a counterpart."""
 ALONE = "owner"
 """Name of a single owner, whose table has no name."""
-MissingParties = Literal["mean", "placeholder", "zeros"]
 
 
 class _Vertical(BaseEstimator):
@@ -216,15 +215,17 @@ class _Vertical(BaseEstimator):
                 warnings.warn(_told(each.message, str(folder)), each.category, stacklevel=4)
         return _lasting(Run(run_dir), folder), built[0]
 
-    def _predicted(self, given: Any, missing_parties: MissingParties | None) -> NDArray[np.floating[Any]]:
+    def _predicted(self, given: Any, missing_parties: WhenAbsent | None) -> NDArray[np.floating[Any]]:
         """Return probabilities or values [N, C], in the order of the first owner's rows."""
         check_is_fitted(self, "run_")
+        when: WhenAbsent = "refuse" if missing_parties is None else missing_parties
+        check_word("missing_parties", when)
         owners = self._owners(given, fitted=True)
         for name in owners:
             if name not in self.owners_:
                 raise ConfigError(f"X: no owner is called {name!r}{nearest(name, self.owners_)}")
         absent = [name for name in self.owners_ if name not in owners]
-        if absent and missing_parties is None:
+        if absent and when == "refuse":
             raise ConfigError(f"X: {', '.join(absent)} absent; give its table, or missing_parties='mean'")
         first = next(owner for name in self.owners_ if (owner := owners.get(name)) is not None)
         if len(first.keys) == 0:
@@ -232,7 +233,6 @@ class _Vertical(BaseEstimator):
         self._trained = getattr(self, "_trained", None) or load_trained(self.run_.folder)
         with tempfile.TemporaryDirectory(prefix="lvfl-") as folder:
             paths = write_new(Path(folder), owners)
-            when: WhenAbsent = missing_parties or "refuse"
             try:
                 prediction = predict_new_rows(self._trained, paths, absent, when)
             except (ValueError, PeerLost) as error:
@@ -268,16 +268,16 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
             raise ConfigError(f"y: holds one class only, {self.classes_[0]!r}; a classifier needs two")
         return self._fit(owners, codes_N)
 
-    def predict_proba(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[np.float64]:
         """Return probabilities [N, C], columns as ``classes_``, rows as the first owner's.
 
         ``missing_parties`` replaces an owner that is not in ``X`` or has no row for a key: its mean embedding, the
-        placeholder that the head learned with ``training.party_dropout``, or zeros; None refuses.
+        placeholder that the head learned with ``training.party_dropout``, or zeros; refuse and None replace none.
         """
         found_NC = self._predicted(X, missing_parties).astype(np.float64)
         return found_NC / found_NC.sum(axis=1, keepdims=True)
 
-    def predict(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[Any]:
+    def predict(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[Any]:
         """Return the most probable class of each row [N]."""
         probabilities_NC = self.predict_proba(X, missing_parties)  # first: it raises if the estimator is not fitted
         return self.classes_[probabilities_NC.argmax(axis=1)]
@@ -296,7 +296,7 @@ class VerticalRegressor(RegressorMixin, _Vertical):
         owners = self._owners(X, fitted=False)
         return self._fit(owners, cast(Any, check_array)(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y"))
 
-    def predict(self, X: Any, missing_parties: MissingParties | None = None) -> NDArray[np.float64]:
+    def predict(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[np.float64]:
         """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""
         return self._predicted(X, missing_parties)[:, 0].astype(np.float64)
 

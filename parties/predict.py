@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from parties.split_model import SplitModel
 from parties.trained_run import load_finished, load_run, load_trained
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.registry import nearest
+from vfl.config.serving import WhenAbsent
 from vfl.data.files import LabelData, Labels
 from vfl.data.prediction_files import labels_or_zeros
 from vfl.data.samples import Samples
@@ -31,7 +32,6 @@ from vfl.errors import PeerLost
 from vfl.metrics import shown, title
 from vfl.vertical.tasks import Task
 
-WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean"]
 Subset = Literal["test", "validation"]
 
 
@@ -89,8 +89,15 @@ class Prediction:
         return self.classes[int(label)] if self.classes else float(label)
 
 
+def check_word(field: str, word: object) -> None:
+    """Raise ConfigError, naming ``field``, for a word that does not say what replaces an absent party."""
+    if word not in (known := get_args(WhenAbsent)):
+        raise ConfigError(f"{field}: {word!r} is none of {', '.join(known)}")
+
+
 def check_absent(absent: Collection[str], names: Sequence[str], when_absent: WhenAbsent) -> None:
-    """Raise ConfigError for an unknown party, PeerLost for an absent party without a replacement."""
+    """Raise ConfigError for an unknown party or word, PeerLost for an absent party without a replacement."""
+    check_word("--when-absent", when_absent)
     for name in absent:
         if name not in names:
             raise ConfigError(f"--absent: no party is called {name!r}{nearest(name, names)}")

@@ -17,7 +17,7 @@ later (disk, memory, port), 130 interrupted.
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from vfl.cli import DONE, PLAIN, OneLineParser, ShowConsole, command, to_stderr
 from vfl.runs.atomic import inert, write_csv
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: OneLineParser) -> None:
     """Add the command's arguments."""
+    from vfl.config.serving import WhenAbsent
+
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a vertical run")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--processes", action="store_true", help="ask processes of this machine")
@@ -53,7 +55,7 @@ def add_arguments(parser: OneLineParser) -> None:
     )
     parser.add_argument(
         "--when-absent",
-        choices=("refuse", "placeholder", "zeros", "mean"),
+        choices=get_args(WhenAbsent),
         default="refuse",
         help="what replaces the embeddings of a party that is absent or has no row: nothing; its learned placeholder "
         "(zeros if none was learned); zeros; its mean embedding of the training (default: refuse)",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import cast, get_args
 
 from vfl.config.experiment import ExperimentConfig, MetricName
+from vfl.config.serving import WhenAbsent
 from vfl.config.settings import Section, section_of, section_of_values
 
 HEAD = """# Configuration
@@ -31,6 +32,7 @@ TYPES = {
     "KeyColumns": "column, or a list of columns",
     "ClassWeights": "balanced, or `{class: number above 0}`",
     "MetricName": ", ".join(get_args(MetricName)),
+    "WhenAbsent": ", ".join(get_args(WhenAbsent)),
     "Address": "HOST:PORT",
     "Seconds": "number above 0",
     "dict[str, Any]": "mapping",

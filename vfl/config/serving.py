@@ -10,6 +10,8 @@ from vfl.config.network import Address
 from vfl.config.settings import Number, Positive, Section
 
 Milliseconds = Annotated[Number, Field(ge=0, le=60_000)]
+WhenAbsent = Literal["refuse", "placeholder", "zeros", "mean"]
+"""Words for what replaces the embedding of an owner without a row; `serving.when_absent` explains them."""
 
 
 class ServingConfig(Section):
@@ -35,7 +37,7 @@ class ServingConfig(Section):
     """Most keys that wait; requests beyond are refused (429)."""
     cache_s: Annotated[Number, Field(ge=0)] = 0.0
     """Seconds for which the server keeps the embedding of a key; 0 keeps none."""
-    when_absent: Literal["refuse", "placeholder", "zeros", "mean"] = "refuse"
+    when_absent: WhenAbsent = "refuse"
     """Replacement of the embedding of a party that is absent or has no row. refuse: none, so that there is no score;
     placeholder: the learned one (zeros if none was learned); zeros; mean: its mean embedding of the training."""
     key_secret: Path | None = None
