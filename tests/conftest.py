@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -12,7 +13,9 @@ import parties.remote.transport.rpc  # noqa: F401  # says no TLS below 1.3, befo
 from parties.head_server import HeadServer
 from parties.local import build_in_process
 from vfl.config import ExperimentConfig, parse_config
+from vfl.lightweighting import sparsify
 from vfl.runtime import start_runtime
+from vfl.wire import codec
 
 # The same verdict for the same commit: no example fails for its time, and the examples are always the same ones.
 # `--hypothesis-profile=explore` tries others.
@@ -42,6 +45,25 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def in_float64(monkeypatch: pytest.MonkeyPatch):
+    """Compute and send in float64 what is float32 otherwise.
+
+    Two ways of computing the same training then differ by far less than a mistake does, on any processor.
+    """
+    wide = codec._STORAGE["float32"]._replace(
+        numbers=torch.float64, bits=torch.uint64, frame_bits=np.dtype("<u8"), width=64
+    )
+    monkeypatch.setitem(codec._STORAGE, "float32", wide)
+    monkeypatch.setitem(sparsify._MAGNITUDE_BITS, torch.float64, (torch.int64, 2**63 - 1))
+    monkeypatch.setattr(torch, "float32", torch.float64)
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
 
 
 def small_config(**sections: Settings) -> ExperimentConfig:

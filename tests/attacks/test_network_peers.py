@@ -40,7 +40,7 @@ from vfl.wire.session import Hello, Refusal, Save
 
 NAMES = tuple(f"party_{number}" for number in range(1, 64))
 RUN = "0123456789abcdef"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture(scope="module")

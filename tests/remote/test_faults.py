@@ -39,12 +39,12 @@ def test_three_heartbeats_of_silence_are_forgiven(federate, in_process, frozen: 
 
 
 def test_a_frozen_party_is_lost_and_comes_back(federate, in_process):
-    federation = federate(network={"heartbeat_s": 0.3, "silence_s": 1.5})
+    federation = federate(network={"heartbeat_s": 0.3, "silence_s": 6})
     federation.start(SERVER, extra=("--log", "json"))
     federation.start("party_1")
     federation.start("party_2", ("embeds", IN_ROUND_2, "SIGSTOP"))
     federation.wait_until_stopped("party_2")
-    federation.wait_for_line(SERVER, "party_2 is lost: silent for 1.5 s: frozen, or the network is cut; waiting up to")
+    federation.wait_for_line(SERVER, "party_2 is lost: silent for 6 s: frozen, or the network is cut; waiting up to")
     federation.signal("party_2", signal.SIGCONT)
     federation.finish()
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
@@ -53,7 +53,7 @@ def test_a_frozen_party_is_lost_and_comes_back(federate, in_process):
     assert {tuple(record) for record in records} == {("time", "level", "message")}
     lost = next(record for record in records if "is lost" in record["message"])
     assert lost["level"] == "warning"
-    assert lost["message"].startswith("party_2 is lost: silent for 1.5 s")
+    assert lost["message"].startswith("party_2 is lost: silent for 6 s")
     assert [record["time"] for record in records] == sorted(record["time"] for record in records)
     lines = (federation.folder / "party_1.log").read_text().splitlines()
     assert [line for line in lines if not re.match(f"{TIME} (info|warning|error): ", line)] == []

@@ -20,7 +20,7 @@ FAULTS: dict[str, Callable[[ShapedLink], None]] = {
 
 @pytest.mark.parametrize("fault", ["cut", *(release(each) for each in FAULTS if each != "cut")])
 def test_a_connection_breaks_in_a_round(federate, in_process, fault: str):
-    federation = federate(network={"heartbeat_s": 0.3, "silence_s": 2})
+    federation = federate(network={"heartbeat_s": 0.3, "silence_s": 6})
     host, port = federation.configs[SERVER].network.listen.split(":")
     with ShapedLink((host, int(port))) as link:
         federation.start(SERVER)

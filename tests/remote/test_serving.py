@@ -204,7 +204,7 @@ def test_a_party_that_is_killed_is_away_until_it_is_back_and_so_is_the_server(se
 
 
 def test_a_frozen_party_holds_up_nobody_and_what_is_absent_is_replaced_as_in_a_prediction(service):
-    service.start(SERVER, server=("serving.timeout_ms=300", "serving.when_absent=zeros"))
+    service.start(SERVER, server=("serving.timeout_ms=3000", "serving.when_absent=zeros"))
     service.start("bank", "shop")
     service.until_ready("bank", "shop")
     without = service.predicted(absent=("shop",), when_absent="zeros")

@@ -140,7 +140,7 @@ def test_owners_learn_what_their_columns_add_and_no_name_or_value_leaves_them(fe
     expected = column_importance(built.server.joint)
 
     soon = federation.folder / "soon.yaml"
-    soon.write_text("base: server.yaml\nnetwork: {wait_s: 3}\n")  # who refuses does not come back
+    soon.write_text("base: server.yaml\nnetwork: {wait_s: 15}\n")  # who refuses does not come back
     relay = Relay(int(federation.configs[SERVER].network.listen.rpartition(":")[2]))
     agreed = {"bank": ("network.consent.importance=true",), "shop": ()}
 

@@ -11,7 +11,7 @@ from vfl.runs.checkpoint import CheckpointStore
 TOGETHER = "together"
 ROUNDS = 15
 """So many that the parent's death comes before the last."""
-SECONDS = 30.0
+SECONDS = 100.0
 
 
 def processes_of(folder: Path) -> list[int]:

@@ -213,16 +213,17 @@ class Joint(nn.Module):
                 loss.backward(inputs=list(model.parameters()))
 
 
-@pytest.mark.parametrize(("left_out", "batch_size", "rounds"), [(0.0, 16, 6), (0.7, 16, 6), (0.9, 4, 3)])
+@pytest.mark.parametrize(("left_out", "batch_size", "rounds"), [(0.0, 16, 6), (0.7, 16, 6), (0.9, 3, 4)])
 @pytest.mark.parametrize("labels", ["shared", "server"])
 def test_training_with_missing_rows_equals_the_joint_masked_model_with_placeholders(
-    build_gaps, labels: str, left_out: float, batch_size: int, rounds: int
+    in_float64, build_gaps, labels: str, left_out: float, batch_size: int, rounds: int
 ):
     """Also where samples, even whole batches, are left out as InfoBatch does, by losses that the joint model had.
 
-    In batches of four BatchNorm multiplies differences of the last bits, most in pruned models: few rounds, unpruned.
+    In batches of a few rows BatchNorm multiplies differences of the last bits, which depend on the processor: float64,
+    and small steps.
     """
-    optimizer = {"learning_rate": 0.01, "momentum": 0.9}
+    optimizer = {"learning_rate": 0.001, "momentum": 0.9}
     training = {"rounds": 4, "batch_size": batch_size, "labels": labels, "party_dropout": 0.2, "optimizer": optimizer}
     training["sample_pruning"] = {"share": left_out, "until": 1.0}
     server, parties = build_gaps(training=training, lightweighting={"alpha": {3: 0.4}})
@@ -242,14 +243,14 @@ def test_training_with_missing_rows_equals_the_joint_masked_model_with_placehold
             trained.add(len(rows_n))
     assert {0, 1} < joint.sizes
     assert (trained == {16}) == (not left_out)
-    assert (0 in trained) == (batch_size == 4)
+    assert (0 in trained) == (batch_size == 3)
     expected = joint.head.state_dict() | {"placeholder": joint.placeholder}
     for name, value in server.trainer.head.state_dict().items():
-        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-8)
     for party, model in zip(parties, joint.models, strict=True):
         assert (party.macs < party.unpruned_macs) == (rounds > 3)
         images = party.train.features
-        torch.testing.assert_close(party.model.eval()(images), model.eval()(images), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(party.model.eval()(images), model.eval()(images), rtol=1e-6, atol=1e-8)
     assert joint.placeholder.detach().abs().min() > 0
 
 

@@ -250,7 +250,7 @@ def wait(children: dict[int, int]) -> dict[int, int]:
             codes[children[child]] = code
             # A killed or frozen worker is not seen here: the others have to notice it themselves.
             failed_s = time.monotonic() if code > 0 and failed_s is None else failed_s
-        elif failed_s is not None and time.monotonic() > failed_s + 1:
+        elif failed_s is not None and time.monotonic() > failed_s + 5:
             for process, rank in children.items():
                 if rank not in codes:
                     with contextlib.suppress(ProcessLookupError):
