@@ -89,6 +89,8 @@ class FeatureParty:
         self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
         self.steps = steps_in_round(config.training, len(data.train))
         self.evaluated = EvaluatedModels(self.model, self.pruner, data.train, config, runtime)
+        self.may_rest = bool(config.training.sample_pruning.share or config.training.party_dropout)
+        """Rows that it has may be left out of a round: which ones tells it something of what the server knows."""
         self.alpha = self.beta = 0.0
         self.round_index: int = -1
         self.batches: list[Tensor] = []
@@ -152,6 +154,12 @@ class FeatureParty:
         # one.
         if any(len(self.train.held_rows(rows_n)) < len(rows_n) for rows_n in self.batches):
             raise MessageError(f"{self.name} has no row for samples that the server wants; match the tables again")
+        shown = sum(len(self.train.held_rows(rows_B)) for rows_B in batches), sum(map(len, self.batches))
+        if not self.may_rest and shown[0] != shown[1]:
+            raise MessageError(
+                f"{shown[0] - shown[1]} rows of {self.name} are left out, to which neither training.sample_pruning nor "
+                "training.party_dropout agrees"
+            )
         self.pending.clear()
         self.meter = RoundMeter(self.runtime)
         self.passes.start_round(message.round_index)

@@ -10,6 +10,7 @@ from attacks.wire_server import (
     PART_CONTROL,
     PART_GRADIENT,
     PART_HEAD,
+    PART_PRESENCE,
     RUN,
     TERMS,
     Lie,
@@ -162,6 +163,11 @@ CASES: dict[str, Case] = {
     "START_ROUND: beta beyond": Case("START_ROUND", start_round('{"alpha":0.2,"beta":0.4}'), "at least 0.5 is agreed"),
     "START_ROUND: a round beyond": Case(
         "START_ROUND", lambda orders: orders.start_round(round=2), "2 rounds are agreed"
+    ),
+    "START_ROUND: rows left out": Case(
+        "START_ROUND",
+        lambda orders: orders.frame(1, (PART_CONTROL, b'{"alpha":0.2,"beta":0.5}'), (PART_PRESENCE, b"\xff\xef")),
+        "1 rows of party_1 are left out, to which neither training.sample_pruning nor training.party_dropout agrees",
     ),
     "START_ROUND: the second first": Case("START_ROUND", lambda orders: orders.start_round(round=1), "round 1 came"),
     # an update, which EMBED and END_ROUND bring
