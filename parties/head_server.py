@@ -14,6 +14,7 @@ from parties.evaluation import Evaluation
 from parties.exchanges import Exchanges
 from parties.price_list import PriceList
 from parties.split_model import SplitModel
+from vfl.costs import shares_saved
 from vfl.digest import check_same_data, combined_digest, weights_digest
 from vfl.leakage.epsilon import guarantees
 from vfl.lightweighting.controllers import ControllerContext, build_controller
@@ -84,7 +85,9 @@ class HeadServer:
         metrics |= self._seconds(round_index) | decision_metrics(self.ratios)
         if self.exchanges.pruning.share:
             sizes = [len(rows_n) for rows_n in self.exchanges.rows]
-            metrics["savings/samples"] = 1 - sum(sizes) / (len(sizes) * self.config.training.batch_size)
+            metrics["round_savings/samples"] = 1 - sum(sizes) / (len(sizes) * self.config.training.batch_size)
+            so_far = self.exchanges.left_out(round_index + 1)
+            metrics["savings/samples"] = so_far["left_out"] / so_far["samples"]
         return metrics | self.reports.metrics() | self.ledger.round_metrics()
 
     def start_round(self, round_index: int) -> None:
@@ -141,8 +144,10 @@ class HeadServer:
         rounds = len(self.clock.history)
         promised = guarantees(self.config, rounds, exchanges.steps, len(exchanges.labels_N))
         pruned = exchanges.left_out(rounds)
+        totals = self.ledger.totals()
         return {
-            **self.ledger.totals(),
+            **totals,
+            "savings": {share.removeprefix("savings_"): value for share, value in shares_saved(totals).items()},
             "evaluation_macs": sum(each.evaluation_macs for each in described.values()),
             "model_digest": combined_digest(weights),
             "finished_model_digest": combined_digest(finished),

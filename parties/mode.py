@@ -59,8 +59,8 @@ VERTICAL = Mode(
     _check_workers,
     predict=_predict,
     shown={
-        "savings/compute": "saved: compute {:.0%}",
-        "savings/communication": "communication {:.0%}",
+        "savings/compute": "saved so far: compute {:.1%}",
+        "savings/communication": "communication {:.1%}",
         "simulated_time_s/total": "clock {:.1f} s",
     },
     front_page=REACHED | {"compute saved": "savings/compute", "communication saved": "savings/communication"},

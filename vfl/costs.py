@@ -81,11 +81,11 @@ def shares_saved(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def round_metrics(before: Mapping[str, PartyCosts], after: Mapping[str, PartyCosts]) -> dict[str, float]:
-    """Return one round's bytes, seconds and savings by TensorBoard tag.
+    """Return one round's bytes and seconds by TensorBoard tag, and the savings up to its end.
 
     ``savings/communication`` counts both directions of training traffic; ``savings/compute`` counts
     multiply-accumulates of the feature models; ``savings_communication/PARTY`` and ``savings_compute/PARTY`` are the
-    same of one party.
+    same of one party, ``round_savings/`` those of the round alone.
     """
     spent = {name: costs.since(before[name]) for name, costs in after.items()}
     metrics: dict[str, float] = {}
@@ -93,9 +93,11 @@ def round_metrics(before: Mapping[str, PartyCosts], after: Mapping[str, PartyCos
         metrics[f"uplink_bytes/{name}"] = own.training_bytes("uplink")
         metrics[f"downlink_bytes/{name}"] = own.training_bytes("downlink")
         metrics[f"train_time_s/{name}"] = own.train_time_s
-        metrics |= {f"{share}/{name}": value for share, value in shares_saved(total_costs({name: own})).items()}
-    saved = shares_saved(total_costs(spent))
-    return metrics | {share.replace("_", "/"): value for share, value in saved.items()}
+        metrics |= {f"{share}/{name}": value for share, value in shares_saved(total_costs({name: after[name]})).items()}
+    for prefix, costs in (("", after), ("round_", spent)):
+        saved = shares_saved(total_costs(costs))
+        metrics |= {f"{prefix}{share.replace('_', '/')}": value for share, value in saved.items()}
+    return metrics
 
 
 def total_costs(parties: Mapping[str, PartyCosts]) -> dict[str, int]:

@@ -86,6 +86,31 @@ def test_summary_json_has_all_keys_of_the_contract_and_adds_up(finished: Path):
     assert summary["wall_time_s"] > sum(party["train_time_s"] for party in summary["parties"].values()) > 0
 
 
+@pytest.mark.parametrize("what", ["compute", "communication"])
+def test_what_is_saved_is_one_number_wherever_it_stands(train: Train, tmp_path: Path, what: str):
+    """Pruned from round 1 on, so that no round saves what the run does."""
+    ended = train("--run-dir", tmp_path / "run")
+    summary, rows = summary_of(tmp_path / "run"), rows_of(tmp_path / "run")
+    keys = {
+        "compute": (["train_macs"], ["unpruned_train_macs"]),
+        "communication": (["uplink_bytes", "downlink_bytes"], ["dense_uplink_bytes", "dense_downlink_bytes"]),
+    }
+    spent, whole = (sum(summary[key] for key in names) for names in keys[what])
+    saved = 1 - spent / whole
+    assert summary["savings"][what] == rows[-1][f"savings/{what}"] == saved
+    assert rows[-1][f"round_savings/{what}"] != pytest.approx(saved, abs=1e-6)
+    assert rows[0][f"round_savings/{what}"] == rows[0][f"savings/{what}"]
+    assert f"{what} {saved:.1%}" in next(line for line in ended.out.splitlines() if line.startswith("round 3 (4/4)"))
+    assert f"\n{what} {saved:.1%}: " in "\n".join(line.strip() for line in ended.out.splitlines())
+    events = EventAccumulator(str(tmp_path / "run"), size_guidance={"tensors": 0})
+    events.Reload()
+    assert events.Scalars(f"savings/{what}")[-1].value == pytest.approx(saved, rel=1e-6)  # first page and HParams
+    last = events.Tensors("result/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert f"| savings/{what} | {saved:.6g} |" in last
+    of_parties = [row[-1] for row in ([each[f"savings_{what}/{name}"] for each in rows] for name in PARTIES)]
+    assert min(of_parties) <= saved <= max(of_parties)
+
+
 def test_the_model_digest_is_that_of_the_last_checkpoint_s_weights(finished: Path):
     sections = CheckpointStore(finished / "checkpoints").load(4)
     digests = {name: weights_digest(sections[name]["model"]) for name in PARTIES}

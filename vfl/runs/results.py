@@ -110,10 +110,10 @@ class RunResult:
         if self.simulated:  # who is chosen differs from round to round, and so do the costs
             return list(accumulate(sum(values) for values in self.over_parties("train_macs")))
         # All rounds have the same steps: a round's cost without pruning is a share of the total by its samples.
-        trained = [1 - row.get("savings/samples", 0.0) for row in self.rows]
+        trained = [1 - _of_round(row, "samples") for row in self.rows]
         whole = self.summary["unpruned_train_macs"] / sum(trained)
         rounds = zip(self.rows, trained, strict=True)
-        return list(accumulate(share * (1 - row["savings/compute"]) * whole for row, share in rounds))
+        return list(accumulate(share * (1 - _of_round(row, "compute")) * whole for row, share in rounds))
 
     def seconds_by_round(self) -> list[float]:
         """Return the seconds up to the end of every round: on the clock, or the slowest party's own work."""
@@ -127,6 +127,11 @@ class RunResult:
         tag = f"{self.metric}/test"
         scores = ((place, row[tag]) for place, row in enumerate(self.rows) if tag in row)
         return next((place for place, score in scores if not is_better(self.metric, target, score)), None)
+
+
+def _of_round(row: Row, what: str) -> float:
+    """Return what a round saved; older runs have it as ``savings/``, which now counts all rounds so far."""
+    return row.get(f"round_savings/{what}", row.get(f"savings/{what}", 0.0))
 
 
 Quantity = Callable[[RunResult], float | None]

@@ -43,7 +43,7 @@ class Ledger:
         self._before = deepcopy(self.costs)
 
     def round_metrics(self) -> dict[str, float]:
-        """Return the round's bytes, seconds and savings by TensorBoard tag."""
+        """Return the round's bytes and seconds, and the savings up to its end, by TensorBoard tag."""
         return round_metrics(self._before, self.costs)
 
     def round_cost(self, party: str) -> Cost:

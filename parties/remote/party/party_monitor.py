@@ -60,6 +60,8 @@ class PartyMonitor:
         self.watching: list[Viewer] = []
         self.given = {"embeddings": 0.0, "bytes": 0.0}
         """Totals since round 0; bytes include those of evaluations."""
+        self.macs = {"train_macs": 0.0, "unpruned_train_macs": 0.0}
+        """Multiply-accumulates of training since round 0, as pruned and unpruned."""
         self._given_N = torch.zeros(self.train_samples, dtype=torch.bool)
         self._tested_M = torch.zeros(self.test_samples, dtype=torch.bool)
         self._round: Metrics = {}
@@ -115,6 +117,7 @@ class PartyMonitor:
         for callback in self.watching:
             callback.on_end(self)
         before = [row for row in whole_rows(self.run_dir) if row["round"] < round_index]
+        self.macs = {what: sum(row.get(f"{what}/{self.name}", 0.0) for row in before) for what in self.macs}
         if not self.watching and before:  # this process goes on for another
             self.given = {what: before[-1].get(f"given/{what}", 0.0) for what in self.given}
         self.next_round = round_index
@@ -138,10 +141,9 @@ class PartyMonitor:
         report, self._report = self._report, None
         if report is None:
             return
-        own = {tag: float(getattr(report, tag)) for tag in OF_REPORT} | {
-            "train_time_s": report.elapsed_s,
-            "savings_compute": savings(report.train_macs, report.unpruned_train_macs),
-        }
+        own = {tag: float(getattr(report, tag)) for tag in (*OF_REPORT, *self.macs)}
+        self.macs = {what: before + own[what] for what, before in self.macs.items()}
+        own |= {"train_time_s": report.elapsed_s, "savings_compute": savings(*self.macs.values())}
         metrics = self._round | {f"{tag}/{self.name}": value for tag, value in own.items()} | (tested or {})
         metrics |= {f"given/{what}": value for what, value in self.given.items()} | {"given/rows": float(self._rows())}
         round_index, self.next_round = self.next_round, self.next_round + 1
