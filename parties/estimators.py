@@ -60,6 +60,8 @@ DROPPED = "keys are in the tables of all owners; dropped"
 """Words of a training about rows without a counterpart."""
 ALONE = "owner"
 """Name of a single owner, whose table has no name."""
+_OWN = ("_folder", "_trained")
+"""Attributes of a fit beside the public ones, whose names end with _."""
 
 
 class _Vertical(BaseEstimator):
@@ -156,6 +158,16 @@ class _Vertical(BaseEstimator):
             state |= {"_folder": kept, "run_": run}
         cast(Any, super()).__setstate__(state)
 
+    @contextmanager
+    def _whole_or_not_fitted(self) -> Generator[None]:
+        """Forget what earlier and half fits have found, where the present one ends with an error."""
+        try:
+            yield
+        except BaseException:
+            for name in [name for name in vars(self) if name.endswith("_") or name in _OWN]:
+                delattr(self, name)
+            raise
+
     def _fit(self, owners: Mapping[str, OwnerTable], labels_N: NDArray[Any]) -> Self:
         rows = len(next(iter(owners.values())).keys)
         if len(labels_N) != rows:
@@ -204,9 +216,12 @@ class _Vertical(BaseEstimator):
         lines = [*config.warnings(), *lacking(owners)]
         try:
             with warnings.catch_warnings(record=True) as caught:
-                run_experiment(config, run_dir, resume=False, console=console, build=build)
+                outcome = run_experiment(config, run_dir, resume=False, console=console, build=build)
         except ValueError as error:
             raise ConfigError(_told(error, str(folder))) from None
+        if not outcome.finished:
+            rounds = outcome.summary["rounds"]
+            raise KeyboardInterrupt(f"interrupted after {rounds} of {config.training.rounds} rounds; fit again")
         for line in lines:
             warnings.warn(line, stacklevel=4)
         for each in caught:
@@ -259,14 +274,18 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
     _task = "classification"
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on owners' tables and the labels of the first one's rows. Raises ValueError, one line."""
-        owners = self._owners(X, fitted=False)
-        labels_N = _labels(y)
-        check_classification_targets(labels_N)
-        self.classes_, codes_N = np.unique(labels_N, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ConfigError(f"y: holds one class only, {self.classes_[0]!r}; a classifier needs two")
-        return self._fit(owners, codes_N)
+        """Train on owners' tables and the labels of the first one's rows.
+
+        Raises ValueError, one line; KeyboardInterrupt for a signal. The estimator is then not fitted.
+        """
+        with self._whole_or_not_fitted():
+            owners = self._owners(X, fitted=False)
+            labels_N = _labels(y)
+            check_classification_targets(labels_N)
+            self.classes_, codes_N = np.unique(labels_N, return_inverse=True)
+            if len(self.classes_) < 2:
+                raise ConfigError(f"y: holds one class only, {self.classes_[0]!r}; a classifier needs two")
+            return self._fit(owners, codes_N)
 
     def predict_proba(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[np.float64]:
         """Return probabilities [N, C], columns as ``classes_``, rows as the first owner's.
@@ -292,9 +311,11 @@ class VerticalRegressor(RegressorMixin, _Vertical):
     _task = "regression"
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train on owners' tables and the values of the first one's rows. Raises ValueError, one line."""
-        owners = self._owners(X, fitted=False)
-        return self._fit(owners, cast(Any, check_array)(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y"))
+        """Train on owners' tables and the values of the first one's rows; errors as ``VerticalClassifier.fit``."""
+        with self._whole_or_not_fitted():
+            owners = self._owners(X, fitted=False)
+            values_N = cast(Any, check_array)(_labels(y), ensure_2d=False, dtype=np.float64, input_name="y")
+            return self._fit(owners, values_N)
 
     def predict(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[np.float64]:
         """Return the value of each row [N]; ``missing_parties`` as ``VerticalClassifier.predict_proba``."""

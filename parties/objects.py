@@ -125,7 +125,8 @@ def fit(
         callbacks: called after each round.
         verbose: show the training's progress.
 
-    Raises ValueError, one line, for arguments that do not fit together.
+    Raises ValueError, one line, for arguments that do not fit together; KeyboardInterrupt after the checkpoint of a
+    training that a signal has ended.
     """
     own = {party.name: _checked(party) for party in parties}
     if not own or len(own) < len(parties):
@@ -156,7 +157,7 @@ def fit(
         build=build,
     )
     if not outcome.finished:
-        raise KeyboardInterrupt(f"interrupted after {outcome.summary['rounds']} rounds; go on with resume=True")
+        raise outcome.interruption(folder)
     trainer = built[0].server.trainer
     run = ObjectsRun(folder, built[0], copy.deepcopy(trainer.head).eval(), trainer.task)
     if temporary is not None:

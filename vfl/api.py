@@ -148,7 +148,7 @@ def train(
         extra_callbacks=[*([] if ratios is None else [_Chooser(ratios, experiment)]), *callbacks],
     )
     if not outcome.finished:
-        raise KeyboardInterrupt(f"interrupted after {outcome.summary['rounds']} rounds; go on with resume=True")
+        raise outcome.interruption(folder)
     return Run(folder)
 
 

@@ -13,7 +13,13 @@ PARENT_LOST = 1
 
 @contextmanager
 def stop_on_signal(request_stop: Callable[[str], None]) -> Generator[None]:
-    """Turn the first SIGINT or SIGTERM into ``request_stop(name)``, a second one into KeyboardInterrupt."""
+    """Turn the first SIGINT or SIGTERM into ``request_stop(name)``, a second one into KeyboardInterrupt.
+
+    Outside the main thread, where Python allows no handlers, signals stay the program's own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def handle(number: int, _frame: object) -> None:
         for each in previous:
