@@ -5,13 +5,17 @@ import re
 import runpy
 import signal
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterator, Set
 from graphlib import TopologicalSorter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from vfl.config.components import ALGORITHMS
 
@@ -236,3 +240,54 @@ def test_a_class_name_has_one_meaning():
                 if isinstance(node, ast.ClassDef):
                     found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
+def requirements() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    return [Requirement(each) for each in [*project["dependencies"], *(each for extra in extras for each in extra)]]
+
+
+def test_every_package_that_is_imported_is_declared():
+    declared, providers = {canonicalize_name(each.name) for each in requirements()}, packages_distributions()
+    tops = {name.partition(".")[0] for path in SOURCES for name in imported(path)} - OURS - sys.stdlib_module_names
+    found = {top: {canonicalize_name(each) for each in providers.get(top, ())} for top in tops}
+    assert [top for top, names in found.items() if names and not names & declared] == []
+
+
+WEAK = {
+    "cryptography": "46.0.6",  # CVE-2026-39892
+    "fastapi": "0.109.0",  # CVE-2024-24762
+    "h11": "0.15.0",  # CVE-2025-43859
+    "jinja2": "3.1.5",  # CVE-2025-27516
+    "onnx": "1.20.1",  # CVE-2026-28500
+    "pillow": "12.1.1",  # CVE-2026-40192
+    "starlette": "0.49.0",  # CVE-2025-62727
+}
+"""The newest version of a package with a known weakness."""
+
+
+@pytest.mark.parametrize("package", WEAK)
+def test_no_version_with_a_known_weakness_satisfies_what_is_required(package: str):
+    required = [each for each in requirements() if canonicalize_name(each.name) == package]
+    assert required
+    assert not any(each.specifier.contains(WEAK[package]) for each in required)
+
+
+@pytest.mark.parametrize("document", ["serve.md", "deploy.md"])
+def test_a_unit_for_systemd_runs_as_a_user_of_its_own_with_no_rights_to_spare(document: str):
+    _before, _, unit = (ROOT / "docs" / document).read_text(encoding="utf-8").partition("[Service]")
+    lines = dict(re.findall(r"^(\w+)=(.*)$", unit.partition("```")[0], re.MULTILINE))
+    assert lines["User"] not in ("", "root")
+    assert lines["CapabilityBoundingSet"] == ""
+    assert lines["ProtectSystem"] == "strict"
+    closed = [
+        "NoNewPrivileges",
+        "PrivateTmp",
+        "PrivateDevices",
+        "ProtectHome",
+        "ProtectKernelModules",
+        "RestrictNamespaces",
+    ]
+    assert {lines[each] for each in closed} == {"yes"}
+    assert lines["SystemCallFilter"] == "@system-service"
