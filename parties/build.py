@@ -40,7 +40,6 @@ from vfl.vertical.labels import (
 from vfl.vertical.ledger import Ledger
 from vfl.vertical.link import PartyLink
 from vfl.vertical.presence import Presence
-from vfl.vertical.sample_pruning import SamplePruning
 from vfl.vertical.tasks import Task, task_of
 from vfl.vertical.team import Single
 
@@ -61,7 +60,7 @@ class TrainingLabels:
     """Labels of the training samples, held by the server and, with ``labels: shared``, by the parties."""
 
     labels_N: Tensor
-    """int64 class indices, float values, or float probabilities [N, C]."""
+    """int64 class indices, or float values."""
     task: Task
     present_NK: Tensor | None = None
     """bool [N, K], True if the party has a row for the sample; None: all have all."""
@@ -224,7 +223,6 @@ def build_party_protocol(
         others,
         config.training.head_sync,
         presence,
-        SamplePruning(config.training.sample_pruning.share, config.seed),
     )
 
 

@@ -15,11 +15,9 @@ from vfl.config import ExperimentConfig
 from vfl.lightweighting.forecast import Workload
 from vfl.vertical.batches import batch_rows, steps_in_round
 from vfl.vertical.head import HeadTrainer
-from vfl.vertical.labels import Batch, Received, RoundSamples, ServerProtocol
+from vfl.vertical.labels import Batch, Received, ServerProtocol
 from vfl.vertical.orders import Order, orders_of
 from vfl.vertical.presence import Presence, Share
-from vfl.vertical.sample_pruning import LastLosses, SamplePruning, easy_part
-from vfl.vertical.tasks import Targets
 from vfl.wire.messages import Message, Part, PartKind
 
 
@@ -39,9 +37,7 @@ class Exchanges:
     config: ExperimentConfig
     round_index: int = field(default=-1, init=False)
     rows: list[Tensor] = field(default_factory=list[Tensor], init=False)
-    """Rows [n] that sample pruning leaves of each batch of the present round."""
-    targets: list[Targets] = field(default_factory=list[Targets], init=False)
-    """Targets of these samples, by exchange."""
+    """Rows [B] of each exchange of the present round."""
     shares: list[list[Share]] = field(default_factory=list[list[Share]], init=False)
     """The parties' shares of each exchange of the present round."""
     losses: list[Tensor] = field(default_factory=list[Tensor], init=False)
@@ -58,24 +54,16 @@ class Exchanges:
         training = self.config.training
         self.work = Workload(self.steps, training.local_iterations, training.staleness)
         """Every party's work in a round."""
-        self.pruning = SamplePruning(training.sample_pruning.share, self.config.seed)
-        self.last_losses = LastLosses(training, len(self.labels_N))
 
     def start_round(self, round_index: int) -> tuple[list[tuple[Part, ...]], str | None]:
         """Derive the round's batches; return each party's first parts, and theta_0's digest if they contain it."""
         self.round_index = round_index
-        batches = self.batches(round_index)
-        easy = self.last_losses.easy(round_index, batches)
-        left_of = self.pruning.of_round(round_index, easy)
-        self.rows = [left.share.rows_of(rows_B) for left, rows_B in zip(left_of, batches, strict=True)]
-        labels = (self.labels_N[rows_B.to(self.labels_N.device)] for rows_B in batches)
-        task = self.trainer.task
-        self.targets = [left.targets(task, labels_B) for left, labels_B in zip(left_of, labels, strict=True)]
+        self.rows = self.batches(round_index)
         self.shares = self.presence.of_round(round_index, self.rows)
         self.losses = []
         self.under_way.clear()
         self.trainer.start_round(round_index)
-        return self.protocol.start_round(self.trainer, RoundSamples(left_of, easy_part(easy), self.shares))
+        return self.protocol.start_round(self.trainer, self.shares)
 
     def batches(self, round_index: int) -> list[Tensor]:
         """Return the rows [B] of each exchange of a round."""
@@ -93,15 +81,14 @@ class Exchanges:
         if exchange == 0:
             for order in self.orders[:after]:
                 self._order(order, [()] * len(self.roster.names))
-        rows_n = self.rows[exchange]
-        batch = Batch(self.config.training.batch_size, rows_n, self.targets[exchange], self._receive(exchange))
+        rows_B = self.rows[exchange]
+        labels_B = self.labels_N[rows_B.to(self.labels_N.device)]
+        batch = Batch(rows_B, labels_B, self._receive(exchange))
         updates, losses = self.protocol.begin(self.trainer, batch)
         self._order(self.orders[exchange + after], updates)
         # Returning gradients took the first step already; with shared labels all are left, while the parties do theirs.
         steps_left = self.config.training.local_iterations - len(losses)
-        self.losses.append([*losses, *self.trainer.steps(batch.embeddings, batch.targets, steps_left)][0])
-        if self.pruning.share:
-            self.last_losses.note(rows_n, self.trainer.losses_B)
+        self.losses.append([*losses, *self.trainer.steps(batch.embeddings, batch.labels_B, steps_left)][0])
 
     def end_round(self) -> list[Asked]:
         """Return the requests whose replies are the parties' reports; nothing else is under way then."""
@@ -109,11 +96,6 @@ class Exchanges:
             for asked in self.under_way.popleft():  # replies to orders that only brought an update
                 asked.wait()
         return self.under_way.popleft()
-
-    def left_out(self, rounds: int) -> dict[str, int]:
-        """Return the number of samples in ``rounds`` rounds, and of those left out; empty without sample pruning."""
-        samples = rounds * self.steps * self.config.training.batch_size
-        return {"samples": samples, "left_out": samples - self.last_losses.trained} if self.pruning.share else {}
 
     def samples(self) -> dict[str, tuple[int, ...]]:
         """Return the number of samples in which each party took part, by exchange of the round."""

@@ -89,7 +89,7 @@ class FeatureParty:
         self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
         self.steps = steps_in_round(config.training, len(data.train))
         self.evaluated = EvaluatedModels(self.model, self.pruner, data.train, config, runtime)
-        self.may_rest = bool(config.training.sample_pruning.share or config.training.party_dropout)
+        self.may_rest = config.training.party_dropout > 0
         """Rows that it has may be left out of a round: which ones tells it something of what the server knows."""
         self.alpha = self.beta = 0.0
         self.round_index: int = -1
@@ -157,8 +157,8 @@ class FeatureParty:
         shown = sum(len(self.train.held_rows(rows_B)) for rows_B in batches), sum(map(len, self.batches))
         if not self.may_rest and shown[0] != shown[1]:
             raise MessageError(
-                f"{shown[0] - shown[1]} rows of {self.name} are left out, to which neither training.sample_pruning nor "
-                "training.party_dropout agrees"
+                f"{shown[0] - shown[1]} rows of {self.name} are left out, to which "
+                "training.party_dropout does not agree"
             )
         self.pending.clear()
         self.meter = RoundMeter(self.runtime)

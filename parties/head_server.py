@@ -83,11 +83,6 @@ class HeadServer:
         self.end_round()
         metrics["loss/train"] = finite(float(torch.stack(self.exchanges.losses).mean()), "the training loss")
         metrics |= self._seconds(round_index) | decision_metrics(self.ratios)
-        if self.exchanges.pruning.share:
-            sizes = [len(rows_n) for rows_n in self.exchanges.rows]
-            metrics["round_savings/samples"] = 1 - sum(sizes) / (len(sizes) * self.config.training.batch_size)
-            so_far = self.exchanges.left_out(round_index + 1)
-            metrics["savings/samples"] = so_far["left_out"] / so_far["samples"]
         return metrics | self.reports.metrics() | self.ledger.round_metrics()
 
     def start_round(self, round_index: int) -> None:
@@ -143,7 +138,6 @@ class HeadServer:
         exchanges = self.exchanges
         rounds = len(self.clock.history)
         promised = guarantees(self.config, rounds, exchanges.steps, len(exchanges.labels_N))
-        pruned = exchanges.left_out(rounds)
         totals = self.ledger.totals()
         return {
             **totals,
@@ -153,7 +147,6 @@ class HeadServer:
             "finished_model_digest": combined_digest(finished),
             "parties": {name: self.reports.present(name) | self.ledger.summary(name) for name in self.roster.names},
             **({"subsets": self.evaluation.subsets} if self.evaluation.subsets else {}),
-            **({"sample_pruning": pruned} if pruned else {}),
             **({"privacy": promised} if promised else {}),
         }
 
@@ -162,7 +155,6 @@ class HeadServer:
         own: State = {
             "head": self.trainer.state_dict(),
             "protocol": self.exchanges.protocol.state_dict(),
-            "sample_pruning": self.exchanges.last_losses.state_dict(),
             "feedback": {party.name: party.receiver.state_dict() for party in self.roster},
             "costs": self.ledger.state_dict(),
             **self.reports.state_dict(),
@@ -182,7 +174,6 @@ class HeadServer:
         check_same_data("the labels", own["data_digest"], self.labels_digest)
         self.load_finished(own)
         self.exchanges.protocol.load_state_dict(own["protocol"])
-        self.exchanges.last_losses.load_state_dict(own.get("sample_pruning", {}))  # older ones have none
         for party in self.roster:
             party.receiver.load_state_dict(own["feedback"][party.name])
         self.evaluation.load_state_dict(own)

@@ -1,6 +1,5 @@
 """Tables of the costs and savings of alpha and beta for each party, before training."""
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -99,10 +98,6 @@ def _total(server: HeadServer, forecast: Forecast) -> Table:
     """Return the whole run's costs with its own ratios: a row per party."""
     rounds = [*planned_rounds(server, forecast)]
     title = f"the whole run as configured: {len(rounds)} rounds of {server.exchanges.steps} exchanges"
-    pruning, last = server.config.training.sample_pruning, len(rounds) - 1
-    if pruning.share:  # the number of losses below their mean is unknown
-        pruned = min(last, math.ceil(pruning.until * len(rounds)) - 1)  # not the first one, of which no loss is known
-        title += f"\nat most: training.sample_pruning may spare up to {pruning.share * pruned / len(rounds):.0%} of it"
     table = numbers_table(title, ("party", "MACs", "sent up", "come down"))
     for name in forecast.macs:
         macs, down, up = (sum(values) for values in zip(*(costs[name] for costs in rounds), strict=True))

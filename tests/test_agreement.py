@@ -36,6 +36,5 @@ def test_what_both_sides_agree_on_is_what_they_compute_with():
     }
     replayed = {"models.head", "models.members", "precision", "task"}
     replayed |= {"training.class_weights", "training.head_sync", "training.optimizer", "training.party_dropout"}
-    replayed |= {"training.sample_pruning.share"}
     assert set(agreed_values(config, replayed=True)) == shared | replayed
     assert agreed_values(config, replayed=True)["models.head"] == {"hidden": list(config.models.head.hidden)}

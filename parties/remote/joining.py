@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.schedules import Schedule, parse_ratio_schedule, schedule_of
-from vfl.config.settings import AsItIs, Fraction, Positive, Section
+from vfl.config.settings import AsItIs, Positive, Section
 from vfl.wire.messages import Kind, Message, MessageError
 from vfl.wire.session import Hello
 from vfl.wire.text import plain
@@ -55,8 +55,6 @@ class Terms(Section):
     beta: Ratios
     evaluation_rows: Count
     """Number of test samples, each of which is evaluated a few times in a round at most (``PASSES_IN_ROUND``)."""
-    sample_pruning: Fraction
-    """Share of the samples with a low loss that is left out of a round, which tells parties something of the losses."""
 
     @classmethod
     def of(cls, config: ExperimentConfig, party: str, evaluation_rows: int) -> Self:
@@ -67,7 +65,6 @@ class Terms(Section):
             alpha=ratios.most_alpha(party),
             beta=schedule_of(ratios.beta, party),
             evaluation_rows=evaluation_rows,
-            sample_pruning=config.training.sample_pruning.share,
         )
 
     @classmethod

@@ -109,7 +109,6 @@ CASES: dict[str, Case] = {
     "welcome: stronger pruning": Case("welcome", terms(alpha=0.9), r"alpha .*0.9.* \(here .*0.2"),
     "welcome: everything sent": Case("welcome", terms(beta={"0": 0.5, "1": 0.0}), r"beta .*1: 0.0"),
     "welcome: more rows": Case("welcome", terms(evaluation_rows=41), r"evaluation_rows 41 \(here 40\)"),
-    "welcome: rows left out": Case("welcome", terms(sample_pruning=0.5), r"sample_pruning 0.5 \(here 0.0\)"),
     "welcome: no welcome": Case("welcome", control(GOODBYE), "GOODBYE came where WELCOME is due"),
     "welcome: twice": Case("restore", welcome(), "WELCOME came again"),
     # restore and save
@@ -167,7 +166,7 @@ CASES: dict[str, Case] = {
     "START_ROUND: rows left out": Case(
         "START_ROUND",
         lambda orders: orders.frame(1, (PART_CONTROL, b'{"alpha":0.2,"beta":0.5}'), (PART_PRESENCE, b"\xff\xef")),
-        "1 rows of party_1 are left out, to which neither training.sample_pruning nor training.party_dropout agrees",
+        "1 rows of party_1 are left out, to which training.party_dropout does not agree",
     ),
     "START_ROUND: the second first": Case("START_ROUND", lambda orders: orders.start_round(round=1), "round 1 came"),
     # an update, which EMBED and END_ROUND bring

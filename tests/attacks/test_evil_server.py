@@ -135,7 +135,6 @@ TERMS_DIFFER = {
     "welcome: stronger pruning": {"alpha": 0.9},
     "welcome: everything sent": {"beta": 0.0},
     "welcome: more rows": {"evaluation_rows": 41},
-    "welcome: rows left out": {"sample_pruning": 0.5},
 }
 
 

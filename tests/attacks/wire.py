@@ -21,7 +21,7 @@ class Frame:
     run: str = ""
     session: int = 0
     sequence: int = 0
-    version: int = 3
+    version: int = 4
     count: int | None = None
     """Of parts, as announced; None: true."""
     length: int | None = None

@@ -20,7 +20,6 @@ ROWS, WIDTH, TEST_ROWS = 16, 8, 40
 START_ROUND, EMBED, END_ROUND, EVALUATE, DESCRIBE = 1, 2, 5, 7, 9
 PART_GRADIENT, PART_HEAD, PART_CONTROL, PART_PRESENCE = 2, 3, 4, 7
 TERMS: dict[str, Any] = {"rounds": 2, "alpha": {"0": 0.2}, "beta": {"0": 0.5}, "evaluation_rows": TEST_ROWS}
-TERMS["sample_pruning"] = 0.0
 
 Sent = list[bytes]
 Lie = Callable[["Orders"], Sent]

@@ -60,8 +60,8 @@ def test_every_cause_is_told_apart_and_the_training_does_not_notice(federate, in
     assert "embedding_size (server 8, party 4)" in text
     write_run_id(make(federation.folder / "elsewhere"), "0123456789abcdef")
     assert "belongs to run 0123456789abcdef" in patient.wrong(run_dir="elsewhere")["joining"]
-    monkeypatch.setattr(dialer, "pack", lambda message: b"\x04" + pack(message)[1:])
-    assert "protocol version 4 came, this side speaks 3; install the same" in patient.wrong()["joining"]
+    monkeypatch.setattr(dialer, "pack", lambda message: b"\x05" + pack(message)[1:])
+    assert "protocol version 5 came, this side speaks 4; install the same" in patient.wrong()["joining"]
     monkeypatch.undo()
     assert "takes no plaintext" in patient.wrong(insecure=True)["connection"]
     (federation.folder / "allowed").write_text("# none\n")

@@ -240,14 +240,14 @@ def test_another_run(listening: Listening, authority: Authority):
 
 STRANGE = {
     "another version": (
-        lambda hello: b"\x04" + pack(hello)[1:],
-        "protocol version 4 came, this side speaks 3; install the same release",
+        lambda hello: b"\x05" + pack(hello)[1:],
+        "protocol version 5 came, this side speaks 4; install the same release",
     ),
     "the release before, in protobuf": (
         lambda hello: b"\x08\x02" + pack(hello),
-        "protocol version 8 came, this side speaks 3; install the same release",
+        "protocol version 8 came, this side speaks 4; install the same release",
     ),
-    "no frame": (lambda hello: b"\x03" * 20, "20 bytes are no frame"),
+    "no frame": (lambda hello: b"\x04" * 20, "20 bytes are no frame"),
     "nothing inside": (lambda hello: pack(Message(Kind.HELLO)), "HELLO message with 0 CONTROL parts instead of 1"),
     "more behind it": (lambda hello: pack(hello) + b"x", "bytes of a HELLO came where"),
     "a field more": (
@@ -329,7 +329,7 @@ def test_what_was_wrong_is_told_in_the_middle_of_a_message_too(listening: Listen
 
     asyncio.run(converse())
     assert [each.size for each in heard if each.kind is Kind.END_ROUND] == [request.size]
-    assert refused(heard[-1]) == "protocol version 255 came, this side speaks 3; install the same release"
+    assert refused(heard[-1]) == "protocol version 255 came, this side speaks 4; install the same release"
 
 
 def test_a_message_above_the_limit_is_not_taken(listening: Listening, authority: Authority):

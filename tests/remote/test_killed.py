@@ -46,10 +46,10 @@ def tiers(points: dict[str, tuple[str, int]]) -> list[Any]:
 
 
 AHEAD = {
-    "training": {"staleness": 1, "sample_pruning": {"share": 0.6}},
+    "training": {"staleness": 1, "party_dropout": 0.4},
     "wire": {"bits": 4, "gradients": {"bits": 4}, "coding": "entropy"},
 }
-"""Two exchanges are under way at once, values are coded, samples are left out by the losses of earlier rounds."""
+"""Two exchanges are under way at once, values are coded, parties are left out of samples."""
 
 
 @pytest.mark.parametrize("place", zygote.PLACES)

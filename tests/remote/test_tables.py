@@ -59,21 +59,20 @@ def test_owners_of_tables_train_and_predict_the_bits_of_one_process(federate, tm
 
 
 @pytest.mark.parametrize("labels", [release("shared"), "server"])
-def test_missing_rows_and_pruned_samples_train_the_bits_of_one_process(federate, tmp_path: Path, labels: str):
+def test_missing_rows_train_the_bits_of_one_process(federate, tmp_path: Path, labels: str):
     paths = write_tables(tmp_path, range(ROWS), labelled=True)
     paths["shop"].write_text("\n".join(paths["shop"].read_text().splitlines()[:-20]))
     sections = sections_of(paths) | {"wire": {"bits": 4, "gradients": {"bits": 4}, "coding": "entropy"}}
     sections["data"]["join"] = "left"
-    sections["training"] |= {"labels": labels, "sample_pruning": {"share": 0.6}}
+    sections["training"] |= {"labels": labels, "party_dropout": 0.3}
     with pytest.warns(UserWarning, match="80 samples, without a row: 20 at shop"):
         federation = federate(**sections)
     federation.run()
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
     with pytest.warns(UserWarning, match="80 samples, without a row: 20 at shop"):
         whole = run_experiment(federation.config, tmp_path / "whole", resume=False, console=Console(quiet=True))
-    found, names = federation.outcome()["summary"], (*SAME, "sample_pruning", "train_macs")
+    found, names = federation.outcome()["summary"], (*SAME, "train_macs")
     assert {name: found[name] for name in names} == {name: whole.summary[name] for name in names}
-    assert found["sample_pruning"]["left_out"] > 0
 
 
 @pytest.mark.filterwarnings("ignore:--when-absent. no placeholder was learned, so zeros replace shop")

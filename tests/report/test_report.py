@@ -195,14 +195,6 @@ def test_a_damaged_run_is_one_line(say: Callable[..., tuple[int, str]], one_run:
     assert len(err.splitlines()) == 1
 
 
-def test_a_round_whose_samples_were_left_out_costs_their_share_less(tmp_path: Path):
-    rows, summary = vertical_rows(0.0, 0.0, 0.8), vertical_summary(0.0, 0.0, 0.8)
-    for row, left_out in zip(rows, (0.0, 0.5, 0.5, 0.0), strict=True):
-        row["savings/samples"] = left_out
-    (run,) = load_subject(write_run(tmp_path / "run", {}, rows, summary)).runs
-    assert run.macs_by_round() == pytest.approx([8000 / 3, 4000, 16000 / 3, 8000])
-
-
 def test_what_is_lost_without_a_party_is_drawn_and_listed(one_run: Path):
     summary = json.loads((one_run / "summary.json").read_text())
     reached = {"a+b": 0.9, "a": 0.8, "b": 0.3}

@@ -19,7 +19,6 @@ from vfl.data.files import LabelData, PartyData
 from vfl.data.source import Split
 from vfl.data.sources.images import ImageGrid
 from vfl.optim import build_optimizer
-from vfl.random import generator
 from vfl.runs.subsets import lost_without, subsets_of
 from vfl.runtime import start_runtime
 from vfl.vertical.batches import batch_rows
@@ -145,26 +144,23 @@ class Joint(nn.Module):
     def step(
         self,
         rows_B: torch.Tensor,
-        weights_B: torch.Tensor,
         present_BK: torch.Tensor,
         removed: list[Removed],
         labels: str,
-    ) -> torch.Tensor:
-        """Take a step on the weighted sum of the losses; return these."""
+    ) -> None:
+        """Take a step."""
         parts = [self.embed(k, rows_B, present_BK[:, k].tolist()) for k in range(4)]
         for part in parts:
             part.retain_grad()
         self.zero_grad()
-        losses_B = F.cross_entropy(self.head(torch.cat(parts, 1)), self.labels_N[rows_B], reduction="none")
-        losses_B.dot(weights_B).backward()
+        F.cross_entropy(self.head(torch.cat(parts, 1)), self.labels_N[rows_B]).backward()
         if removed:
             self.prune(removed)
-            self.descend_masked(rows_B, weights_B, present_BK, parts, labels)
+            self.descend_masked(rows_B, present_BK, parts, labels)
         for optimizer, takes_part in zip(self.optimizers, [*present_BK.any(0), True], strict=True):
             if takes_part:
                 optimizer.step()
         self.mask()
-        return losses_B.detach()
 
     def embed(self, k: int, rows_B: torch.Tensor, present: list[bool]) -> torch.Tensor:
         own = [row for row, here in zip(rows_B.tolist(), present, strict=True) if here]
@@ -193,7 +189,6 @@ class Joint(nn.Module):
     def descend_masked(
         self,
         rows_B: torch.Tensor,
-        weights_B: torch.Tensor,
         present_BK: torch.Tensor,
         parts: list[torch.Tensor],
         labels: str,
@@ -207,48 +202,32 @@ class Joint(nn.Module):
             loss = (own * gradient).sum()
             if labels == "shared":
                 outputs = self.head(torch.cat([*sent[:k], own, *sent[k + 1 :]], 1))
-                loss = F.cross_entropy(outputs, self.labels_N[rows_B], reduction="none").dot(weights_B)
+                loss = F.cross_entropy(outputs, self.labels_N[rows_B])
             if present_BK[:, k].any():
                 model.zero_grad()
                 loss.backward(inputs=list(model.parameters()))
 
 
-@pytest.mark.parametrize(("left_out", "batch_size", "rounds"), [(0.0, 16, 6), (0.7, 16, 6), (0.9, 3, 4)])
 @pytest.mark.parametrize("labels", ["shared", "server"])
 def test_training_with_missing_rows_equals_the_joint_masked_model_with_placeholders(
-    in_float64, build_gaps, labels: str, left_out: float, batch_size: int, rounds: int
+    in_float64, build_gaps, labels: str
 ):
-    """Also where samples, even whole batches, are left out as InfoBatch does, by losses that the joint model had.
-
-    In batches of a few rows BatchNorm multiplies differences of the last bits, which depend on the processor: float64,
-    and small steps.
-    """
     optimizer = {"learning_rate": 0.001, "momentum": 0.9}
-    training = {"rounds": 4, "batch_size": batch_size, "labels": labels, "party_dropout": 0.2, "optimizer": optimizer}
-    training["sample_pruning"] = {"share": left_out, "until": 1.0}
+    training = {"rounds": 4, "batch_size": 16, "labels": labels, "party_dropout": 0.2, "optimizer": optimizer}
     server, parties = build_gaps(training=training, lightweighting={"alpha": {3: 0.4}})
-    joint, last, trained = Joint(server, parties), dict[int, float](), set[int]()
-    for round_index in range(rounds):
+    joint = Joint(server, parties)
+    for round_index in range(6):
         server.train_round(round_index)
         removed = [party.pruner.state_dict()["history"][0]["removed"] for party in parties if round_index == 3]
-        mean = sum(last.values()) / len(last) if last and left_out and round_index < 4 else 0.0
-        stream = generator(server.config.seed, "sample_pruning", round_index)
         for exchange, rows_B in enumerate(server.exchanges.batches(round_index)):
-            easy_B = torch.tensor([last.get(row, 1e9) < mean for row in rows_B.tolist()])
-            stays_B = ~(easy_B & (torch.rand(len(rows_B), generator=stream) < left_out))
-            weights_B = torch.where(easy_B, 1 / (1 - left_out), 1.0)[stays_B] / len(rows_B)
-            present_BK, rows_n = stacked(server.exchanges.shares[exchange]), rows_B[stays_B]
-            losses_n = joint.step(rows_n, weights_B, present_BK, removed if exchange == 0 else [], labels)
-            last |= dict(zip(rows_n.tolist(), losses_n.tolist(), strict=True))
-            trained.add(len(rows_n))
+            present_BK = stacked(server.exchanges.shares[exchange])
+            joint.step(rows_B, present_BK, removed if exchange == 0 else [], labels)
     assert {0, 1} < joint.sizes
-    assert (trained == {16}) == (not left_out)
-    assert (0 in trained) == (batch_size == 3)
     expected = joint.head.state_dict() | {"placeholder": joint.placeholder}
     for name, value in server.trainer.head.state_dict().items():
         torch.testing.assert_close(value, expected[name], rtol=1e-6, atol=1e-8)
     for party, model in zip(parties, joint.models, strict=True):
-        assert (party.macs < party.unpruned_macs) == (rounds > 3)
+        assert party.macs < party.unpruned_macs
         images = party.train.features
         torch.testing.assert_close(party.model.eval()(images), model.eval()(images), rtol=1e-6, atol=1e-8)
     assert joint.placeholder.detach().abs().min() > 0
@@ -266,7 +245,7 @@ def run(built: tuple[HeadServer, list[FeatureParty]], rounds: int, start: int = 
 def test_replay_and_broadcast_give_equal_bits_and_a_resumed_run_the_same(build_gaps):
     def settings(head_sync: str):
         training = {"local_iterations": 2, "head_sync": head_sync, "party_dropout": 0.3}
-        return {"training": {**training, "rounds": 4, "sample_pruning": {"share": 0.7}}, **PRUNED}
+        return {"training": {**training, "rounds": 4}, **PRUNED}
 
     replayed = run(build_gaps(**settings("replay")), 3)
     assert {report.head_drift for report in replayed.reports.last.values()} == {0.0}
@@ -275,20 +254,17 @@ def test_replay_and_broadcast_give_equal_bits_and_a_resumed_run_the_same(build_g
     resumed[0].load_state_dict(copy.deepcopy(half.state_dict()))
     summary = run(resumed, 3, start=2).summary()
     assert summary["model_digest"] == replayed.summary()["model_digest"]
-    assert summary["sample_pruning"] == replayed.summary()["sample_pruning"]
-    assert summary["sample_pruning"]["left_out"] > 0
     assert resumed[0].evaluate() == replayed.evaluate()
 
 
 @pytest.mark.parametrize("labels", ["shared", "server"])
-def test_what_is_missing_or_left_out_costs_no_bytes_and_no_macs(build_gaps, labels: str):
-    training = {"labels": labels, "local_iterations": 2, "party_dropout": 0.3, "sample_pruning": {"share": 0.7}}
+def test_what_is_missing_costs_no_bytes_and_no_macs(build_gaps, labels: str):
+    training = {"labels": labels, "local_iterations": 2, "party_dropout": 0.3}
     server, parties = build_gaps(training=training)
     rows = [0] * 4
     frames = [[], [], [], []]  # of each party's embeddings, dense
-    metrics: dict[str, float] = {}
     for round_index in range(2):
-        metrics = server.train_round(round_index)
+        server.train_round(round_index)
         for shares in server.exchanges.shares:
             counts = [share.count for share in shares]
             rows = [before + new for before, new in zip(rows, counts, strict=True)]
@@ -306,12 +282,8 @@ def test_what_is_missing_or_left_out_costs_no_bytes_and_no_macs(build_gaps, labe
             assert costs.downlink_bytes["presence"] == 2 * (part + 3 * 16 // 8)
         else:
             assert costs.dense_downlink_bytes["embedding"] == total - sum(frames[k]) + 3 * part * exchanges
-            assert costs.downlink_bytes["presence"] == part + 3 * 16 // 8  # which samples are easy, from round 1 on
+            assert "presence" not in costs.downlink_bytes
     assert 0 < rows[3] < rows[2] < rows[0]
-    pruned = server.summary()["sample_pruning"]
-    assert metrics["savings/samples"] == pytest.approx(pruned["left_out"] / pruned["samples"])
-    assert metrics["round_savings/samples"] == pytest.approx(2 * pruned["left_out"] / pruned["samples"])
-    assert pruned["left_out"] > 0
 
 
 def test_missing_test_rows_are_neither_embedded_nor_sent(build_gaps):

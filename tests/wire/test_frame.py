@@ -57,7 +57,7 @@ def test_unpack_inverts_pack(message: Message):
 
 def test_the_layout_is_the_one_that_is_written_down():
     message = Message(Kind.SAVE, 2, 3, (Part(PartKind.CONTROL, b"{}"),), RUN, 4, 5)
-    header = struct.pack("<BBIIH", 3, 46, 2, 3, 1) + bytes.fromhex(RUN) + struct.pack("<III", 4, 5, 7)
+    header = struct.pack("<BBIIH", 4, 46, 2, 3, 1) + bytes.fromhex(RUN) + struct.pack("<III", 4, 5, 7)
     assert pack(message) == header + b"\x04" + struct.pack("<I", 2) + b"{}"
 
 
@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
         lambda p: [VAST],
         "a EMBEDDING of 1048608 bytes came, network.max_message_mb allows 1 MiB here; raise it on both sides",
     ),
-    "another version": (lambda p: [b"\x02" + p[0][1:]], "protocol version 2 came, this side speaks 3"),
+    "another version": (lambda p: [b"\x02" + p[0][1:]], "protocol version 2 came, this side speaks 4"),
     "a session's message of several pieces": (
         lambda p: [pack(Message(Kind.HELLO, parts=(Part(PartKind.CONTROL, bytes(40)),)))],
         "a HELLO of 77 bytes came, at most 64 are allowed",
@@ -174,7 +174,7 @@ HEAD = Message(Kind.END_ROUND, parts=(Part(PartKind.HEAD, b"abc"),))
     ("data", "text"),
     [
         (b"", "0 bytes are no frame"),
-        (with_header(HEAD, 0, "<B", 2), "protocol version 2 came, this side speaks 3; install the same release"),
+        (with_header(HEAD, 0, "<B", 2), "protocol version 2 came, this side speaks 4; install the same release"),
         (with_header(HEAD, 1, "<B", 99), "99 is no Kind"),
         (with_header(HEAD, 32, "<B", 99), "99 is no PartKind"),
         (with_header(HEAD, 32, "<B", 4), "END_ROUND message with a CONTROL part"),

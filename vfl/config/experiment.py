@@ -17,6 +17,7 @@ from vfl.config.network import NetworkConfig
 from vfl.config.optimizer import OptimizerConfig
 from vfl.config.privacy import PrivacyConfig
 from vfl.config.registry import nearest
+from vfl.config.removed import refuse_removed
 from vfl.config.schedules import Schedule, falls, named_parties, schedule_of
 from vfl.config.serving import ServingConfig
 from vfl.config.settings import (
@@ -41,21 +42,6 @@ ClassWeights = Literal["balanced"] | dict[str, AboveZero]
 MetricName = Literal["auc", "average_precision", "ks", "log_loss", "f1", "accuracy", "macro_f1", "rmse", "mae", "r2"]
 
 
-class SamplePruningConfig(Section):
-    """Samples that the model has learned are left out of rounds at random (InfoBatch): nothing of them travels."""
-
-    share: Annotated[Fraction, REPLAYED] = 0.0
-    """Share r of the samples whose last loss is below the mean that is left out of a round, drawn at random. The others
-    of them weigh 1 / (1 - r) in the loss, so that gradients are those of all samples in expectation (with BatchNorm not
-    quite: embeddings then depend on the other rows). 0 leaves none out."""
-    until: Annotated[Probability, OWN] = 0.875
-    """Share of training.rounds after which all samples are trained on again."""
-
-    def ignored(self) -> Mapping[str, str]:
-        """Return when nothing is left out."""
-        return {} if self.share else {"until": "training.sample_pruning.share is 0"}
-
-
 class TrainingConfig(Section):
     """The LVFL algorithm (Algorithm 1)."""
 
@@ -78,7 +64,6 @@ class TrainingConfig(Section):
     party_dropout: Annotated[Fraction, REPLAYED] = 0.0
     """Probability that a sample is trained without a party, a seeded draw for each sample and party; at least one party
     stays. A learned placeholder replaces the missing embedding, so that the model can predict without a party."""
-    sample_pruning: SamplePruningConfig = SamplePruningConfig()
     optimizer: Annotated[OptimizerConfig, REPLAYED] = OptimizerConfig()
     patience: Annotated[Positive | None, OWN] = None
     """Stop after this many evaluations without a better evaluation.metric; null never stops early."""
@@ -222,6 +207,13 @@ class ExperimentConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
+    def _without_removed(cls, values: object) -> object:
+        """Refuse the settings of removed features."""
+        refuse_removed(values)
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
     def _defaults_of_tables(cls, values: object) -> object:
         """Let tables default to labels at the server and a perceptron at each party."""
         if _at(values, "data", "dataset").get("kind") not in TABLE_KINDS:
@@ -272,11 +264,6 @@ class ExperimentConfig(Section):
                 if name not in parties:
                     raise ValueError(f"{field}: no party is called {name!r}{nearest(name, parties)}")
         self.lightweighting.check_bounds(parties)
-        if self.training.sample_pruning.share and self.training.labels == "server" and self.privacy.gradients:
-            raise ValueError(
-                "training.sample_pruning.share: tells each party which of its rows have a low loss, which "
-                "privacy.gradients hides; leave one of the two out"
-            )
         if self.parties_at_once > max(1, self.threads or 0):
             raise ValueError(
                 f"parties_at_once: {self.parties_at_once} share threads; set threads={self.parties_at_once} or more"

@@ -52,8 +52,6 @@ class ConsentConfig(Section):
     """Smallest beta, the least sparsification of the embeddings that the party sends."""
     evaluation_rows: Positive | None = None
     """Most test samples whose embeddings it sends in a round, up to four times each (before and after prunings)."""
-    sample_pruning: Fraction | None = None
-    """Largest training.sample_pruning.share; by it every owner learns which common samples have a low loss."""
     importance: bool = False
     """Answer with embeddings of test samples of which one column is permuted, up to eight times for each column
     (``lvfl compare`` over processes); the server learns what every column adds, by its number."""

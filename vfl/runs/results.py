@@ -109,11 +109,9 @@ class RunResult:
         """Return the multiply-accumulates up to the end of every round."""
         if self.simulated:  # who is chosen differs from round to round, and so do the costs
             return list(accumulate(sum(values) for values in self.over_parties("train_macs")))
-        # All rounds have the same steps: a round's cost without pruning is a share of the total by its samples.
-        trained = [1 - _of_round(row, "samples") for row in self.rows]
-        whole = self.summary["unpruned_train_macs"] / sum(trained)
-        rounds = zip(self.rows, trained, strict=True)
-        return list(accumulate(share * (1 - _of_round(row, "compute")) * whole for row, share in rounds))
+        # All rounds have the same steps, and so the same cost without pruning.
+        whole = self.summary["unpruned_train_macs"] / len(self.rows)
+        return list(accumulate((1 - _saved_in_round(row)) * whole for row in self.rows))
 
     def seconds_by_round(self) -> list[float]:
         """Return the seconds up to the end of every round: on the clock, or the slowest party's own work."""
@@ -129,9 +127,9 @@ class RunResult:
         return next((place for place, score in scores if not is_better(self.metric, target, score)), None)
 
 
-def _of_round(row: Row, what: str) -> float:
-    """Return what a round saved; older runs have it as ``savings/``, which now counts all rounds so far."""
-    return row.get(f"round_savings/{what}", row.get(f"savings/{what}", 0.0))
+def _saved_in_round(row: Row) -> float:
+    """Return the share of compute that a round saved; older runs name it as what is now of all rounds so far."""
+    return row.get("round_savings/compute", row["savings/compute"])
 
 
 Quantity = Callable[[RunResult], float | None]

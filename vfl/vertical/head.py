@@ -16,7 +16,7 @@ from vfl.optim import MakeOptimizer, build_optimizer, load_optimizer_state, opti
 from vfl.runs.checkpoint import State
 from vfl.runtime import Runtime
 from vfl.vertical.embeddings import decode_finite
-from vfl.vertical.tasks import Targets, Task
+from vfl.vertical.tasks import Task
 from vfl.wire.codec import encode
 from vfl.wire.messages import Buffer, Part, PartKind
 
@@ -37,8 +37,6 @@ class HeadTrainer:
         self.runtime = runtime
         self.config = config
         self.optimizer = build_optimizer(self.head, config, optimizer)
-        self.losses_B = torch.empty(0)
-        """Unweighted loss of each sample of the last batch with weights."""
 
     @cached_property
     def missing(self) -> float:
@@ -49,18 +47,13 @@ class HeadTrainer:
         """Set the round's learning rate."""
         set_learning_rate(self.optimizer, self.config, round_index)
 
-    def loss(self, representation_BP: Tensor, targets: Targets) -> Tensor:
+    def loss(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
         """Return the task's loss."""
-        outputs_BC = self.runtime.forward(self.head, representation_BP)
-        if targets.weights_B is None:
-            return self.task.loss(outputs_BC, targets.labels_B)
-        losses_B = self.task.losses(outputs_BC, targets.labels_B)
-        self.losses_B = losses_B.detach()
-        return (targets.weights_B * losses_B).sum()
+        return self.task.loss(self.runtime.forward(self.head, representation_BP), labels_B)
 
-    def backward(self, representation_BP: Tensor, targets: Targets) -> Tensor:
+    def backward(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
         """Compute the gradients of theta_0, and of the representation if it asks for one; return the loss."""
-        loss = self.loss(representation_BP, targets)
+        loss = self.loss(representation_BP, labels_B)
         self.optimizer.zero_grad()
         loss.backward()  # pyright: ignore[reportUnknownMemberType]  # unannotated in PyTorch
         return loss.detach()
@@ -69,21 +62,21 @@ class HeadTrainer:
         """Take the SGD step on theta_0 whose gradients ``backward`` computed."""
         self.optimizer.step()
 
-    def step(self, representation_BP: Tensor, targets: Targets) -> Tensor:
+    def step(self, representation_BP: Tensor, labels_B: Tensor) -> Tensor:
         """Take one SGD step on theta_0 and return the loss before it."""
-        loss = self.backward(representation_BP, targets)
+        loss = self.backward(representation_BP, labels_B)
         self.apply()
         return loss
 
-    def steps(self, embeddings: Sequence[Tensor], targets: Targets, number: int) -> list[Tensor]:
+    def steps(self, embeddings: Sequence[Tensor], labels_B: Tensor, number: int) -> list[Tensor]:
         """Take ``number`` SGD steps (0: none) on the same embeddings, [B, D] each; return the loss before each."""
         if number == 0:
             return []
         representation_BP = torch.cat(list(embeddings), dim=1)
-        return [self.step(representation_BP, targets) for _ in range(number)]
+        return [self.step(representation_BP, labels_B) for _ in range(number)]
 
     def embedding_gradient(
-        self, embeddings: Sequence[Tensor], position: int, targets: Targets, *, with_head: bool
+        self, embeddings: Sequence[Tensor], position: int, labels_B: Tensor, *, with_head: bool
     ) -> Tensor:
         """Return the loss's gradient [B, D] with respect to ``embeddings[position]``; theta_0 stays unchanged.
 
@@ -93,8 +86,8 @@ class HeadTrainer:
         parts = [own_BD if index == position else other for index, other in enumerate(embeddings)]
         representation_BP = torch.cat(parts, dim=1)
         if not with_head:  # not by backward(): theta_0's .grad may hold the gradients that wait for `apply`
-            return torch.autograd.grad(self.loss(representation_BP, targets), own_BD)[0]
-        self.backward(representation_BP, targets)
+            return torch.autograd.grad(self.loss(representation_BP, labels_B), own_BD)[0]
+        self.backward(representation_BP, labels_B)
         assert own_BD.grad is not None
         return own_BD.grad
 

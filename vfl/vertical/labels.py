@@ -25,24 +25,11 @@ from vfl.runs.checkpoint import State
 from vfl.vertical.embeddings import Compressor, EmbeddingReceiver, ResidualSender, decompressed
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.presence import Presence, Share, pack, unpack
-from vfl.vertical.sample_pruning import Left, SamplePruning
-from vfl.vertical.tasks import Targets
 from vfl.wire.messages import Message, Part, PartKind
 
 HeadSync = Literal["replay", "broadcast"]
 PartsK = list[tuple[Part, ...]]
 """Message parts for each party."""
-
-
-class RoundSamples(NamedTuple):
-    """The samples of a round's batches that are trained on, and the parties' shares of them."""
-
-    left: Sequence[Left]
-    """Remaining samples of each exchange."""
-    easy: tuple[Part, ...]
-    """Part from which the head's replicas derive the remaining samples."""
-    shares: Sequence[Sequence[Share]]
-    """The parties' shares of each exchange's remaining samples."""
 
 
 class Received(NamedTuple):
@@ -59,10 +46,8 @@ class Received(NamedTuple):
 class Batch(NamedTuple):
     """An exchange's batch at the server."""
 
-    size: int
-    """B before samples were left out; all other fields are without these."""
     rows_B: Tensor
-    targets: Targets
+    labels_B: Tensor
     received: Sequence[Received]
     """Embeddings in the parties' order."""
 
@@ -78,14 +63,11 @@ class ShareEmbeddings:
 
     head_sync: HeadSync
 
-    def start_round(self, trainer: HeadTrainer, samples: RoundSamples) -> tuple[PartsK, str | None]:
-        """Return each party's parts for the round's samples, and the digest of theta_0 if it is sent.
-
-        The parts are theta_0 if parties replay, and the mask of easy samples; the parties know the shares already.
-        """
-        replays = self.head_sync == "replay"
-        parts = (*(trainer.parts() if replays else ()), *samples.easy)
-        return [parts] * len(samples.shares[0]), weights_digest(trainer.head.state_dict()) if replays else None
+    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]) -> tuple[PartsK, str | None]:
+        """Return theta_0 as each party's parts and its digest, if parties replay; they know their shares already."""
+        if self.head_sync == "broadcast":
+            return [()] * len(shares[0]), None
+        return [trainer.parts()] * len(shares[0]), weights_digest(trainer.head.state_dict())
 
     def begin(self, trainer: HeadTrainer, batch: Batch) -> tuple[PartsK, list[Tensor]]:
         """Return the others' frames for each party, with theta_0 of this exchange if it is broadcast."""
@@ -110,15 +92,11 @@ class ReturnGradients:
     defence: Defence | None = None
     """Defence applied to each party's gradients before they leave."""
 
-    def start_round(self, trainer: HeadTrainer, samples: RoundSamples) -> tuple[PartsK, str | None]:
-        """Return each party's own share, unless it is all samples; others' gaps stay hidden. No theta_0 is sent.
+    def start_round(self, trainer: HeadTrainer, shares: Sequence[Sequence[Share]]) -> tuple[PartsK, str | None]:
+        """Return each party's own share, unless all are whole; others' gaps stay hidden. No theta_0 is sent.
 
-        A party cannot tell whether it lacks a sample, is left out of it, or the sample is left out for all.
+        A party cannot tell whether it lacks a sample or is left out of it.
         """
-        shares = [
-            [share.among(left.share) for share in exchange]
-            for exchange, left in zip(samples.shares, samples.left, strict=True)
-        ]
         if all(share.whole for exchange in shares for share in exchange):
             return [()] * len(shares[0]), None
         # `zip` turns shares by exchange into shares by party.
@@ -129,16 +107,14 @@ class ReturnGradients:
         # A leaf of its own, so that one backward pass leaves the gradients of the head and of all embeddings.
         # Before the step, at theta_0 of the exchange: what the parties would compute with a replica of it.
         representation_BP = torch.cat(batch.embeddings, dim=1).requires_grad_()
-        loss = trainer.step(representation_BP, batch.targets)
+        loss = trainer.step(representation_BP, batch.labels_B)
         assert representation_BP.grad is not None
         widths = [embedding.shape[1] for embedding in batch.embeddings]
         # Scaled before they are compressed: float16 would lose the small ones. The party divides.
-        gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(batch.size)
+        size = len(batch.rows_B)
+        gradients, scale = torch.split(representation_BP.grad.cpu(), widths, dim=1), gradient_scale(size)
         sent = [
-            sender.send(
-                self._defended(each.share.rows_of(gradient_BD), batch.size) * scale,
-                each.share.rows_of(batch.rows_B),
-            )
+            sender.send(self._defended(each.share.rows_of(gradient_BD), size) * scale, each.share.rows_of(batch.rows_B))
             for sender, gradient_BD, each in zip(self.senders, gradients, batch.received, strict=True)
         ]
         return [(part,) for part in sent], [loss]
@@ -186,40 +162,33 @@ class HeadReplica:
     head_sync: HeadSync
     presence: Presence
     """Participation in each batch, as the server knows it."""
-    pruning: SamplePruning
-    """Sample pruning as at the server."""
 
     def __post_init__(self) -> None:
         self._drift = 0.0
         self._batches: Sequence[Tensor] = []
-        self._left: list[Left] = []  # of each batch
-        self._shares: list[list[Share]] = []  # the parties' parts in what is left of each batch
+        self._shares: list[list[Share]] = []  # the parties' shares of each batch
         self._own = Share.of_all(0)  # this party's part in the present exchange
         self._sent_nD = torch.empty(0)
         self._embeddings: list[Tensor] = []
-        self._targets = Targets(self.labels_N[:0])
+        self._labels_B = self.labels_N[:0]
         self._gradients_are_here = False  # of the first replayed step
 
     def start_round(self, message: Message, head_digest: str | None, batches: Sequence[Tensor]) -> list[Share]:
         """Load theta_0, noting the replica's drift from it; return the party's share of each batch."""
-        self._batches, self._left = batches, self.pruning.read(message, batches)
-        rows = [left.share.rows_of(rows_B) for left, rows_B in zip(self._left, batches, strict=True)]
-        self._shares = self.presence.of_round(message.round_index, rows)
+        self._batches, self._shares = batches, self.presence.of_round(message.round_index, batches)
         self.trainer.start_round(message.round_index)
         if self.head_sync == "replay":
             self._drift = self.trainer.adopt(message.payloads(PartKind.HEAD))
             if head_digest != weights_digest(self.trainer.head.state_dict()):
                 raise ValueError("the head that arrived is not the one that the server sent (digests differ)")
-        parts = zip(self._shares, self._left, strict=True)
-        return [shares[self.position].among(left.share) for shares, left in parts]
+        return [shares[self.position] for shares in self._shares]
 
     def receive(self, message: Message, exchange: int, sent_nD: Tensor) -> None:
         """Decode the others' embeddings and, if it is broadcast, load theta_0; the others received ``sent_nD``."""
         frames = message.payloads(PartKind.EMBEDDING)
         if len(frames) != len(self.others):
             raise ValueError(f"{len(frames)} embeddings of other parties came instead of {len(self.others)}")
-        batch_B, left = self._batches[exchange], self._left[exchange]
-        rows_B, shares = left.share.rows_of(batch_B), [*self._shares[exchange]]  # a copy: the own part is taken out
+        rows_B, shares = self._batches[exchange], [*self._shares[exchange]]  # a copy: the own part is taken out
         self._own = shares.pop(self.position)
         missing, device = self.trainer.missing, self.trainer.runtime.device
         embeddings = [
@@ -229,7 +198,7 @@ class HeadReplica:
         embeddings.insert(self.position, self._own.spread(sent_nD, missing))
         self._sent_nD = sent_nD.to(device)
         self._embeddings = [embedding.to(device) for embedding in embeddings]
-        self._targets = left.targets(self.trainer.task, self.labels_N[batch_B.to(device)])
+        self._labels_B = self.labels_N[rows_B.to(device)]
         # With replay theta_0 of this exchange is here already: the one of the exchange before and its replayed steps.
         if self.head_sync == "broadcast":
             self.trainer.adopt(message.payloads(PartKind.HEAD))
@@ -247,7 +216,9 @@ class HeadReplica:
         same = torch.equal(embedding_nD, self._sent_nD) and not self._gradients_are_here
         with_head = same and self.head_sync == "replay"
         self._gradients_are_here |= with_head
-        gradient_BD = self.trainer.embedding_gradient(representation, self.position, self._targets, with_head=with_head)
+        gradient_BD = self.trainer.embedding_gradient(
+            representation, self.position, self._labels_B, with_head=with_head
+        )
         return self._own.rows_of(gradient_BD)
 
     def finish(self, iterations: int) -> None:
@@ -257,7 +228,7 @@ class HeadReplica:
             if self._gradients_are_here:
                 self.trainer.apply()
             # Also where this party takes no part in the batch: the server steps, and the replica must follow.
-            self.trainer.steps(self._embeddings, self._targets, iterations - self._gradients_are_here)
+            self.trainer.steps(self._embeddings, self._labels_B, iterations - self._gradients_are_here)
         self._embeddings, self._gradients_are_here = [], False
 
     def drift(self) -> float | None:

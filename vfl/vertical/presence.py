@@ -44,14 +44,6 @@ class Share:
         """Return the share of all samples of a batch."""
         return cls(torch.ones(samples, dtype=torch.bool), samples, whole=True)
 
-    def among(self, left: "Share") -> "Share":
-        """Return this part in the samples that are left of a batch as a part in the whole batch."""
-        if left.whole:
-            return self
-        present_B = torch.zeros_like(left.present_B)
-        present_B[left.present_B] = self.present_B
-        return Share.of(present_B)
-
     def rows_of(self, tensor_BD: Tensor) -> Tensor:
         """Return the party's rows, [n, D]."""
         if self.whole:

@@ -16,12 +16,6 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     compute = savings(summary["train_macs"], summary["unpruned_train_macs"])
     sent = summary["uplink_bytes"] + summary["downlink_bytes"]
     dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
-    pruned = summary.get("sample_pruning")
-    left_out = (
-        f"\nsamples left out {pruned['left_out'] / pruned['samples']:.1%}, and none of their costs is in either number"
-        if pruned
-        else ""
-    )
     table = numbers_table(
         f"{headline(summary)} after {summary['rounds']} rounds, {summary['wall_time_s']:.0f} s",
         ("party", "alpha", "beta", "MACs", "params", "sent up", "sent down", "time"),
@@ -30,7 +24,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (above: per sample)\n"
         f"communication {savings(sent, dense):.1%}: {amount(sent)}B instead of {amount(dense)}B "
         f"(up {savings(summary['uplink_bytes'], summary['dense_uplink_bytes']):.1%}, "
-        f"down {savings(summary['downlink_bytes'], summary['dense_downlink_bytes']):.1%}){left_out}",
+        f"down {savings(summary['downlink_bytes'], summary['dense_downlink_bytes']):.1%})",
     )
     parties = summary["parties"]
     for name, party in parties.items():

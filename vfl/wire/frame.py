@@ -1,7 +1,7 @@
 """The frame: every message between two processes as bytes. This docstring is the specification.
 
     offset  bytes  field
-    0       1      version of the protocol (3); both sides must speak the same
+    0       1      version of the protocol (4); both sides must speak the same
     1       1      kind of message (``messages.Kind``)
     2       4      round
     6       4      exchange within the round
@@ -38,7 +38,7 @@ from vfl.wire.messages import (
     PartKind,
 )
 
-VERSION = 3
+VERSION = 4
 PIECE_BYTES = 1 << 20
 MIB = 1 << 20
 MAX_PARTS = 4096

@@ -106,8 +106,7 @@ class PartKind(IntEnum):
     POINTS = 5
     PLACES = 6
     PRESENCE = 7
-    """Bits over the samples of a round's batches: those in which a party takes part (``vfl/vertical/presence.py``), or
-    for replicas of the head the easy ones (``sample_pruning.py`` beside it)."""
+    """Bits over the samples of a round's batches: those in which a party takes part (``vfl/vertical/presence.py``)."""
     PROOF = 8
     KEYS = 9
     """Keys of rows to be scored (``vfl/wire/keys.py``)."""

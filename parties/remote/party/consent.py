@@ -117,7 +117,6 @@ def _beyond(terms: Terms, bounds: ConsentConfig) -> list[str]:
         "alpha": max(terms.values_of(terms.alpha)),
         "beta": min(terms.values_of(terms.beta)),
         "evaluation_rows": terms.evaluation_rows,
-        "sample_pruning": terms.sample_pruning,
     }
     lines: list[str] = []
     for what, value in offered.items():

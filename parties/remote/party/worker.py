@@ -76,7 +76,7 @@ class PartyWorker(Worker[FeatureParty]):
             raise MessageError(
                 f"RESTORE of round {restore.round} as of round {restore.as_of} came, the experiment has {rounds} rounds"
             )
-        party.may_rest |= self.consent is None or self.consent.terms.sample_pruning > 0
+        party.may_rest |= self.consent is None
         self._trained = None
         self._branch = {saved for saved in self.store.rounds() if saved <= restore.round}
         # Later than what it saved, if it was away: the server goes on from there, and its next round must follow.
