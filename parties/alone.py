@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from torch import Tensor
 
 from parties.local import InProcess, build_in_process
 from vfl.config import ExperimentConfig
@@ -54,17 +53,13 @@ def train_on(
     split: Split,
     source: Tables,
     console: Console,
-    targets: Tensor | None = None,
 ) -> InProcess:
-    """Train on a split in ``folder``; ``targets`` replace the training labels.
-
-    Raises KeyboardInterrupt after the checkpoint of a training that a signal has ended.
-    """
+    """Train on a split in ``folder``. Raises KeyboardInterrupt after the checkpoint if a signal ends it."""
     built: list[InProcess] = []
 
     def build(config: ExperimentConfig, stage: Stage) -> Built:
         held = HeldSource(source, split)
-        built.append(build_in_process(config, stage.runtime, stage.progress.on_step, held, targets=targets))
+        built.append(build_in_process(config, stage.runtime, stage.progress.on_step, held))
         return Built(built[0].server)
 
     console.print(f"training {folder.name}: {', '.join(part.party for part in split.parties)}")

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Semaphore
 from typing import NoReturn
 
 import torch
-from torch import Tensor
 
 from parties.build import OwnModules, build_head_server, build_party, build_roster, macs_of_head, training_labels
 from parties.feature_party import FeatureParty
@@ -89,19 +88,16 @@ def build_in_process(
     on_exchange: Callable[[int, int], None] = lambda done, total: None,
     source: Source | None = None,
     given: OwnModules | None = None,
-    targets: Tensor | None = None,
 ) -> InProcess:
     """Load the data, split it, and build the head server and all its parties.
 
-    ``source`` replaces the configuration's, the objects in ``given`` replace what it names, and ``targets`` (values
-    [N], or probabilities [N, C]) replace the training labels, which still decide the task. Raises ValueError for data
-    that is missing or does not fit.
+    ``source`` replaces the configuration's, and the objects in ``given`` replace what it names. Raises ValueError for
+    data that is missing or does not fit.
     """
     source = source or open_source(config)
     split = split_samples(source)
     prepared = {data.party: prepare_party(source, data) for data in split.parties}
     labels = training_labels(split.labels, config)
-    labels = labels if targets is None else replace(labels, labels_N=targets)
     shared_labels = labels if config.training.labels == "shared" else None
     parties = [build_party(name, data, shared_labels, config, runtime, given=given) for name, data in prepared.items()]
     use_threads_for(config, max(macs_of_head(config), *(party.macs for party in parties)))

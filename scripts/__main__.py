@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from vfl.cli import OneLineParser
+from vfl.config.removed import REMOVED_COMMANDS
 
 COMMANDS = {
     "train": "train one experiment",
@@ -20,7 +21,6 @@ COMMANDS = {
     "serve": "serve scores by key, while the owners are at work",
     "describe": "look at a table, and propose which columns to use",
     "align": "match the keys of several owners' tables in private",
-    "distill": "train the label owner alone on the joint model's scores",
     "audit": "attack a finished run, to see what its messages reveal",
     "export": "write a trained model as torch.export and ONNX files",
     "server": "serve a training to party processes",
@@ -42,6 +42,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"lvfl {version('lvfl')}")
     parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those below")
     parser.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="those of the command")
+    if told := REMOVED_COMMANDS.get("".join(sys.argv[1:2])):
+        parser.error(told)
     return parser.parse_args(sys.argv[1:] or ["--help"])
 
 

@@ -1,11 +1,13 @@
 """Whoever names a removed setting, value, option or command is told so in one line."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from scripts.__main__ import COMMANDS, parse_arguments
 from vfl.config import ConfigError, load_config, parse_config
-from vfl.config.removed import REMOVED, Removed
+from vfl.config.removed import REMOVED, REMOVED_COMMANDS, Removed
 
 
 @pytest.mark.parametrize("removed", REMOVED, ids=lambda each: f"{each.key}={each.value}")
@@ -31,3 +33,15 @@ def test_a_removed_setting_is_no_setting(removed: Removed):
     for section in sections:
         at = getattr(at, section)
     assert removed.value or not hasattr(at, name)
+
+
+@pytest.mark.parametrize("name", REMOVED_COMMANDS)
+def test_a_removed_command_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str):
+    assert name not in COMMANDS
+    monkeypatch.setattr(sys, "argv", ["lvfl", name, "runs/bank"])
+    with pytest.raises(SystemExit) as end:
+        parse_arguments()
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {name}: removed in 0.2.0; ")
+    assert said.count("\n") == 1

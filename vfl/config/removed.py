@@ -1,4 +1,4 @@
-"""Settings of earlier releases whose feature was removed: whoever still names one is told so in one line."""
+"""What earlier releases had and this one has not: whoever still names it is told so in one line."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, cast
@@ -19,6 +19,10 @@ REMOVED = (
     Removed("training.sample_pruning", "remove the key"),
     Removed("network.consent.sample_pruning", "remove the key"),
 )
+
+REMOVED_COMMANDS = {
+    "distill": "distill: removed in 0.2.0; lvfl compare trains the label owner alone",
+}
 
 
 def refuse_removed(values: object) -> None:

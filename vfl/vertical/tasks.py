@@ -30,15 +30,6 @@ from vfl.runs.checkpoint import State
 from vfl.runs.loop import finite
 
 
-class Targets(NamedTuple):
-    """The head's targets for a batch."""
-
-    labels_B: Tensor
-    """Labels [B]; of classes also probabilities [B, C]."""
-    weights_B: Tensor | None = None
-    """Weights with which the samples' losses are summed; None takes their mean."""
-
-
 @dataclass(frozen=True)
 class Classification:
     """One of two or more classes, by cross-entropy."""
@@ -65,24 +56,9 @@ class Classification:
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return the mean cross-entropy, weighted by class if there are weights."""
-        if labels_B.dim() == 2:  # of probabilities PyTorch's mean does not divide by the weights
-            return self.losses(outputs_BC, labels_B).sum() / self.total_weight(labels_B)
         outputs_BC, labels_B = by_member(outputs_BC, labels_B)
         weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
         return F.cross_entropy(outputs_BC, labels_B, weights)
-
-    def losses(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
-        """Return each sample's cross-entropy [B], times its class's weight."""
-        weights = None if self.weights is None else outputs_BC.new_tensor(self.weights)
-        each, each_B = by_member(outputs_BC, labels_B)
-        return mean_of_members(F.cross_entropy(each, each_B, weights, reduction="none"), outputs_BC)
-
-    def total_weight(self, labels_B: Tensor) -> float:
-        """Return the sum of the samples' weights, by which ``losses`` are divided in ``loss``."""
-        if self.weights is None:
-            return len(labels_B)
-        weights = torch.tensor(self.weights)
-        return float((labels_B.cpu() @ weights if labels_B.dim() == 2 else weights[labels_B.cpu()]).sum())
 
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
         """Return the sum of the cross-entropies."""
@@ -134,15 +110,6 @@ class Regression:
         outputs_BC, labels_B = by_member(outputs_BC, labels_B)
         return F.mse_loss(outputs_BC[:, 0], self._standardised(labels_B))
 
-    def losses(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
-        """Return each sample's squared error [B], in the same unit."""
-        each, each_B = by_member(outputs_BC, labels_B)
-        return mean_of_members(F.mse_loss(each[:, 0], self._standardised(each_B), reduction="none"), outputs_BC)
-
-    def total_weight(self, labels_B: Tensor) -> float:
-        """Return the number of samples."""
-        return len(labels_B)
-
     def test_loss(self, outputs_BC: Tensor, labels_B: Tensor) -> float:
         """Return the sum of the squared errors, in the same unit."""
         return float(F.mse_loss(self.merged(outputs_BC)[:, 0], self._standardised(labels_B), reduction="sum"))
@@ -177,12 +144,6 @@ def by_member(outputs_BC: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
     if outputs_BC.dim() == 2:
         return outputs_BC, labels_B
     return outputs_BC.flatten(0, 1), labels_B.repeat_interleave(outputs_BC.shape[1], dim=0)
-
-
-def mean_of_members(losses: Tensor, outputs_BC: Tensor) -> Tensor:
-    """Return each sample's mean loss [B] of the losses by ``by_member``; of no samples none."""
-    members = 1 if outputs_BC.dim() == 2 else outputs_BC.shape[1]
-    return losses.view(-1, members).mean(dim=1)
 
 
 Task = Classification | Regression
