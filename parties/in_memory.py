@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vfl.data.tables.arrow import Column, pa, pc, pq
-from vfl.data.tables.columns import as_text
+from vfl.data.tables.cells import Block, plain
+from vfl.data.tables.columns import key_text
 from vfl.data.tables.frames import frame_table
 from vfl.errors import ConfigError
 
@@ -63,9 +64,10 @@ def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
         return OwnerTable(table.append_column(ROW, pa.array(rows, pa.string())), ROW, array)
     if key not in table.column_names:
         raise ConfigError(f"{name}: has no column {key!r}, the key; it has {', '.join(table.column_names[:12])}")
-    text = as_text(table.column(key).combine_chunks())
-    if text.null_count:
-        raise ConfigError(f"{name}: column {key!r}, the key, has no value in {text.null_count} rows")
+    cells = plain(name, key, table.column(key).combine_chunks())
+    if cells.null_count:
+        raise ConfigError(f"{name}: column {key!r}, the key, has no value in {cells.null_count} rows")
+    text = key_text(name, Block(0, {key: cells}), (key,))  # as the reader: what it does not match is not matched here
     return OwnerTable(table.set_column(table.column_names.index(key), key, text), key, array)
 
 

@@ -28,6 +28,8 @@ BLOCK_HEADERS = 32
 """Bytes of a CSV file read at once, in lengths of its header: a block of a wide table has more than a few rows."""
 BLOCK_ROWS = 1 << 15
 """Rows of a Parquet file read at once."""
+DIGITS = 18
+"""Most decimal digits that always fit into int64."""
 RAGGED = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)")
 """Message of pyarrow for a row that has more or fewer cells than the header."""
 FOREIGN = {b"PK\x03\x04": "a ZIP or Excel file", b"\xff\xfe": "UTF-16 text", b"\xfe\xff": "UTF-16 text"}
@@ -104,15 +106,17 @@ def _parquet_blocks(path: Path, columns: Sequence[str] | None) -> Iterator[Block
             raise TableError(f"{path}: holds no row")
         row = 1
         for batch in file.iter_batches(BLOCK_ROWS, columns=wanted):
-            yield Block(row, {name: _plain(path, name, batch.column(name)) for name in wanted})
+            yield Block(row, {name: plain(path, name, batch.column(name)) for name in wanted})
             row += batch.num_rows
 
 
-def _plain(path: Path, name: str, cells: Column) -> Column:
+def plain(path: Path | str, name: str, cells: Column) -> Column:
     """Return numbers unchanged, with NaN as missing, and everything else as text."""
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
-    if pa.types.is_decimal(cells.type) or pa.types.is_float16(cells.type):  # half precision cannot be compared
+    if pa.types.is_decimal(cells.type):
+        cells = _of_decimals(cells)
+    elif pa.types.is_float16(cells.type):  # half precision cannot be compared
         cells = pc.cast(cells, pa.float64())
     kind = cells.type
     if pa.types.is_floating(kind):
@@ -122,6 +126,14 @@ def _plain(path: Path, name: str, cells: Column) -> Column:
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         raise TableError(f"{path}: column {name!r} holds {kind}; a column holds numbers, text, dates or booleans")
     return _text(cells)
+
+
+def _of_decimals(cells: Column) -> Column:
+    """Return whole numbers by all of their digits, as a key needs them, and others as floats."""
+    if cells.type.scale != 0:
+        return pc.cast(cells, pa.float64())
+    text = pc.cast(cells, pa.string())  # pyarrow 26 does not cast decimal32 to int64
+    return pc.cast(text, pa.int64()) if cells.type.precision <= DIGITS else text
 
 
 def _csv_blocks(path: Path, columns: Sequence[str] | None, start: bytes, numbers: Collection[str]) -> Iterator[Block]:

@@ -155,20 +155,30 @@ def as_text(cells: Column) -> Column:
     return pc.cast(cells, pa.string())
 
 
-def key_text(path: Path, block: Block, key: tuple[str, ...]) -> Column:
+def _refuse_rounded(where: str, block: Block, cells: Column) -> None:
+    """Raise TableError for a number that is not whole, or may be another one's rounding: one row's key, then two's."""
+    bits = 24 if cells.type.bit_width == 32 else 53
+    doubtful = pc.or_(pc.greater_equal(pc.abs(cells), 2.0**bits), pc.not_equal(pc.trunc(cells), cells))
+    if pc.any(doubtful).as_py():
+        index = doubtful.index(True).as_py()
+        what = f"{cells[index].as_py()!r} is no whole number below 2**{bits}, to which {cells.type} is exact"
+        raise TableError(f"{where}, row {block.row(index)}: {what}; write keys as text or int64")
+
+
+def key_text(path: Path | str, block: Block, key: tuple[str, ...]) -> Column:
     """Return the keys of a block as text [rows], which are compared byte for byte.
 
-    A key is text stripped of white space, in Unicode's form NFC; a whole number is its decimal digits. Several columns
-    are joined by `KEY_SEPARATOR`. Raises TableError for a key that is missing or neither text nor a whole number.
+    A key is text stripped of white space, in Unicode's form NFC; a whole number is its decimal digits, also one held as
+    floating point if no other is rounded to it. Several columns are joined by `KEY_SEPARATOR`. Raises TableError for a
+    key that is missing or neither text nor a whole number.
     """
     parts: list[Any] = []
     for name in key:
         cells = block.columns[name]
         where = f"{path}: key column {name!r}"
-        # Large ids lose digits in a float, and one number has several texts: such keys would fail to match, in silence.
         if pa.types.is_floating(cells.type):
-            raise TableError(f"{where}: holds {cells.type}; a key is text or whole numbers")
-        text = pc.utf8_normalize(pc.cast(cells, pa.string()), form="NFC")  # é is one code point or two
+            _refuse_rounded(where, block, cells)
+        text = pc.utf8_normalize(as_text(cells), form="NFC")  # é is one code point or two
         if text.null_count:
             row = block.row(text.is_null().to_pylist().index(True))
             raise TableError(f"{where}, row {row}: is missing; every row needs its key")
