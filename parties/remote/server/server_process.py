@@ -162,7 +162,8 @@ class ServerProcess:
         self.breaks.returned.clear()
         names = tuple(name for name in self.names if name not in self.away)
         if not names:
-            raise PeerLost(f"no party is left: {'; '.join(hub.barred.values())}")
+            dropped = [f"{name} was dropped or has left" for name in sorted(self.away - hub.barred.keys())]
+            raise PeerLost(f"no party is left: {'; '.join([*hub.barred.values(), *dropped])}")
         try:
             return hub.wait_for(names, self.config.network.wait_s)
         except PeerLost:
@@ -203,10 +204,13 @@ class ServerProcess:
             return build_roster(links, self.labels.train, self.config)
 
         def drop(name: str, lost: PeerLost) -> None:
-            self.away.add(name)
-            if last := self.offences.note(lost):
+            last = self.offences.note(lost)
+            if last:
                 hub.barred[name] = last
-            if self.away >= set(self.names):
+            alone = self.away | {name} >= set(self.names)
+            if last or not alone:  # else it is awaited, and nobody who was dropped before
+                self.away.add(name)
+            if alone:
                 raise PeerLost(f"{lost}; no party is left")
             if name in hub.joined():  # back already
                 self.breaks.come_back(name)
@@ -221,8 +225,6 @@ class ServerProcess:
             self.breaks.come_back(name)
 
     def _note_loss(self, hub: Hub, lost: PeerLost) -> None:
-        # Under ``drop`` this comes only when nobody is left: all but the barred are waited for again.
-        self.away = set(hub.barred)
         if self.config.network.on_party_loss == "abort":
             raise PeerLost(f"{lost}; network.on_party_loss is abort") from None
 
