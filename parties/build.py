@@ -14,7 +14,7 @@ from parties.feature_party import FeatureParty
 from parties.head_server import OWNER, HeadServer
 from parties.roster import PartyHandle, Roster
 from parties.split_model import SplitModel
-from vfl.config import ExperimentConfig, FeatureModelConfig
+from vfl.config import ConfigError, ExperimentConfig, FeatureModelConfig
 from vfl.config.components import FEATURE_MODELS
 from vfl.data.files import Labels, SharedLabels
 from vfl.data.source import Prepared
@@ -27,7 +27,13 @@ from vfl.random import seeded
 from vfl.runtime import Runtime
 from vfl.vertical.compressors import gradient_compressor, loses_nothing
 from vfl.vertical.embeddings import EmbeddingReceiver, EmbeddingSender, ResidualSender, build_compressor
-from vfl.vertical.feature_models import build_feature_model, check_alone, check_embedding, check_trains
+from vfl.vertical.feature_models import (
+    build_feature_model,
+    check_alone,
+    check_embedding,
+    check_trains,
+    normalises_by_batch,
+)
 from vfl.vertical.head import HeadTrainer
 from vfl.vertical.labels import (
     HeadReplica,
@@ -150,6 +156,8 @@ def build_party(
                 settings.kind, model_spec(settings, data.preparation.features, config.models.members)
             )
         check_embedding(model, data.train.take(torch.tensor([0])).inputs, settings.embedding_size)  # lazy layers draw
+    if config.privacy.embeddings == "gaussian" and not settings.batch_norm and normalises_by_batch(model):
+        raise ConfigError(f"models: {name}'s model has BatchNorm, which epsilon must count; set its batch_norm to true")
     pair = data.train.held_rows()[:2]
     if (name in given.models or settings.kind not in FEATURE_MODELS.built_in) and len(pair):
         inputs = data.train.take(pair).inputs

@@ -263,7 +263,8 @@ class FeatureParty:
         if len(rows_n) == 0:
             return b""
         inputs = self._permuted(rows_n, wanted.permuted) if wanted.permuted else self.batch(samples, rows_n)
-        return self._evaluation(self.evaluated.embed(wanted.model, inputs, self.alpha))
+        alone = self.defence.embeds_alone
+        return self._evaluation(self.evaluated.embed(wanted.model, inputs, self.alpha, alone=alone))
 
     def embed_new(self, samples: Samples, rows_n: Tensor) -> bytes:
         """Return the frame of the finished model's embeddings [n, D] of rows of other samples, empty for no rows.
@@ -346,7 +347,7 @@ class FeatureParty:
         return ForwardPass(self.defence.conceal(embedding_nD), used)
 
     def _evaluation(self, embedding_nD: Tensor) -> bytes:
-        embedding_nD = self.defence.conceal(embedding_nD.cpu())
+        embedding_nD = self.defence.conceal_each(embedding_nD.cpu())
         if self.config.evaluation.sparsified:
             embedding_nD = self.sender.as_received(embedding_nD, self.beta)
         return self._encoded(embedding_nD, "embedding")

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from parties.local import build_in_process
+from vfl.config import ConfigError
 from vfl.config.privacy import PrivacyConfig
 from vfl.leakage.defences import (
     Gaussian,
@@ -23,7 +25,11 @@ from vfl.leakage.defences import (
     secret_of,
     server_defence,
 )
-from vfl.leakage.epsilon import epsilon_of
+from vfl.leakage.epsilon import epsilon_of, guarantees
+from vfl.runtime import start_runtime
+from vfl.vertical.batches import batch_rows
+from vfl.wire.codec import decode
+from vfl.wire.control import EvaluatedModel, SampleRange
 
 NOISE = Noise(b"secret")
 
@@ -135,3 +141,72 @@ def test_epsilon_is_that_of_the_closed_form(strength, releases):
 
     assert epsilon_of(strength, releases, delta) == pytest.approx(brentq(excess, 0, 700), rel=1e-6)
     assert epsilon_of(1e6, 1, delta) == 0
+
+
+GAUSSIAN = {"privacy": {"embeddings": "gaussian"}}
+ALONE = {"models": {"feature": {"kind": "mlp", "width": 0.2, "embedding_size": 8, "batch_norm": False}}}
+
+
+def noisy_party(configure, **sections):
+    config = configure(**GAUSSIAN, **sections)
+    return build_in_process(config, start_runtime(config)).parties[0]
+
+
+@pytest.mark.parametrize("model", ["new rows", "finished", "running", "pruned"])
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_row_asked_in_many_companies_gets_the_same_noise(configure, model, normed: bool):
+    party = noisy_party(configure, **({} if normed else ALONE))
+    row, draw, answers = 7, torch.Generator().manual_seed(0), set()
+    for size in range(1, 24):
+        if model == "new rows":
+            others = torch.randperm(40, generator=draw)[:size]
+            company = torch.cat([others[others != row], torch.tensor([row])]).roll(size)
+            place, frame = company.tolist().index(row), party.embed_new(party.test, company)
+        else:
+            kind: EvaluatedModel = model
+            first = max(0, row - size % 8)
+            place, frame = (
+                row - first,
+                party.evaluate(SampleRange(start=first, stop=row + size, model=kind), party.test),
+            )
+        answers.add(decode(frame)[place].numpy().tobytes())
+    assert len(answers) == 1
+    exact_1D = party.evaluated.embed("finished", party.batch(party.test, torch.tensor([row])), 0.0)
+    (answer,) = answers
+    assert np.abs(np.frombuffer(answer, np.float32) - exact_1D[0].numpy()).max() > 1  # of a clip of 10
+
+
+@pytest.mark.parametrize(
+    ("samples", "batch_size", "steps", "rounds"), [(398, 200, 10, 2), (100, 32, 7, 3), (64, 16, 4, 5), (48, 16, 5, 4)]
+)
+def test_epsilon_counts_no_fewer_releases_than_a_row_has(configure, samples, batch_size, steps, rounds):
+    config = configure(**GAUSSIAN, **ALONE, training={"batch_size": batch_size}, data={"train_samples": samples})
+    told = guarantees(config, rounds, steps, samples)["embeddings"]["releases"]
+    most = rounds * max(
+        int(torch.cat(batch_rows(seed, 0, steps, samples, batch_size)).bincount().max()) for seed in range(20)
+    )
+    assert most == told  # some row in each round; whether it is the same one in all, chance decides
+
+
+def test_by_batch_norm_a_row_moves_its_whole_batch_and_epsilon_says_so(configure):
+    batch_size, clip = 16, 10.0
+    normed, alone = configure(**GAUSSIAN), configure(**GAUSSIAN, **ALONE)
+    told = [guarantees(config, 1, 3, 48)["embeddings"]["epsilon"] for config in (normed, alone)]
+    assert told == [epsilon_of(1 / math.sqrt(batch_size), 1, 1 / 480), epsilon_of(1, 1, 1 / 480)]
+    assert guarantees(normed, 1, 3, 48).keys() == {"embeddings"}
+    assert any("by BatchNorm a row moves its whole batch" in line for line in normed.warnings())
+    assert not any("BatchNorm" in line for line in alone.warnings())
+    party = noisy_party(configure)
+    defence = Gaussian(0.0, clip, NOISE)
+    (images_B,) = party.batch(party.train, torch.arange(batch_size))
+    party.model.train()
+    replaced_B = torch.cat([1000 * images_B[1:2], images_B[1:]])
+    moved = [defence.apply(1e3 * party.model(images).detach()) for images in (images_B, replaced_B)]
+    assert 2 * clip < float((moved[0] - moved[1]).norm()) <= 2 * clip * math.sqrt(batch_size)
+
+
+def test_a_model_with_batch_norm_that_its_settings_deny_is_refused(configure, monkeypatch):
+    built = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 8), torch.nn.BatchNorm1d(8))
+    monkeypatch.setattr("parties.build.build_feature_model", lambda *_: built)
+    with pytest.raises(ConfigError, match=r"models: party_1's model has BatchNorm.*set its batch_norm to true"):
+        noisy_party(configure, **ALONE)

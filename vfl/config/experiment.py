@@ -279,9 +279,13 @@ class ExperimentConfig(Section):
                 f"training.batch_size: {self.training.batch_size} is larger than data.train_samples = {samples}; "
                 "lower it or take more samples"
             )
-        models = [self.models.parties.get(party, self.models.feature) for party in parties]
-        if self.training.batch_size == 1 and any(model.batch_norm for model in models):
+        if self.training.batch_size == 1 and self.normalises_by_batch:
             raise ValueError("training.batch_size: BatchNorm needs at least 2; or set models.feature.batch_norm=false")
+
+    @property
+    def normalises_by_batch(self) -> bool:
+        """A party's model has BatchNorm."""
+        return any(self.models.parties.get(party, self.models.feature).batch_norm for party in self.parties)
 
     def fixed(self) -> "ExperimentConfig":
         """Return the experiment without settings that may change on resume: these have their defaults.
@@ -329,6 +333,11 @@ class ExperimentConfig(Section):
         lines += self._late_rates() + self._about_wire()
         if self.evaluation.sparsified and self.lightweighting.error_feedback:
             lines.append("evaluation.sparsified: without error_feedback, as test samples have no estimates")
+        if self.privacy.embeddings == "gaussian" and self.normalises_by_batch:
+            lines.append(
+                "privacy.embeddings: by BatchNorm a row moves its whole batch: epsilon is that of a strength divided "
+                "by the root of training.batch_size; set models.feature.batch_norm=false"
+            )
         return lines
 
     def _about_wire(self) -> list[str]:

@@ -92,7 +92,16 @@ class Open:
     """A party without a defence: its embeddings leave unchanged."""
 
     def conceal(self, embedding_nD: Tensor) -> Tensor:
-        """Return the embeddings as they may leave the party, with their graph."""
+        """Return the embeddings of a batch as they may leave the party, with their graph."""
+        return embedding_nD
+
+    @property
+    def embeds_alone(self) -> bool:
+        """Each row outside of training must be embedded alone, for ``conceal_each``."""
+        return False
+
+    def conceal_each(self, embedding_nD: Tensor) -> Tensor:
+        """Return embeddings outside of training as they may leave the party, each regardless of those beside it."""
         return embedding_nD
 
     def gradient(self, inputs: Sequence[Tensor], embedding_nD: Tensor, gradient_nD: Tensor) -> Tensor:
@@ -109,6 +118,18 @@ class Concealed(Open):
     def conceal(self, embedding_nD: Tensor) -> Tensor:
         """Return the clipped embeddings with noise."""
         return self.defence.apply(embedding_nD)
+
+    @property
+    def embeds_alone(self) -> bool:
+        """Return True: a row's last bits, and so its noise, would depend on the rows beside it."""
+        return True
+
+    def conceal_each(self, embedding_nD: Tensor) -> Tensor:
+        """Return the clipped embeddings with noise that follows from the secret and the row's embedding.
+
+        Whoever asks for a row again, beside others, gets the same numbers: there is nothing to average.
+        """
+        return torch.cat([self.defence.apply(embedding_1D) for embedding_1D in embedding_nD.split(1)])
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 The neighbouring relation is the replacement of one sample: its gradients may move from any point of the ball of radius
 ``clip`` to any other, so a release moves by at most 2 clip, and the noise multiplier is half the strength. The
 guarantee holds towards the side that receives the noisy rows, for the rows themselves: the steps that head and feature
-model take on the exact values are not covered.
+model take on the exact values are not covered. By BatchNorm a sample moves the embeddings of its whole batch, each by
+at most 2 clip: together by the root of the batch size as much.
 """
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # dp_accounting is untyped.
@@ -51,7 +52,11 @@ def guarantees(config: ExperimentConfig, rounds: int, steps: int, samples: int) 
         )
         if defence == "gaussian"
     }
-    releases = rounds * math.ceil(steps * config.training.batch_size / samples)
+    batch_size = config.training.batch_size
+    # A pass over the samples leaves its incomplete batch out (`batch_rows`): a sample may be in every pass.
+    releases = rounds * math.ceil(steps / (samples // batch_size))
+    if "embeddings" in strengths and config.normalises_by_batch:
+        strengths["embeddings"] /= math.sqrt(batch_size)
     delta = 1 / (10 * samples)
     return {
         kind: {"releases": releases, "delta": delta, "epsilon": epsilon_of(strength, releases, delta)}

@@ -57,8 +57,11 @@ class EvaluatedModels:
         self.estimated = settings.batch_statistics != "running"
         self.rows_B = held_N[sample_rows(self.config.seed, len(held_N), settings.statistics_samples)]
 
-    def embed(self, which: EvaluatedModel, inputs: Sequence[Tensor], alpha: float) -> Tensor:
-        """Return the embeddings [B, D] of inputs, [B, ...] each, by one of the models; ``alpha`` of the pruned one."""
+    def embed(self, which: EvaluatedModel, inputs: Sequence[Tensor], alpha: float, *, alone: bool = False) -> Tensor:
+        """Return the embeddings [B, D] of inputs, [B, ...] each, by one of the models; ``alpha`` of the pruned one.
+
+        ``alone``: with each row computed alone.
+        """
         match which:
             case "finished":
                 evaluated = self.finished
@@ -67,7 +70,11 @@ class EvaluatedModels:
             case "pruned":
                 evaluated = self._pruned = self._pruned or self._finish(self._prune_copy(alpha))
         self._count(evaluated.model, inputs)
-        return embed_still(evaluated.model, inputs, self.runtime, evaluated.statistics)
+
+        def compute(rows: Sequence[Tensor]) -> Tensor:
+            return embed_still(evaluated.model, rows, self.runtime, evaluated.statistics)
+
+        return each_alone(compute, inputs) if alone else compute(inputs)
 
     def embed_each(self, inputs: Sequence[Tensor]) -> Tensor:
         """Return the finished model's embeddings [B, D] of inputs, [B, ...] each, with each row computed alone."""

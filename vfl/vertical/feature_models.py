@@ -158,3 +158,9 @@ def _step(model: nn.Module, what: str, step: Callable[[], T]) -> T:
 
 def _described(output: object) -> str:
     return f"{output.dtype} {list(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
+
+
+def normalises_by_batch(model: nn.Module) -> bool:
+    """Return whether a training row's embedding depends on the rows beside it, by BatchNorm."""
+    kinds = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm
+    return any(isinstance(layer, kinds) for layer in model.modules())
