@@ -22,14 +22,10 @@ MANY_PARTIES = 64
 def _build(config: ExperimentConfig, stage: Stage) -> Built:
     if len(config.parties) >= MANY_PARTIES:
         stage.console.print(f"building the models of {len(config.parties)} parties in this process; this takes a while")
-    ratios = config.lightweighting
-    by_seconds = ratios.controller == "deadline" or (
-        ratios.controller == "budget" and ratios.budget.seconds is not None
-    )
-    if by_seconds and not config.simulation.given:
+    if config.lightweighting.controller == "deadline" and not config.simulation.given:
         stage.console.print(
-            f"warning: lightweighting.controller: {ratios.controller} goes by the seconds of this machine, which vary, "
-            "and so may the ratios; describe the parties' machines in simulation"
+            "warning: lightweighting.controller: deadline goes by the seconds of this machine, which vary, and so may "
+            "the ratios; describe the parties' machines in simulation"
         )
     if config.privacy.record:
         stage.console.print(

@@ -13,7 +13,6 @@ from vfl.lightweighting.decision import (
     Choices,
     Goal,
     Rates,
-    least_level,
     least_pairs,
     rates_of,
     seconds_of,
@@ -158,22 +157,6 @@ def test_a_slow_downlink_is_spared_by_the_others():
     choices = {name: Choices(ALPHAS, BETAS) for name in rates}
     limit_s = rates["b"].seconds(forecast.cost("b", Ratios(), {"a": 0.5}))
     assert least_pairs(forecast, rates, limit_s, choices, weigh)["a"].beta == 0.5
-
-
-@given(settings_of_three, choices_of_three, st.integers(0, 10**7))
-def test_a_level_is_the_weakest_with_which_all_together_stay_within(sizes, choices, limit):
-    forecast = forecast_of(sizes, forwarded=True)
-
-    def amounts(ratios):
-        return {"all": sum(cost.uplink_bytes for cost in forecast.round(ratios, ratios).values())}
-
-    goal, levels = Goal(limit, amounts), [Ratios(beta=beta) for beta in BETAS]
-    chosen = least_level(goal, levels, choices)
-    if goal.missed(chosen):
-        assert chosen == {name: each.nearest(levels[-1]) for name, each in choices.items()}
-    weaker = [level for level in levels if {name: each.nearest(level) for name, each in choices.items()} != chosen]
-    earlier = [level for level in weaker if level.beta < max(each.beta for each in chosen.values())]
-    assert all(goal.missed({name: each.nearest(level) for name, each in choices.items()}) for level in earlier)
 
 
 def rounds(*downlink_s: float, alpha: float = 0.0) -> list[Spent]:

@@ -82,13 +82,18 @@ def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
         assert lines[-1] == f"the server ended after 3 rounds, {reached[-1]}"
 
 
-def test_a_controller_that_counts_decides_alike_wherever_parties_are(federate, in_process):
-    """By bytes, not seconds: the server decides, and what it orders is within what every party agreed to."""
-    ratios = {"alpha": 0.0, "beta": 0.1, "controller": "budget", "budget": {"bytes": 16_000}, "alpha_max": 0.0}
+def test_a_controller_decides_alike_wherever_parties_are(federate, in_process):
+    """By a deadline that only the bounds come near: the server decides, and every party agreed to what it orders."""
+    ratios = {"alpha": 0.0, "beta": 0.1, "controller": "deadline", "seconds_per_exchange": 1e-9, "alpha_max": 0.0}
     sections = {"lightweighting": ratios}
     federation = federate(**sections)
     federation.run()
     assert federation.codes == {name: [0] for name in federation.names}, federation.logs()
+    with pytest.warns(UserWarning, match="cannot meet"):
+        expected = in_process(**sections)
     outcome = federation.outcome()
-    assert outcome == in_process(**sections)
-    assert {row["beta/party_1"] > 0.1 for row in outcome["rows"]} == {True}
+    for row in (*outcome["rows"], *expected["rows"]):  # their last parts are seconds
+        for name in [tag for tag in row if tag.startswith("predicted_exchange_s/")]:
+            del row[name]
+    assert outcome == expected
+    assert [row["beta/party_1"] for row in outcome["rows"]] == [0.1, 0.9, 0.9]

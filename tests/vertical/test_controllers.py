@@ -7,7 +7,6 @@ import warnings
 import pytest
 from conftest import small_config
 from rich.console import Console
-from shorthand import release
 
 from parties.mode import VERTICAL
 from vfl.config import parse_config
@@ -124,26 +123,6 @@ def test_what_cannot_be_met_is_said_once_and_the_bounds_hold(build):
     assert max(ratios(rows, "beta", "party_2")) == 0.0
 
 
-@pytest.mark.parametrize("unit", [release("seconds"), release("bytes"), "macs"])
-def test_a_budget_is_spent_and_not_passed(build, unit: str):
-    steady = MACHINES | {"parties": {"party_2": MACHINES["parties"]["party_2"]}}
-    sections = {"simulation": steady, "models": MODELS, "training": EIGHT | {"batch_size": 16, "rounds": 5}}
-    free = build(**sections)
-    run(free, 5)
-    whole = spent(free, unit)
-    limit = 0.6 * whole if unit == "seconds" else int(0.6 * whole)
-    server = build(**sections, lightweighting={"controller": "budget", "budget": {unit: limit}})
-    run(server, 5)
-    assert 0.75 * limit < spent(server, unit) <= limit
-
-
-def spent(server, unit: str) -> float:
-    every = [each for rounds in server.clock.history for each in rounds.values()]
-    if unit == "seconds":
-        return server.clock.total_s
-    return sum(each.macs if unit == "macs" else each.uplink_bytes + each.downlink_bytes for each in every)
-
-
 def test_fixed_ratios_ask_no_party_for_prices(build):
     server = build()
     run(server, 1)
@@ -158,9 +137,6 @@ def test_fixed_ratios_ask_no_party_for_prices(build):
         ({"controller": "deadline"}, "lightweighting.seconds_per_exchange: controller deadline needs"),
         (deadline(seconds_per_exchange=0), "lightweighting.seconds_per_exchange"),
         (deadline(seconds_per_exchange="soon"), "lightweighting.seconds_per_exchange"),
-        ({"controller": "budget"}, "lightweighting.budget: needs one of seconds, bytes and macs (it has none)"),
-        ({"controller": "budget", "budget": {"bytes": 5, "macs": 5}}, "(it has bytes and macs)"),
-        ({"controller": "budget", "budget": {"seconds": -1}}, "lightweighting.budget.seconds"),
         (
             deadline(alpha={"party_2": {1: 0.5}}, alpha_max=0.3),
             "alpha_max: 0.3 for party_2 is below lightweighting.alpha",
@@ -190,10 +166,10 @@ def test_a_deadline_by_this_machines_own_seconds_is_said(tmp_path, machines):
 
 
 def test_settings_of_another_controller_are_said_to_be_ignored():
-    settings = {"seconds_per_exchange": 3, "alpha_max": 0.5, "budget": {"macs": 4}}
+    settings = {"seconds_per_exchange": 3, "alpha_max": 0.5}
     config = parse_config({"name": "small", "data": {"dataset": {"kind": "digits"}}, "lightweighting": settings})
     ignored = [line.partition(":")[0] for line in config.warnings() if "controller is fixed" in line]
-    assert ignored == [f"lightweighting.{name}" for name in ("seconds_per_exchange", "budget", "alpha_max")]
+    assert ignored == [f"lightweighting.{name}" for name in ("seconds_per_exchange", "alpha_max")]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         measured = parse_config(

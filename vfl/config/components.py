@@ -95,7 +95,6 @@ CONTROLLERS = Registry(
     {
         "fixed": "vfl.lightweighting.controllers:fixed",
         "deadline": "vfl.lightweighting.controllers:deadline",
-        "budget": "vfl.lightweighting.controllers:budget",
     },
     "a callable that makes a vfl.lightweighting.schedule.Assign of a vfl.lightweighting.controllers.ControllerContext",
 )

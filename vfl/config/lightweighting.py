@@ -21,17 +21,6 @@ class PruningConfig(Section):
     exact widths."""
 
 
-class BudgetConfig(Section):
-    """Total that controller budget may spend in the run, summed over all parties; exactly one of the three is given."""
-
-    seconds: AboveZero | None = None
-    """Seconds on the run's clock."""
-    bytes: Positive | None = None
-    """Bytes of training messages in both directions, without control parts."""
-    macs: Positive | None = None
-    """Multiply-accumulates of the feature models' training."""
-
-
 class LightweightingConfig(Section):
     """Ratios of pruning and sparsification: a number, {round: value}, or {party: either}."""
 
@@ -42,12 +31,10 @@ class LightweightingConfig(Section):
     """Share of the embedding's entries that is not sent. For a controller: the smallest beta that it may choose."""
     controller: Annotated[str, name_in(CONTROLLERS), OWN] = "fixed"
     """Component that chooses the ratios. fixed: alpha and beta as given; deadline: the smallest with which every party
-    keeps seconds_per_exchange; budget: the smallest that stay within budget; or a controller of an installed package
-    (docs/extending.md)."""
+    keeps seconds_per_exchange; or a controller of an installed package (docs/extending.md)."""
     seconds_per_exchange: Annotated[Literal["auto"] | AboveZero | None, OWN] = None
     """Controller deadline: seconds per exchange that no party should exceed. auto: 1.2 times those of the median party
     without lightweighting."""
-    budget: Annotated[BudgetConfig, OWN] = BudgetConfig()
     alpha_max: Annotated[RatioSchedule, OWN] = 0.7
     """Largest alpha that a controller chooses; {5: 0.6} prunes from round 5 on."""
     beta_max: Annotated[RatioSchedule, OWN] = 0.9
@@ -64,9 +51,6 @@ class LightweightingConfig(Section):
     def _goal(self) -> Self:
         if self.controller == "deadline" and self.seconds_per_exchange is None:
             raise ValueError("seconds_per_exchange: controller deadline needs a number above 0, or auto")
-        given = [name for name in BudgetConfig.model_fields if getattr(self.budget, name) is not None]
-        if self.controller == "budget" and len(given) != 1:
-            raise ValueError(f"budget: needs one of seconds, bytes and macs (it has {' and '.join(given) or 'none'})")
         return self
 
     @property
@@ -93,9 +77,5 @@ class LightweightingConfig(Section):
 
     def ignored(self) -> Mapping[str, str]:
         """Return the settings of other controllers."""
-        goals = {"seconds_per_exchange": "deadline", "budget": "budget"}
-        unused = [
-            name for name, controller in goals.items() if self.controller in {"fixed", *goals.values()} - {controller}
-        ]
-        bounds = [] if self.measures else ["alpha_max", "beta_max", "alpha_weight", "options"]
-        return dict.fromkeys([*unused, *bounds], f"lightweighting.controller is {self.controller}")
+        unused = [] if self.measures else ["seconds_per_exchange", "alpha_max", "beta_max", "alpha_weight", "options"]
+        return dict.fromkeys(unused, "lightweighting.controller is fixed")

@@ -18,6 +18,8 @@ class Removed(NamedTuple):
 REMOVED = (
     Removed("training.sample_pruning", "remove the key"),
     Removed("network.consent.sample_pruning", "remove the key"),
+    Removed("lightweighting.controller", "deadline keeps seconds, alpha and beta save bytes and compute", "budget"),
+    Removed("lightweighting.budget", "remove the section"),
 )
 
 REMOVED_COMMANDS = {

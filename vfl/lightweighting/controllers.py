@@ -1,4 +1,4 @@
-"""Controllers, which choose the ratios: by the configuration's schedules, a deadline, a budget, or a package's rule.
+"""Controllers, which choose the ratios: by the configuration's schedules, a deadline, or a package's rule.
 
 A controller is a function of the round and of the costs and seconds of all rounds so far. It keeps no state, so a
 resumed run decides as the first one did.
@@ -14,12 +14,10 @@ from vfl.config.lightweighting import LightweightingConfig
 from vfl.config.schedules import schedule_of, value_at
 from vfl.lightweighting.decision import (
     LATE,
-    NOTHING,
     ByParty,
     Choices,
     Goal,
     Rates,
-    least_level,
     least_pairs,
     rates_of,
     seconds_of,
@@ -28,8 +26,6 @@ from vfl.lightweighting.decision import (
 from vfl.lightweighting.forecast import ALPHAS, BETAS, Forecast
 from vfl.lightweighting.schedule import Assign, Ratios, Reports, Spent, chosen_ratios, scheduled
 
-ALL = "all"
-"""Name of the sum over all parties."""
 AUTO = 1.2
 """Factor of the deadline ``auto``: times the seconds of the median party (the faster of two) without lightweighting."""
 
@@ -95,42 +91,13 @@ def deadline(given: ControllerContext) -> Assign:
     return lambda round_index, reports: _in_time(given, round_index, reports, limit_s)
 
 
-def budget(given: ControllerContext) -> Assign:
-    """Assign the ratios that spend the rest of the budget evenly over the remaining rounds."""
-    whole = given.config.budget
-
-    def assign(round_index: int, reports: Reports) -> dict[str, Ratios]:
-        # What was spent counts also of parties that have since been lost: the budget is of the whole run.
-        every = [each for spent in reports for each in spent.values()]
-        if whole.seconds is not None:
-            # A round lasts as long as its slowest party. Below 0 where too much was spent: then `Goal.possible` raises
-            # the limit to what the strongest ratios reach.
-            left_s = whole.seconds - sum(max(each.seconds for each in spent.values()) for spent in reports if spent)
-            # Divided anew every round: later rounds make up for an early one that took too much.
-            share_s = left_s / (given.rounds - round_index)
-            return _in_time(given, round_index, reports, lambda _costs, _rates: share_s, strict=True)
-        if whole.macs is not None:
-            left = whole.macs - sum(each.macs for each in every)
-            return _within(given, round_index, reports, left, "macs")
-        assert whole.bytes is not None, "the configuration has one of the three"
-        left = whole.bytes - sum(each.downlink_bytes + each.uplink_bytes for each in every)
-        return _within(given, round_index, reports, left, "bytes")
-
-    return assign
-
-
 def _in_time(
     given: ControllerContext,
     round_index: int,
     reports: Reports,
     limit_s: Callable[[Forecast, Mapping[str, Rates]], float],
-    *,
-    strict: bool = False,
 ) -> dict[str, Ratios]:
-    """Choose the smallest ratios with which each party takes at most ``limit_s`` a round; the weakest before any round.
-
-    ``strict``: also in a round that prunes, and without slack.
-    """
+    """Choose the smallest ratios with which each party takes ``limit_s`` a round at most; the weakest at first."""
     rounds = {party: [spent[party] for spent in reports if party in spent] for party in given.parties}
     rates = {party: rates_of(each) for party, each in rounds.items() if each}
     present = {party: present_of(each) for party, each in rounds.items()}
@@ -138,34 +105,15 @@ def _in_time(
     if not rates:  # before the first round, or while no party has reported one
         return {party: each.least._replace(reason="held") for party, each in choices.items()}
     forecast = given.forecast()
-    before = present if strict else NOTHING
-    goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates, before=before), 1.0 if strict else LATE)
+    goal = Goal(limit_s(forecast, rates), partial(seconds_of, forecast, rates), LATE)
     limit = goal.possible(choices).limit
-    wanted = least_pairs(forecast, rates, limit, choices, given.weigh, before)
+    wanted = least_pairs(forecast, rates, limit, choices, given.weigh)
     # Reason if both ratios change: the machine of a party that computes for half of its seconds, else the link.
     computing = {party for party, each in rounds.items() if each and 2 * each[-1].compute_s >= each[-1].seconds}
     chosen = _explained(goal, choices, wanted, present, given, computing)
     costs = forecast.round(chosen, present)
     predicted = {party: each.seconds(costs[party]) / forecast.work.exchanges for party, each in rates.items()}
     return {party: each._replace(exchange_s=predicted.get(party)) for party, each in chosen.items()}
-
-
-def _within(given: ControllerContext, round_index: int, reports: Reports, left: int, unit: str) -> dict[str, Ratios]:
-    """Choose the smallest ratios, equal for all parties, that spend at most ``left`` if kept until the end."""
-    present = {party: present_of([spent[party] for spent in reports if party in spent]) for party in given.parties}
-    choices, forecast = given.choices(round_index, present), given.forecast()
-
-    def spent(ratios: ByParty, before: ByParty) -> int:
-        costs = forecast.round(ratios, before).values()
-        return sum(each.macs if unit == "macs" else each.downlink_bytes + each.uplink_bytes for each in costs)
-
-    def amounts(ratios: ByParty) -> dict[str, float]:
-        # A pruning is paid once.
-        return {ALL: spent(ratios, present) + (given.rounds - round_index - 1) * spent(ratios, ratios)}
-
-    goal = Goal(left, amounts)
-    levels = [Ratios(alpha=each) for each in ALPHAS] if unit == "macs" else [Ratios(beta=each) for each in BETAS]
-    return _explained(goal, choices, least_level(goal, levels, choices), present, given, ())
 
 
 def present_of(rounds: Sequence[Spent]) -> Ratios:
@@ -188,7 +136,7 @@ def _explained(
     missed = goal.missed(chosen, goal.slack)
     for party, ratios in chosen.items():
         reason = _reason(ratios, present[party], "compute" if party in computing else "link")
-        chosen[party] = ratios._replace(reason="bound" if {party, ALL} & missed else reason)
+        chosen[party] = ratios._replace(reason="bound" if party in missed else reason)
     return chosen
 
 

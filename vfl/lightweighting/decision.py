@@ -6,7 +6,6 @@ Seconds, bytes and multiply-accumulates are those of a round.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
-from types import MappingProxyType
 from typing import NamedTuple
 
 from vfl.lightweighting.forecast import BETAS, Cost, Forecast
@@ -15,13 +14,12 @@ from vfl.lightweighting.schedule import Ratios, Spent, overlapped
 ROUNDS_LOOKED_AT = 3
 """Rounds over whose rates the median is taken, of two the faster: it ignores one odd round and follows two."""
 LATE = 1.05
-"""Slack of a deadline, as measured seconds vary; a budget has none, or the whole run would exceed it."""
+"""Slack of a deadline, as measured seconds vary."""
 WORTH = 0.1
 """Smallest decrease of the weighted sum for which ratios change."""
 
 ByParty = Mapping[str, Ratios]
 Weigh = Callable[[Ratios], float]
-NOTHING: ByParty = MappingProxyType({})
 
 
 class Rates(NamedTuple):
@@ -68,11 +66,11 @@ class Choices(NamedTuple):
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit on amounts: each party's seconds, or the sum that all spend."""
+    """A limit on each party's seconds."""
 
     limit: float
     amounts: Callable[[ByParty], Mapping[str, float]]
-    """Amounts for given ratios, by party or under one name."""
+    """Seconds for given ratios, by party."""
     slack: float = 1.0
     """Factor of the limit up to which an amount leaves the present ratios in place."""
 
@@ -83,10 +81,8 @@ class Goal:
     def possible(self, choices: Mapping[str, Choices]) -> "Goal":
         """Return the goal with the smallest limit that can be kept: no party need be faster than one that misses it."""
         # The strongest ratios of all at once give the least amounts there are: a party's frames burden the others too.
-        # But where a pruning costs more than it spares, as it may in a last round, no pruning does.
         most = self.amounts({name: each.most for name, each in choices.items()})
-        wide = self.amounts({name: Ratios(each.least.alpha, each.most.beta) for name, each in choices.items()})
-        return replace(self, limit=max([self.limit, *(min(amount, wide[name]) for name, amount in most.items())]))
+        return replace(self, limit=max([self.limit, *most.values()]))
 
 
 def rates_of(rounds: Sequence[Spent]) -> Rates:
@@ -109,12 +105,10 @@ def rates_of(rounds: Sequence[Spent]) -> Rates:
     )
 
 
-def seconds_of(
-    forecast: Forecast, rates: Mapping[str, Rates], ratios: ByParty, before: ByParty = NOTHING
-) -> dict[str, float]:
-    """Return the seconds of every party with known rates; includes a pruning after ratios ``before``, if given."""
+def seconds_of(forecast: Forecast, rates: Mapping[str, Rates], ratios: ByParty) -> dict[str, float]:
+    """Return the seconds of every party with known rates, without a pruning."""
     betas = {name: each.beta for name, each in ratios.items()}
-    costs = {name: forecast.cost(name, ratios[name], betas, before.get(name)) for name in rates}
+    costs = {name: forecast.cost(name, ratios[name], betas) for name in rates}
     return {name: each.seconds(costs[name]) for name, each in rates.items()}
 
 
@@ -124,17 +118,15 @@ def least_pairs(
     limit_s: float,
     choices: Mapping[str, Choices],
     weigh: Weigh,
-    before: ByParty = NOTHING,
 ) -> dict[str, Ratios]:
     """Return the ratios with the smallest sum of weights with which no party exceeds ``limit_s``, if it can be kept.
 
     Each party's embeddings may be forwarded to all others. So for every possible smallest beta of all parties, each
-    party's best pair is found, and the best such set is returned; without forwarded embeddings it is the optimum. A
-    pruning after ratios ``before`` counts, if they are given.
+    party's best pair is found, and the best such set is returned; without forwarded embeddings it is the optimum.
     """
     # 1.0, beyond all that are allowed: each party's strongest. With it every party finds a pair, as the limit can be
     # kept by these (`Goal.possible`): `min` is never of nothing.
-    found = (_best_pairs(forecast, rates, limit_s, choices, common, weigh, before) for common in (*BETAS, 1.0))
+    found = (_best_pairs(forecast, rates, limit_s, choices, common, weigh) for common in (*BETAS, 1.0))
     return min((pairs for pairs in found if pairs), key=lambda pairs: sum(map(weigh, pairs.values())))
 
 
@@ -145,7 +137,6 @@ def _best_pairs(
     choices: Mapping[str, Choices],
     common: float,
     weigh: Weigh,
-    before: ByParty,
 ) -> dict[str, Ratios]:
     """Return each party's pair of smallest weight with a beta of at least ``common``; empty if a party has none.
 
@@ -156,17 +147,11 @@ def _best_pairs(
     for name, rate in rates.items():
         every = (Ratios(alpha, beta) for alpha in choices[name].alphas for beta in choices[name].betas)
         kept = (each for each in every if each.beta >= betas[name])
-        kept = (each for each in kept if rate.seconds(forecast.cost(name, each, betas, before.get(name))) <= limit_s)
+        kept = (each for each in kept if rate.seconds(forecast.cost(name, each, betas)) <= limit_s)
         if (best := min(kept, key=weigh, default=None)) is None:
             return {}
         pairs[name] = best
     return pairs
-
-
-def least_level(goal: Goal, levels: Sequence[Ratios], choices: Mapping[str, Choices]) -> dict[str, Ratios]:
-    """Return the weakest of some ratios, as far as possible the same for all parties, that meets a goal."""
-    every = [{name: each.nearest(level) for name, each in choices.items()} for level in levels]
-    return next((ratios for ratios in every if not goal.missed(ratios)), every[-1])
 
 
 def settled(goal: Goal, wanted: ByParty, present: ByParty, weigh: Weigh) -> dict[str, Ratios]:
