@@ -29,7 +29,6 @@ def test_what_both_sides_agree_on_is_what_they_compute_with():
         "wire.compressor",
         "wire.gradients",
         "wire.options",
-        "wire.random_share",
         "wire.rounding",
         "wire.step",
         "wire.values",

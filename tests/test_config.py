@@ -71,7 +71,7 @@ def test_an_unknown_key_names_the_nearest_known_one(digits: Path, key: str, near
 
 
 def test_an_unknown_key_like_no_other_lists_the_known_ones(digits: Path):
-    known = "values, compressor, bits, step, coding, rounding, random_share, gradients, options"
+    known = "values, compressor, bits, step, coding, rounding, gradients, options"
     assert refusal(digits, "wire.xyz=1") == f"wire.xyz: unknown key; known: {known}"
 
 

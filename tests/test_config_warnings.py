@@ -67,7 +67,7 @@ def test_steps_and_codings_that_do_not_go_together_are_refused_or_said():
     fed_back = "lightweighting.error_feedback=true"
     coarse = configured("wire.step=2.0", "wire.coding=entropy", "lightweighting.beta=0.5", fed_back)
     assert [line.split(";")[0] for line in coarse.warnings()] == [
-        "wire.rounding: stochastic to steps of 2 or to 2 bits errs by more than the value"
+        "wire.rounding: dithered to steps of 2 or to 2 bits errs by more than the value"
     ]
 
 
@@ -99,7 +99,6 @@ PARTITION = {"data": {"partition": {"rows": 1}}}
         ({"models": {"classifier": {"kind": "lenet"}}}, "digits", "vertical"),
         ({"horizontal": {"clients": 20}}, "digits", "vertical"),
         ({"wire": {"options": {"a": 1}}}, "digits", "vertical"),
-        ({"wire": {"random_share": 0.5}}, "digits", "vertical"),
         ({"wire": {"rounding": "nearest"}}, "digits", "vertical"),
         ({"task": "regression", "evaluation": {"threshold": 0.3}}, "breast_cancer", "vertical"),
     ],

@@ -63,7 +63,7 @@ def test_defences_are_the_same_in_processes(federate, in_process, gradients: str
 def test_a_broadcast_head_and_other_values_and_models(federate, in_process):
     sections = {
         "training": {"head_sync": "broadcast", "staleness": 2, "steps_per_round": 3},
-        "wire": {"values": "bfloat16", "compressor": "random_top_k", "bits": 4},
+        "wire": {"values": "bfloat16", "bits": 4},
         "evaluation": {"tell_parties": True},
         "models": {"parties": {"party_2": {"kind": "mlp", "embedding_size": 4, "width": 0.1}}},
     }

@@ -191,7 +191,6 @@ def test_a_falling_alpha_leaves_the_model_as_it_is(build):
 
 
 QUANTISED = {
-    "compressor": "random_top_k",
     "bits": 4,
     "gradients": {"beta": 0.5, "bits": 8, "error_feedback": True},
 }

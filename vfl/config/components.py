@@ -84,7 +84,7 @@ ALGORITHMS = Registry(
 COMPRESSORS = Registry(
     "lvfl.compressors",
     "compressor",
-    {"magnitude": "vfl.vertical.compressors:magnitude", "random_top_k": "vfl.vertical.compressors:randomised"},
+    {"magnitude": "vfl.vertical.compressors:magnitude"},
     "a callable that makes a vfl.vertical.embeddings.Compressor of the section `wire`",
 )
 """`wire.compressor`"""

@@ -20,6 +20,9 @@ REMOVED = (
     Removed("network.consent.sample_pruning", "remove the key"),
     Removed("lightweighting.controller", "deadline keeps seconds, alpha and beta save bytes and compute", "budget"),
     Removed("lightweighting.budget", "remove the section"),
+    Removed("wire.compressor", "magnitude takes its place", "random_top_k"),
+    Removed("wire.random_share", "remove the key"),
+    Removed("wire.rounding", "dithered takes its place, with half the squared error", "stochastic"),
 )
 
 REMOVED_COMMANDS = {

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from vfl.config.agreement import SHARED
 from vfl.config.components import COMPRESSORS
-from vfl.config.settings import Fraction, Number, Probability, Section, name_in
+from vfl.config.settings import Fraction, Number, Section, name_in
 
 Bits = Literal[8, 4, 2]
 Step = Annotated[Number, Field(ge=0.36, le=8)]
@@ -34,9 +34,8 @@ class WireConfig(Section):
     """Type of the values of embeddings and gradients in messages: in training unless bits or step is given, in
     evaluations always."""
     compressor: Annotated[str, name_in(COMPRESSORS), SHARED] = "magnitude"
-    """Compressor of embeddings. magnitude: leaves out lightweighting.beta's smallest entries; random_top_k: leaves out
-    as many, but sends some small ones in the place of large ones (Zheng et al., 2023); or a compressor of an installed
-    package (docs/extending.md)."""
+    """Compressor of embeddings. magnitude: leaves out lightweighting.beta's smallest entries; or a compressor of an
+    installed package (docs/extending.md)."""
     bits: Annotated[Bits | None, SHARED] = None
     """Bits of an embedding's value in training: whole numbers times a scale per 2048 entries; null: as wire.values."""
     step: Annotated[Step | None, SHARED] = None
@@ -45,11 +44,9 @@ class WireConfig(Section):
     coding: Annotated[Literal["packed", "entropy"], SHARED] = "packed"
     """Coding of the whole numbers of wire.bits or wire.step. packed: equally many bits each; entropy: by their
     frequencies, the same numbers in fewer bytes."""
-    rounding: Annotated[Literal["stochastic", "nearest", "dithered"], SHARED] = "stochastic"
-    """Rounding of embeddings and gradients to bits. stochastic: exact in the mean (QSGD); nearest: smaller error;
-    dithered: both, with noise that the receiver takes off again, where nothing is left out (else as stochastic)."""
-    random_share: Annotated[Probability, SHARED] = 0.1
-    """Mean share of the entries sent by random_top_k that are not among the largest."""
+    rounding: Annotated[Literal["nearest", "dithered"], SHARED] = "dithered"
+    """Rounding of embeddings and gradients to bits. nearest: smallest error of a value; dithered: exact in the mean,
+    with noise that the receiver takes off again; where entries are left out, up or down at random."""
     gradients: Annotated[GradientConfig, SHARED] = GradientConfig()
     options: Annotated[dict[str, Any], SHARED] = Field(default={})
     """Settings of a compressor of another package, which checks them."""
@@ -58,8 +55,7 @@ class WireConfig(Section):
         """Return the settings of other compressors, and the rounding if nothing is rounded, with the reason."""
         if self.compressor not in COMPRESSORS.built_in:
             return {}
-        unused = ["options"] if self.compressor == "random_top_k" else ["options", "random_share"]
-        reasons = dict.fromkeys(unused, f"wire.compressor is {self.compressor}")
+        reasons = {"options": f"wire.compressor is {self.compressor}"}
         if any(each is not None for each in (self.bits, self.step, self.gradients.bits, self.gradients.step)):
             return reasons
         return reasons | dict.fromkeys(("rounding", "coding"), "no bits and no step is given in wire or wire.gradients")

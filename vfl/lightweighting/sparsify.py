@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from vfl.amounts import exact
-from vfl.random import stream_of
 
 # Integer type of the same width, and the mask that clears the sign: as integers, magnitudes keep their order.
 _MAGNITUDE_BITS = {
@@ -37,27 +36,6 @@ def sparsify(embedding_BD: Tensor, beta: float) -> Tensor:
     embedding_BD = embedding_BD.detach()
     removed = _removed(embedding_BD, beta)
     return embedding_BD if removed == 0 else _only(embedding_BD, _largest(embedding_BD, removed))
-
-
-def random_top_k(embedding_BD: Tensor, beta: float, share: float) -> Tensor:
-    """Keep as many entries as ``sparsify``, but on average draw a ``share`` of them from those that it zeroes.
-
-    So every entry is sent at times. Source: Zheng et al., "Reducing Communication for Split Learning by Randomized
-    Top-k Sparsification", IJCAI 2023; there k counts entries of each sample, here of the mini-batch matrix. The draw is
-    seeded by the embedding's values, float32 on the CPU. Arguments, result and errors otherwise as of ``sparsify``.
-    """
-    embedding_BD = embedding_BD.detach()
-    removed = _removed(embedding_BD, beta)
-    if removed == 0:
-        return embedding_BD
-    stream = stream_of(embedding_BD, "random_top_k")
-    keep_BD = _largest(embedding_BD, removed)
-    kept, left_out = keep_BD.flatten().nonzero()[:, 0], (~keep_BD).flatten().nonzero()[:, 0]
-    # Binomial: each kept entry loses its place with probability `share`, while others are left to take it.
-    drawn = (torch.rand(len(kept), generator=stream) < share).sum().clamp(max=removed)
-    keep_BD.view(-1)[kept[torch.randperm(len(kept), generator=stream)[:drawn]]] = False
-    keep_BD.view(-1)[left_out[torch.randperm(removed, generator=stream)[:drawn]]] = True
-    return _only(embedding_BD, keep_BD)
 
 
 def _removed(embedding_BD: Tensor, beta: float) -> int:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from vfl.lightweighting.quantise import (
     quantise,
     quantise_dithered,
 )
-from vfl.lightweighting.sparsify import random_top_k, sparsify
+from vfl.lightweighting.sparsify import sparsify
 from vfl.random import stream_of
 from vfl.vertical.embeddings import check_finite, encode_as
 from vfl.wire.codec import CodecError, ValueType, decode
@@ -57,13 +56,14 @@ class Levels:
     """Type in which the whole numbers travel."""
     coded: bool
     """Use entropy coding if it is smaller."""
-    stochastic: bool
+    at_random: bool
+    """Round up or down at random, exact in the mean (QSGD); else to the nearest."""
 
     def encode(self, tensor_BD: Tensor) -> bytes:
         """Return the frame. Raises ValueError for values that are not finite."""
         # A value that is not finite would make its whole block's scale so.
         check_finite(tensor_BD, "the embedding or gradient")
-        stream = stream_of(tensor_BD, "rounding") if self.stochastic else None
+        stream = stream_of(tensor_BD, "rounding") if self.at_random else None
         return self.pack(*quantise(tensor_BD, self.spacing, stream))
 
     def decode(self, frame: Buffer, shape: tuple[int, int]) -> Tensor:
@@ -136,11 +136,6 @@ def magnitude(wire: WireConfig) -> Selecting:
     return Selecting(sparsify, _form(wire))
 
 
-def randomised(wire: WireConfig) -> Selecting:
-    """Return randomised top-k."""
-    return Selecting(partial(random_top_k, share=wire.random_share), _form(wire))
-
-
 def loses_nothing(wire: WireConfig) -> bool:
     """Return whether embeddings arrive exactly, apart from entries left out: float32 by a built-in compressor."""
     return wire.compressor in COMPRESSORS.built_in and _spacing(wire) is None and wire.values == "float32"
@@ -156,7 +151,7 @@ def _form(wire: WireConfig) -> Form:
     if spacing is None:
         return Floats(wire.values)
     whole = "int8" if wire.bits is None else WHOLE[wire.bits]
-    levels = Levels(spacing, whole, coded=wire.coding == "entropy", stochastic=wire.rounding != "nearest")
+    levels = Levels(spacing, whole, coded=wire.coding == "entropy", at_random=wire.rounding == "dithered")
     return Dithered(levels) if wire.rounding == "dithered" else levels
 
 
