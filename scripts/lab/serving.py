@@ -62,7 +62,7 @@ def outcomes(url: str) -> Counter[str]:
     with urlopen(urljoin(url, "/metrics"), timeout=10) as reply:
         text = reply.read().decode()
     counts: Counter[str] = Counter()
-    for outcome, count in re.findall(r'^keys_total\{outcome="(\w+)".*\} (\S+)$', text, re.MULTILINE):
+    for outcome, count in re.findall(r'^lvfl_keys_total\{outcome="(\w+)".*\} (\S+)$', text, re.MULTILINE):
         counts[outcome] += round(float(count))
     return counts
 

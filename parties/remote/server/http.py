@@ -5,11 +5,14 @@ Errors are problem details (RFC 9457). The framework writes the OpenAPI page, at
 
 import asyncio
 import hmac
+import ipaddress
 import json
 import math
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import h11
 import prometheus_client as prometheus
@@ -25,16 +28,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from parties.remote.server.outcomes import PERIOD, Outcomes, Period
 from parties.remote.server.serving import Key, QueueFull, Scored, Scorer
 from vfl.config.serving import ServingConfig
-from vfl.data.drift import SHIFTED
+from vfl.data.drift import FEWEST, SHIFTED
 from vfl.runs.secret_files import read_secret
 from vfl.wire.keys import key_bytes
+from vfl.wire.text import plain
 
 MOST_BODY = 1 << 20
 """Bytes of a request."""
 REQUEST_LIMIT_S = 10.0
-"""Longest time to send a request's head, and its body."""
+"""Longest time of TLS's handshakes, of a request's head, and of its body."""
 MOST_CONNECTIONS = 1024
-"""Most connections at a time; with more, requests are refused (503)."""
+"""Most connections at a time; further ones are hung up on."""
+PREFIX = "lvfl_"
+"""Beginning of all metrics' names."""
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 """Bounds of the latency histogram's bins."""
 Scope = MutableMapping[str, Any]
@@ -114,8 +120,11 @@ def make_app(scorer: Scorer) -> FastAPI:
     app = FastAPI(title="Scores by key", version="1", redoc_url=None)
     metrics = prometheus.CollectorRegistry()
     metrics.register(_Collected(scorer))
-    seconds = prometheus.Histogram("request_seconds", "Time of a request", buckets=SECONDS, registry=metrics)
-    requests = prometheus.Counter("requests", "Requests by status", ["status"], registry=metrics)
+    seconds = prometheus.Histogram(
+        f"{PREFIX}predict_seconds", "Time of a request for scores", buckets=SECONDS, registry=metrics
+    )
+    scores = prometheus.Counter(f"{PREFIX}predictions", "Scores given", registry=metrics)
+    requests = prometheus.Counter(f"{PREFIX}requests", "All requests by status", ["status"], registry=metrics)
     problems: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (400, 401, 413, 422, 429, 503)}
 
     @app.post("/v1/predict", dependencies=guard, responses=problems)
@@ -126,9 +135,15 @@ def make_app(scorer: Scorer) -> FastAPI:
                 future = scorer.submit(keys)
             except QueueFull as full:
                 raise HTTPException(429, str(full), {"Retry-After": "1"}) from None
-            return _answer(scorer, await asyncio.wrap_future(future))
+            answer = _answer(scorer, await asyncio.wrap_future(future))
+        scores.inc(sum(each.prediction is not None or each.value is not None for each in answer.scores))
+        return answer
 
     app.include_router(_outcome_routes(scorer), dependencies=guard, responses=problems)
+
+    @app.get("/", include_in_schema=False)
+    async def begin() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
+        return {"scores": "POST /v1/predict", "interface": "/docs", "status": "/readyz"}
 
     @app.get("/healthz")
     async def healthy() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
@@ -154,7 +169,7 @@ def make_app(scorer: Scorer) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(Exception, _on_error)
     app.add_middleware(_Counted, lambda status: requests.labels(status).inc())
-    app.add_middleware(_Bounded)
+    app.add_middleware(_Bounded, local=settings.token is None and settings.client_ca is None)
     return app
 
 
@@ -211,6 +226,20 @@ class _Punctual(H11Protocol):
             self._closing = None
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose connections end if TLS's handshakes take `REQUEST_LIMIT_S`, which uvicorn cannot be told."""
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
+        limit_s = None if options.get("ssl") is None else REQUEST_LIMIT_S
+        return await super().create_server(*args, ssl_handshake_timeout=limit_s, **options)
+
+
+class _Server(uvicorn.Server):
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        with asyncio.Runner(loop_factory=_Loop) as runner:
+            runner.run(self.serve(sockets=sockets))
+
+
 def http_server(scorer: Scorer) -> uvicorn.Server:
     """Return the server, which serves until a signal ends it. Raises ConfigError for an unusable token."""
     settings = scorer.settings
@@ -219,7 +248,6 @@ def http_server(scorer: Scorer) -> uvicorn.Server:
         http=_Punctual,
         log_level="warning",
         access_log=False,
-        limit_concurrency=MOST_CONNECTIONS,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=5,
         ssl_certfile=settings.certificate,
@@ -228,7 +256,7 @@ def http_server(scorer: Scorer) -> uvicorn.Server:
         ssl_cert_reqs=ssl.CERT_NONE if settings.client_ca is None else ssl.CERT_REQUIRED,
         server_header=False,
     )
-    return uvicorn.Server(config)
+    return _Server(config)
 
 
 def _bearer(settings: ServingConfig) -> Callable[..., None]:
@@ -268,10 +296,10 @@ def _outcome(told: str | float, place: int, scorer: Scorer) -> float:
         raise HTTPException(400, f"outcomes[{place}].outcome: {told!r} is no class; they are {', '.join(names)}")
     try:
         value = float(names.index(str(told)) if names else told)
-    except ValueError:
+    except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):
-        raise HTTPException(400, f"outcomes[{place}].outcome: {told!r} is no number")
+        raise HTTPException(400, f"outcomes[{place}].outcome: {plain(str(told), 60)} is no number")
     return value
 
 
@@ -342,15 +370,40 @@ class _Counted:
         await self.app(scope, receive, noted)
 
 
-class _Bounded:
-    """Refuses requests that are too large or come too slowly, before anything reads them."""
+def _objection(headers: list[tuple[bytes, bytes]], *, local: bool) -> str | None:
+    """Return what is wrong with a request's head. ``local``: whoever reaches the service may ask, so no page of a
+    browser may reach it under another name (DNS rebinding)."""
+    names = [name for name, _value in headers]
+    if b"content-length" in names and b"transfer-encoding" in names:
+        return "Content-Length: goes without Transfer-Encoding"  # RFC 9112, 6.1: who reads the other one is misled
+    if names.count(b"authorization") > 1:
+        return "Authorization: came twice; send one"
+    host = dict(headers).get(b"host", b"localhost").decode("latin-1")
+    if local and not _is_this_machine(host):
+        return f"Host: {plain(host, 60)} is not this machine; ask 127.0.0.1 or localhost, or set serving.token"
+    return None
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
-        self.app = app
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class _Bounded:
+    """Refuses requests that are too large, come too slowly or with a head that misleads, before anything reads them."""
+
+    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], *, local: bool) -> None:
+        self.app, self.local = app, local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
+            return
+        if objection := _objection(scope["headers"], local=self.local):
+            await self._refuse(send, 400, objection)
             return
         body = bytearray()
         try:
@@ -394,10 +447,10 @@ class _Collected:
 
     def collect(self) -> list[CounterMetricFamily | GaugeMetricFamily]:
         """Return the metrics."""
-        rows = CounterMetricFamily("keys", "Keys by party and outcome", labels=["party", "outcome"])
+        rows = CounterMetricFamily(f"{PREFIX}keys", "Keys by party and outcome", labels=["party", "outcome"])
         for (party, outcome), count in dict(self.scorer.counters.rows).items():
             rows.add_metric([party, outcome], count)
-        ready = GaugeMetricFamily("party_ready", "Whether a party can be asked", labels=["party"])
+        ready = GaugeMetricFamily(f"{PREFIX}party_ready", "Whether a party can be asked", labels=["party"])
         for party, there in self.scorer.ready().items():
             ready.add_metric([party], there)
         gauges: dict[str, tuple[str, float]] = {
@@ -406,13 +459,18 @@ class _Collected:
         }
         if (window := self.scorer.version.drift) is not None:
             gauges["drift_rows"] = ("Latest scores that are compared with those of the test samples", len(window))
-            index = window.stability(["score"]).get("score", 0.0)
-            gauges["score_stability_index"] = (f"Their population stability index; above {SHIFTED} they differ", index)
-        metrics = GaugeMetricFamily("outcome_metric", f"Of the last {PERIOD} known outcomes", labels=["metric"])
+            if len(window) >= FEWEST:  # with fewer it is large by chance
+                index = window.stability(["score"]).get("score", 0.0)
+                told = f"Their population stability index; above {SHIFTED} they differ"
+                gauges["score_stability_index"] = (told, index)
+        metrics = GaugeMetricFamily(
+            f"{PREFIX}outcome_metric", f"Of the last {PERIOD} known outcomes", labels=["metric"]
+        )
         if self.scorer.outcomes is not None:
             known, measured = self.scorer.outcomes.last(self.scorer.version.task)
             gauges["outcomes"] = ("Scores whose outcomes are known", known)
             for name, value in measured.items():
                 metrics.add_metric([name], value)
-        batches = CounterMetricFamily("batches", "Batches scored", value=self.scorer.counters.batches)
-        return [rows, batches, ready, metrics, *(GaugeMetricFamily(name, *each) for name, each in gauges.items())]
+        batches = CounterMetricFamily(f"{PREFIX}batches", "Batches scored", value=self.scorer.counters.batches)
+        shown = (GaugeMetricFamily(PREFIX + name, *each) for name, each in gauges.items())
+        return [rows, batches, ready, metrics, *shown]

@@ -64,6 +64,8 @@ class Hub:
     on_joined: Callable[[str], None] = lambda name: None
     """Called, in the hub's thread, with the name of a party that is here."""
     machine: System = SYSTEM
+    spared: int = 0
+    """Descriptors that the parties leave to other connections of this process."""
 
     def __post_init__(self) -> None:
         self.tell = limited(self.log)
@@ -135,7 +137,7 @@ class Hub:
         close(self._loop)
 
     async def _listen(self) -> Server:
-        connections = _connection_limit(STREAMS_PER_OWNER * len(self.expected))
+        connections = _connection_limit(STREAMS_PER_OWNER * len(self.expected), RESERVED_FILES + self.spared)
         server = self.machine.make_server(self.network.listen, self.tls, connections, self._serve)
         await server.start()
         return server
@@ -270,20 +272,26 @@ class Hub:
         return Message(Kind.WELCOME, parts=(welcome.part(),), run=self.run)
 
 
-def _connection_limit(needed: int) -> int:
+def spare_files(wanted: int) -> int:
+    """Return how many descriptors to spare for other connections: ``wanted``, or a quarter of what there may be."""
+    _now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if most == resource.RLIM_INFINITY else min(wanted, most // 4)
+
+
+def _connection_limit(needed: int, reserved: int) -> int:
     """Return the limit of connections, after raising this process's limit of file descriptors as far as possible.
 
     Raises ConfigError if not even the parties' own connections can be open.
     """
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_CONNECTIONS + RESERVED_FILES
+    wanted = MOST_CONNECTIONS + reserved
     allowed = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-    if allowed - RESERVED_FILES < needed:
+    if allowed - reserved < needed:
         raise ConfigError(
-            f"ulimit -Hn: {most} descriptors are too few for {needed} connections and {RESERVED_FILES} more; raise it"
+            f"ulimit -Hn: {most} descriptors are too few for {needed} connections and {reserved} more; raise it"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(now, allowed), most))
-    return allowed - RESERVED_FILES
+    return allowed - reserved
 
 
 async def _first(pipe: Pipe) -> Message:

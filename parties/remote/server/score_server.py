@@ -7,12 +7,12 @@ from types import FrameType
 
 from rich.console import Console
 
-from parties.remote.server.http import http_server
-from parties.remote.server.hub import Hub
+from parties.remote.server.http import MOST_CONNECTIONS, http_server
+from parties.remote.server.hub import Hub, spare_files
 from parties.remote.server.serving import Scorer
 from parties.remote.tls.certificates import SERVER
 from parties.remote.training_terms import expected_to_serve
-from parties.remote.transport.listening import listening
+from parties.remote.transport.listening import bounded, listening
 from parties.remote.transport.security import load_identity
 from vfl.config import ConfigError, load_config
 from vfl.runs.run_folder import PROCESSES, check_run, only_process_in, read_run_id
@@ -34,7 +34,9 @@ def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, con
     if not run:
         raise ConfigError(f"{run_dir}: trained in one process; only runs of processes are served")
     tls = load_identity(SERVER, config.network, insecure=insecure)
-    hub = Hub(run, expected_to_serve(config), config.network, tls, log=console.print, folder=run_dir)
+    most = spare_files(MOST_CONNECTIONS)
+    expected = expected_to_serve(config)
+    hub = Hub(run, expected, config.network, tls, log=console.print, folder=run_dir, spared=most)
     scorer = Scorer(run_dir, config, hub, console.print)
 
     def reload(_number: int, _frame: FrameType | None) -> None:
@@ -48,4 +50,4 @@ def serve_scores(run_dir: Path, overrides: Sequence[str], *, insecure: bool, con
             f"{config.name}: run {run}, version {scorer.version.digest[:12]}; parties at {config.network.listen}"
         )
         console.print(f"scores at {where}/v1/predict, their interface at {where}/docs")
-        http.run(sockets)
+        http.run(bounded(sockets, most))

@@ -2,8 +2,9 @@
 
 import errno
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from vfl.config import ConfigError
 from vfl.errors import TryLater
@@ -30,3 +31,31 @@ def listening(setting: str, address: str) -> Generator[list[socket.socket]]:
             # Inherited by what is accepted; asyncio sets it only on sockets with a protocol number, which these lack.
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield sockets
+
+
+class Bounded(socket.socket):
+    """Listens in place of another socket, and hangs up on who comes while ``most`` connections of ``held`` are open.
+
+    What waits for its handshakes counts as well: descriptors stay free for others, whoever comes.
+    """
+
+    def __init__(self, listener: socket.socket, most: int, held: list[socket.socket]) -> None:
+        super().__init__(listener.family, listener.type, listener.proto, listener.detach())
+        self.most, self.held = most, held
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection. Raises ConnectionAbortedError after hanging up on one too many."""
+        came, address = super().accept()
+        if len(self.held) >= self.most:
+            self.held[:] = [each for each in self.held if each.fileno() >= 0]
+        if len(self.held) >= self.most:
+            came.close()
+            raise ConnectionAbortedError(errno.ECONNABORTED, "too many connections")
+        self.held.append(came)
+        return came, address
+
+
+def bounded(sockets: Sequence[socket.socket], most: int) -> list[socket.socket]:
+    """Return sockets that listen in place of others and hold ``most`` connections together."""
+    held: list[socket.socket] = []
+    return [Bounded(each, most, held) for each in sockets]

@@ -1,0 +1,219 @@
+"""The HTTP service of scores over real sockets, with a scorer that stands in: who is answered, who is hung up on."""
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from parties.remote.server import http as service
+from parties.remote.server import hub
+from parties.remote.server.serving import Score, Scored
+from parties.remote.tls.certificates import Authority, CertificateSubject, key_pem, new_key
+from parties.remote.transport.listening import bounded, listening
+from vfl.config.serving import ServingConfig
+from vfl.data.drift import FEWEST
+
+BODY = b'{"keys": ["1"]}'
+MOST = 8
+
+
+class Drift:
+    """The window of a version's latest scores."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def stability(self, columns: list[str]) -> dict[str, float]:
+        return dict.fromkeys(columns, 9.0)
+
+
+def stand_in(drift: int = 0, **settings: Any) -> Any:
+    """A scorer that scores the key 1 alone."""
+
+    def submit(keys):
+        future: Future[Scored] = Future()
+        scores = [Score(key, (0.5,) if key == ("1",) else None, {"bank": "row"}) for key in keys]
+        future.set_result(Scored("v", tuple(scores)))
+        return future
+
+    told = SimpleNamespace(tell=lambda pairs: [], last=lambda task: (0, {}))
+    version = SimpleNamespace(digest="v", columns=("k",), drift=Drift(drift), task=SimpleNamespace(names=()))
+    scorer = {"settings": ServingConfig(**settings), "submit": submit, "version": version, "outcomes": told}
+    counters = SimpleNamespace(rows=Counter(), batches=0)
+    return SimpleNamespace(**scorer, counters=counters, ready=lambda: {"bank": True}, waiting=0, cached=0)
+
+
+@contextmanager
+def served(scorer: Any, most: int = MOST) -> Iterator[int]:
+    """Serve in a thread; yield the port."""
+    server = service.http_server(scorer)
+    with listening("serving.listen", "127.0.0.1:0") as sockets:
+        listeners = bounded(sockets, most)
+        thread = threading.Thread(target=server.run, args=(listeners,))
+        thread.start()
+        until(lambda: server.started)
+        try:
+            yield listeners[0].getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def until(holds) -> None:
+    end_s = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def ask(port: int, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(method, path, body, {"Content-Type": "application/json"} | headers)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def raw(port: int, *lines: str, body: bytes = BODY) -> bytes:
+    """Send a request's head and body as they are; return all that comes until the service hangs up."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall("\r\n".join(["POST /v1/predict HTTP/1.1", *lines, "", ""]).encode() + body)
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+def is_open(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_idle_connections_hold_no_more_descriptors_than_they_may(encrypted: bool, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(service, "REQUEST_LIMIT_S", 1.0)
+    settings: dict[str, Any] = {}
+    if encrypted:
+        authority, key = Authority.create("a", 10), new_key()
+        certificate = authority.certify(CertificateSubject("server", ("localhost",)), key.public_key(), 5)
+        settings = {"certificate": tmp_path / "certificate.pem", "key": tmp_path / "key.pem"}
+        settings["certificate"].write_bytes(certificate.public_bytes(service_pem()))
+        settings["key"].write_bytes(key_pem(key))
+        settings["key"].chmod(0o600)
+    with served(stand_in(**settings)) as port, ExitStack() as held:
+        idle = [held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(3 * MOST)]
+        until(lambda: sum(map(is_open, idle)) <= MOST)
+        assert sum(map(is_open, idle)) > 0
+        until(lambda: not any(map(is_open, idle)))  # also those that have not shaken hands
+        if encrypted:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+            connection.close()
+        else:
+            assert ask(port, "GET", "/healthz")[0] == 200
+
+
+def service_pem():
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return Encoding.PEM
+
+
+@pytest.mark.parametrize(("hard", "spared"), [(1024, 256), (1 << 20, service.MOST_CONNECTIONS)])
+def test_the_parties_keep_descriptors_of_their_own(hard: int, spared: int, monkeypatch):
+    monkeypatch.setattr(hub.resource, "getrlimit", lambda _kind: (1024, hard))
+    monkeypatch.setattr(hub.resource, "setrlimit", lambda _kind, _limits: None)
+    assert hub.spare_files(service.MOST_CONNECTIONS) == spared
+    left = hub._connection_limit(4, hub.RESERVED_FILES + spared)
+    assert left == min(hard - hub.RESERVED_FILES - spared, hub.MOST_CONNECTIONS)
+    assert left + spared + hub.RESERVED_FILES <= hard
+
+
+@pytest.mark.parametrize(
+    ("lines", "body", "told"),
+    [
+        (["Host: localhost", "Content-Length: 4", "Transfer-Encoding: chunked"], b"0\r\n\r\n", b"Content-Length: goes"),
+        (["Host: localhost", "Authorization: Bearer a", "Authorization: Bearer b", "Content-Length: 0"], b"", b"twice"),
+        (["Host: evil.example", "Content-Length: 0"], b"", b"Host: evil.example is not this machine"),
+        (["Host: 127.0.0.1.evil.example:80", "Content-Length: 0"], b"", b"is not this machine; ask 127.0.0.1"),
+    ],
+)
+def test_a_head_that_misleads_is_refused_and_the_connection_closed(lines: list[str], body: bytes, told: bytes):
+    with served(stand_in()) as port:
+        answer = raw(port, *lines, body=body)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert told in answer
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]:8080", "127.3.2.1", "LOCALHOST:1"])
+def test_names_of_this_machine_are_answered(host: str):
+    with served(stand_in()) as port:
+        assert ask(port, "POST", "/v1/predict", BODY, Host=host)[0] == 200
+
+
+def test_with_a_token_any_host_is_answered(tmp_path: Path):
+    token = tmp_path / "token"
+    token.write_text("the token of the clients")
+    token.chmod(0o600)
+    with served(stand_in(token=token)) as port:
+        sent = {"Authorization": "Bearer the token of the clients", "Host": "scores.example"}
+        assert ask(port, "POST", "/v1/predict", BODY, **sent)[0] == 200
+
+
+@pytest.mark.parametrize("outcome", ["9" * 400, "-" + "9" * 400, '"' + "9" * 400 + '"', "1e400", "9" * 5000])
+def test_an_outcome_that_no_number_holds_is_refused(outcome: str):
+    with served(stand_in()) as port:
+        body = f'{{"outcomes": [{{"key": "1", "outcome": {outcome}}}]}}'.encode()
+        status, text = ask(port, "POST", "/v1/outcomes", body)
+    assert status in (400, 422), text
+    assert len(text) < 600
+
+
+def test_metrics_have_a_prefix_and_count_scores_apart_from_probes():
+    with served(stand_in()) as port:
+        for _ in range(3):
+            assert ask(port, "GET", "/readyz")[0] == 200
+        assert ask(port, "POST", "/v1/predict", b'{"keys": ["1", "2"]}')[0] == 200
+        _, text = ask(port, "GET", "/metrics")
+    names = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    assert names
+    assert all(name.startswith("lvfl_") for name in names)
+    assert "\nlvfl_predictions_total 1.0\n" in text
+    assert '\nlvfl_requests_total{status="200"} 4.0\n' in text
+    documented = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    assert not [name for name in names if not name.endswith("_created") and name not in documented]
+
+
+@pytest.mark.parametrize(("rows", "shown"), [(0, False), (FEWEST - 1, False), (FEWEST, True)])
+def test_the_drift_index_is_shown_once_there_are_rows_enough(rows: int, shown: bool):
+    with served(stand_in(drift=rows)) as port:
+        _, text = ask(port, "GET", "/metrics")
+    assert f"\nlvfl_drift_rows {float(rows)}\n" in text
+    assert ("\nlvfl_score_stability_index 9.0\n" in text) == shown
+
+
+def test_the_first_page_leads_to_the_others():
+    with served(stand_in()) as port:
+        status, text = ask(port, "GET", "/")
+    assert status == 200
+    assert json.loads(text)["interface"] == "/docs"
