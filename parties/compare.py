@@ -13,7 +13,6 @@ Shapes: M test samples, C classes, F numbers, K columns of categories.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -84,8 +83,6 @@ class Comparison:
     its gain."""
     columns: Mapping[str, Mapping[str, float]]
     """Loss in the metric when the owner permutes a column's test values, by owner and column."""
-    idle: Mapping[str, tuple[str, ...]]
-    """Columns by owner that are proposed for dropping: permuting them does not raise the test loss (`is_idle`)."""
     bytes: int
     macs: int
 
@@ -216,7 +213,6 @@ def comparison_of(
     task, joint_MC, labels_M = answers.task, answers.joint_MC, answers.labels_M
     found = {"alone": others["alone"], "lvfl": joint_MC} | dict(others)
     better = {name: _difference(task, joint_MC, each, labels_M) for name, each in others.items()}
-    told = {owner: (columns[owner], each) for owner, each in answers.importance.items()}
     summary = read_summary(run_dir)
     comparison = Comparison(
         task.metric,
@@ -226,8 +222,7 @@ def comparison_of(
         better.pop("alone"),
         better,
         {name: _difference(task, joint_MC, each, labels_M) for name, each in answers.without.items()},
-        {owner: dict(zip(names, each.lost, strict=True)) for owner, (names, each) in told.items()},
-        {owner: tuple(compress(names, each.idle)) for owner, (names, each) in told.items()},
+        {owner: dict(zip(columns[owner], each.lost, strict=True)) for owner, each in answers.importance.items()},
         summary["uplink_bytes"] + summary["downlink_bytes"],
         summary["train_macs"],
     )

@@ -9,7 +9,6 @@ Shapes: B batch, M test samples, C outputs.
 # pyright: reportMissingTypeStubs=false
 # scipy ships no stubs, and numpy's signatures are partly untyped.
 
-import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -25,10 +24,6 @@ from vfl.wire.messages import Kind, Message
 
 ENOUGH_ROWS = 20_000
 """Permuted rows of a column, over its draws, that are enough: large tables have one draw."""
-NORMAL = 1.96
-"""Half the width of a 95 % interval, in standard errors."""
-TINY = 1e-12
-"""Least probability whose logarithm is taken."""
 
 
 def column_importance(joint: SplitModel) -> dict[str, ColumnImportance]:
@@ -49,35 +44,18 @@ def column_importance(joint: SplitModel) -> dict[str, ColumnImportance]:
         own = (joint.permuted(party, *span, permuted) for span in spans)
         return predicted(each | {party.name: own_BD} for each, own_BD in zip(there, own, strict=True))
 
-    before_MC = predicted(there)
-    before = metric_of(task, before_MC, labels_M)
+    before = metric_of(task, predicted(there), labels_M)
     found: dict[str, ColumnImportance] = {}
     for party in joint.roster.present:
-        lost, idle = list[float](), list[bool]()
+        lost: list[float] = []
         counted = party.ask(Message(Kind.COLUMNS)).read(ColumnCount.of)
         for column in range(counted.columns if counted else 0):
-            answers = [permuted(party, Permuted(column=column, draw=draw)) for draw in range(draws)]
+            answers = (permuted(party, Permuted(column=column, draw=draw)) for draw in range(draws))
             after = sum(metric_of(task, each, labels_M) for each in answers) / draws
             lost.append(sign * (before - after))
-            rises = torch.stack([loss_rise(before_MC, each, labels_M) for each in answers])
-            idle.append(is_idle(rises.mean(0)))
-        found[party.name] = ColumnImportance(lost=tuple(lost), idle=tuple(idle))
+        found[party.name] = ColumnImportance(lost=tuple(lost))
         party.ask(Message(Kind.IMPORTANCE, parts=(found[party.name].part(),))).wait()
     return found
-
-
-def loss_rise(before_MC: Tensor, permuted_MC: Tensor, labels_M: Tensor) -> Tensor:
-    """Return by how much each sample's loss [M] rises: its cross-entropy, or squared error."""
-    return _losses(permuted_MC, labels_M) - _losses(before_MC, labels_M)
-
-
-def is_idle(rise_M: Tensor) -> bool:
-    """Return whether the 95 % interval of the mean rise of the test loss reaches down to 0 or below.
-
-    Of a column of noise, permuted and other values are distributed alike, so the mean rise is 0, and its interval
-    excludes 0 from above in one case of 40.
-    """
-    return float(rise_M.mean() - NORMAL * rise_M.std() / math.sqrt(len(rise_M))) <= 0
 
 
 def metric_of(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> float:
@@ -88,9 +66,3 @@ def metric_of(task: Task, predictions_MC: Tensor, labels_M: Tensor) -> float:
         above = float(ranks_M[is_second_M].sum()) - second * (second + 1) / 2
         return above / (second * (len(is_second_M) - second))
     return task.metrics(predictions_MC, labels_M)[task.metric]
-
-
-def _losses(predictions_MC: Tensor, labels_M: Tensor) -> Tensor:
-    if labels_M.is_floating_point():
-        return (predictions_MC[:, 0].double() - labels_M.double()) ** 2
-    return -predictions_MC.double().gather(1, labels_M[:, None])[:, 0].clamp_min(TINY).log()

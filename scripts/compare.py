@@ -139,9 +139,6 @@ def show(found: "Comparison", console: ShowConsole) -> None:
         for name, value in sorted(lost.items(), key=lambda item: -item[1]):
             columns.add_row(owner, name, f"{value:.4f}")
     console.print(columns)
-    for owner, idle in found.idle.items():
-        if idle:
-            console.print(f"{owner} may drop {', '.join(idle)}: the test loss does not rise without")
     console.print(found.headline())
 
 

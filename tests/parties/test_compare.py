@@ -12,7 +12,7 @@ from two_tables import sections_of_branches, write_branches
 import vfl
 from parties.alone import only
 from parties.compare import _difference, compare_models
-from parties.importance import column_importance, is_idle, loss_rise
+from parties.importance import column_importance
 from parties.local import build_in_process
 from parties.predict import predict
 from scripts.compare import add_arguments, read_experiment
@@ -65,7 +65,6 @@ def test_what_the_other_owner_adds_is_told_with_its_interval_and_cost(config: Ex
     assert found.reached.keys() == {"alone", "lvfl", "perceptron", "boosting"}
     assert found.columns["bank"]["income"] > 5 * abs(found.columns["bank"]["noise"])
     assert found.columns["insurer"]["claims"] > 5 * abs(found.columns["insurer"]["dust"])
-    assert found.idle == {"bank": ("noise",), "insurer": ("dust",)}
     saved = read_summary(tmp_path / "lvfl")
     assert saved["comparison"]["text"] == found.headline()
     alone = read_summary(tmp_path / "alone")
@@ -154,36 +153,6 @@ def test_an_interval_covers_no_difference_between_equals():
     found = _difference(Classification(2, metric="auc"), one, other, labels)
     assert found.low < 0 < found.high
     assert found.low < found.value < found.high
-
-
-def test_columns_of_noise_are_proposed_for_dropping_and_informative_ones_are_not():
-    """Of a model that also reads noise, as an overfitted one does: 950 of 1000 planted columns at least."""
-    stream = torch.Generator().manual_seed(0)
-
-    def draw() -> torch.Tensor:
-        return torch.randn(400, generator=stream)
-
-    def predicted(score: torch.Tensor) -> torch.Tensor:
-        return torch.stack([-score, score], 1).softmax(1)
-
-    proposed = {"noise": 0, "informative": 0}
-    for place in range(1000):
-        informative, noise, order = draw(), draw(), torch.randperm(400, generator=stream)
-        labels = (informative + draw() > 0).long()
-        weight = 0.05 + place % 10 / 10
-        before = predicted(informative + weight * noise)
-        proposed["noise"] += is_idle(loss_rise(before, predicted(informative + weight * noise[order]), labels))
-        proposed["informative"] += is_idle(loss_rise(before, predicted(informative[order] + weight * noise), labels))
-    assert proposed["noise"] >= 950
-    assert proposed["informative"] == 0
-
-
-def test_amounts_have_the_rule_of_the_squared_error():
-    amounts = torch.linspace(0, 1, 50).double()
-    exact, off = amounts[:, None], amounts[:, None] + 1
-    assert is_idle(loss_rise(exact, exact, amounts))
-    assert is_idle(loss_rise(off, exact, amounts))
-    assert not is_idle(loss_rise(exact, off + amounts[:, None], amounts))
 
 
 def test_the_label_owner_alone_needs_no_key_of_the_others(tmp_path: Path):

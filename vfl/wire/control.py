@@ -107,8 +107,6 @@ class ColumnImportance(Control):
 
     lost: Annotated[tuple[float, ...], Field(max_length=MAX_COLUMNS)]
     """Loss in the metric of the test when a column is permuted, mean over the draws."""
-    idle: Annotated[tuple[bool, ...], Field(max_length=MAX_COLUMNS)]
-    """Columns proposed for dropping: permuting them does not raise the test loss."""
 
 
 class RoundReport(Control):

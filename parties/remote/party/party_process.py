@@ -218,8 +218,7 @@ def make_hello(config: ExperimentConfig, name: str, holding: Holding, run_dir: P
 def write_importance(path: Path, told: ColumnImportance, names: Sequence[str]) -> None:
     """Write a line for each of a party's columns, which have numbers where they have no ``names``."""
     columns = names or range(len(told.lost))
-    rows = zip(columns, told.lost, ("yes" if idle else "no" for idle in told.idle), strict=True)
-    write_csv(path, [("column", "lost", "may be dropped"), *rows])
+    write_csv(path, [("column", "lost"), *zip(columns, told.lost, strict=True)])
 
 
 def load_holding(config: ExperimentConfig, name: str, samples: Path | None = None) -> Holding:
