@@ -128,8 +128,8 @@ CASES: dict[str, Case] = {
     "request: again": Case("EMBED", header(sequence=1), "came again: a duplicate or a replay"),
     "request: too early": Case("EMBED", header(sequence=77), "came out of order"),
     "request: of no run": Case("EMBED", header(run="00" * 8), r"EMBED of run \(none\) came"),
-    "request: version 2": Case("EMBED", header(version=2), "protocol version 2 came"),
-    "request: version 4": Case("EMBED", header(version=4), "protocol version 4 came"),
+    "request: version 3": Case("EMBED", header(version=3), "protocol version 3 came"),
+    "request: version 5": Case("EMBED", header(version=5), "protocol version 5 came"),
     "request: a round to come": Case(
         "EMBED", lambda orders: orders.frame(EMBED, round=5), "is not at EMBED of round 5"
     ),

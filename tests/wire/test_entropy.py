@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vfl.wire import entropy
 from vfl.wire.codec import ValueType, decode, encode, frame_info
+from vfl.wire.entropy import bits_size
 from vfl.wire.messages import CodecError
 
 WIDTHS: dict[ValueType, int] = {"int8": 8, "int4": 4, "int2": 2}
@@ -88,7 +89,7 @@ def test_the_layout_and_the_coders_words_stay_as_they_are():
 
 
 GOLDEN = (
-    "0001ff0261d8019c52741228f0cd6b2ca5674de7ecea2e57672600b68c0fa932cc10ea3e3a2c74dc2dddd6f614a9fbb7cbde"
+    "0001ff0261d8011f0000009c52741228f0cd6b2ca5674de7ecea2e57672600b68c0fa932cc10ea3e3a2c74dc2dddd6f614a9fbb7cbde"
     "992c21a703003b9f622a900755dce92c3a54df74f51ece107c18f2df0ac608699c097ca860d347841f5f90297be23a2ccc54"
     "e94ecc4df2252383b2518642133ee0f1e8d2c48b747ff151e708359681c20f"
 )
@@ -105,6 +106,25 @@ def decoded(body: bytes) -> NDArray[np.int8]:
     return entropy.decode(np.frombuffer(body, np.uint8), 200, 64)
 
 
+def counted(body: bytes) -> bytes:
+    """The body of `sample` with the number of the words that it now has."""
+    at = 4 + bits_size(64 * int(body[1] - 1).bit_length()) + bits_size(body[1] * (body[3] + 1) * 6)
+    return body[:at] + ((len(body) - at - 4) // 4).to_bytes(4, "little") + body[at + 4 :]
+
+
+@pytest.mark.parametrize(("rows", "columns", "spread"), [(1, 24, 1.0), (6, 8, 0.4), (16, 12, 2.0), (40, 30, 9.0)])
+def test_a_body_cut_by_whole_words_is_refused(rows: int, columns: int, spread: float):
+    cut = 0
+    for seed in range(60):
+        body = np.frombuffer(entropy.encode(laplace(rows, columns, spread, 7, seed)), np.uint8)
+        for first in range(len(body) % 4, len(body), 4):
+            for damaged in (body[:first], np.concatenate((body[:first], body[first + 4 :]))):
+                with pytest.raises(CodecError):
+                    entropy.decode(damaged, rows, columns)
+                cut += 1
+    assert cut > 600
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -117,9 +137,10 @@ def decoded(body: bytes) -> NDArray[np.int8]:
         (lambda body: body[:2] + b"\x70\x60" + body[4:], "numbers from"),
         (lambda body: body + b"\x00", "body of"),
         (lambda body: body[:20], "body of"),
-        (lambda body: body + bytes(4), "zero word"),
-        (lambda body: body + b"\x01\x00\x00\x00", "end with its last number"),
-        (lambda body: body[:-8], "end with its last number|zero word"),
+        (lambda body: body + bytes(4), "words where it declares"),
+        (lambda body: body[:-8], "words where it declares"),
+        (lambda body: counted(body + bytes(4)), "zero word"),
+        (lambda body: counted(body + b"\x01\x00\x00\x00"), "end with its last number"),
         # Three classes of two numbers of weight 1, and all rows are of the fourth.
         (lambda body: b"\x01\x03\x00\x01" + b"\xff" * 50 + b"\x41\x10\x04\x41\x00" + body[-8:], "without a class"),
         (lambda body: b"\x00\x01\x00\x01\x00\x00" + body[-8:], "without numbers"),

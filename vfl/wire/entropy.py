@@ -11,6 +11,7 @@ endian; bit streams fill each byte from its lowest bit, and their padding bits a
     1        a - 1 for the a numbers from the lowest on, 2 to 256 of them
     .        bit stream: per row or column its class, in bits(c - 1) bits
     .        bit stream: per class and number its weight, in 6 bits
+    4        the number of words
     rest     32-bit words of asymmetric numeral systems
 
 Weight w stands for 0 if w = 0, else for (4 + m) << e with w - 1 = 4 e + m, m < 4: within an eighth of any count. A
@@ -18,6 +19,7 @@ number's probability is its weight by the sum of its class's. The words code all
 so on, each row by row, columns taken as rows where they have the classes (J. Duda, "Asymmetric numeral systems",
 arXiv 1311.2540; the coder is `AnsCoder` of the package constriction, its probabilities the `Categorical` of 24 bits; R.
 Bamler, arXiv 2201.01741). A decoder that has read them all holds the coder's empty state: what follows is an error.
+Their number is sent, as fewer words may by chance decode to other numbers and end empty as well.
 """
 
 from importlib import import_module
@@ -42,6 +44,7 @@ _SCALE = 4
 """Scale of counts: the smallest weight stands for one."""
 _FIXED = 4
 """Bytes before the bit streams."""
+_COUNT = np.dtype("<u4")
 _WHOLE, _ROWS, _COLUMNS = range(3)
 
 _Integers = NDArray[np.signedinteger]
@@ -79,8 +82,9 @@ def encode(numbers: NDArray[np.int8]) -> bytes:
         coder.encode_reverse(lines[model.class_of == each].ravel(), _distribution(model.weights[each]))
     classes, numbers_of = model.weights.shape
     fixed = np.array([model.axis, classes, lowest & 0xFF, numbers_of - 1], np.uint8)
-    parts = fixed, _pack(model.class_of, _class_bits(classes)), _pack(model.weights.ravel(), _WEIGHT_BITS)
-    return b"".join((*(part.tobytes() for part in parts), coder.get_compressed().astype("<u4").tobytes()))
+    streams = _pack(model.class_of, _class_bits(classes)), _pack(model.weights.ravel(), _WEIGHT_BITS)
+    words = coder.get_compressed().astype("<u4")
+    return b"".join(part.tobytes() for part in (fixed, *streams, np.array(len(words), _COUNT), words))
 
 
 def decode(body: _Bytes, rows: int, columns: int) -> NDArray[np.int8]:
@@ -189,13 +193,17 @@ def _read_model(body: _Bytes, rows: int, columns: int) -> tuple[_Model, _Bytes]:
         raise CodecError(f"coded frame declares {numbers} numbers from {lowest} on")
     lines = columns if axis == _COLUMNS else rows
     weights_at = _FIXED + bits_size(lines * _class_bits(classes))
-    words_at = weights_at + bits_size(classes * numbers * _WEIGHT_BITS)
+    count_at = weights_at + bits_size(classes * numbers * _WEIGHT_BITS)
+    words_at = count_at + _COUNT.itemsize
     if len(body) < words_at or (len(body) - words_at) % 4:
         raise CodecError(f"coded frame has a body of {len(body)} bytes")
     class_of = _unpack(body[_FIXED:weights_at], lines, _class_bits(classes))
-    sent = _unpack(body[weights_at:words_at], classes * numbers, _WEIGHT_BITS).reshape(classes, numbers)
+    sent = _unpack(body[weights_at:count_at], classes * numbers, _WEIGHT_BITS).reshape(classes, numbers)
     if class_of.max() >= classes or not sent.any(axis=1).all():
         raise CodecError("coded frame has a class without numbers, or a line without a class")
+    words, declared = (len(body) - words_at) // 4, int(body[count_at:words_at].view(_COUNT)[0])
+    if words != declared:
+        raise CodecError(f"coded frame has {words} words where it declares {declared}")
     return _Model(axis, class_of, lowest, sent), body[words_at:]
 
 
