@@ -17,9 +17,6 @@ BATCHES = 16
 """Least number of batches in a pass, unless that makes batches smaller than `SMALLEST_BATCH`."""
 ROUNDS = 10
 RATE = 0.002
-MANY_ROWS = 5000
-"""Rows from which models have members; with fewer their time, and quantiles, gain nothing."""
-MEMBERS = 8
 
 
 def table_settings(rows: int, rounds: int = ROUNDS) -> dict[str, Any]:
@@ -31,14 +28,12 @@ def table_settings(rows: int, rounds: int = ROUNDS) -> dict[str, Any]:
     fitting = 2 ** int(math.log2(max(1, rows // BATCHES)))
     batch = max(2, min(rows, LARGEST_BATCH, max(SMALLEST_BATCH, fitting)))
     steps = max(STEPS, PASSES * (rows // batch))
-    members = MEMBERS if rows >= MANY_ROWS else 1
     rates = {each: RATE * (1 + math.cos(math.pi * (each + 0.5) / rounds)) / 2 for each in range(rounds)}
     return {
-        "data": {"numbers": "both" if members > 1 else "standardised"},
+        "data": {},
         "models": {
-            "feature": {"kind": "mlp", "width": 0.25, "embedding_size": 8 * members, "dropout": 0.2},
+            "feature": {"kind": "mlp", "width": 0.25, "embedding_size": 8, "dropout": 0.2},
             "head": {"hidden": [16]},
-            "members": members,
         },
         "training": {
             "rounds": rounds,
