@@ -59,6 +59,10 @@ def owner_of(name: str, given: object, key: str | None) -> OwnerTable:
     table = frame_table(name, _columns(name, cast(Any, given)) if array else given)
     if not table.column_names:
         raise ConfigError(f"{name}: has no column")
+    if table.num_rows == 0:
+        raise ConfigError(f"{name}: holds no row")
+    if taken := {ROW, LABEL} & {*table.column_names}:
+        raise ConfigError(f"{name}: column {min(taken)!r} has a name that training needs itself; rename it")
     if key is None:
         rows = [f"{row:0{len(str(table.num_rows))}}" for row in range(table.num_rows)]
         return OwnerTable(table.append_column(ROW, pa.array(rows, pa.string())), ROW, array)

@@ -128,6 +128,11 @@ def fit(
     Raises ValueError, one line, for arguments that do not fit together; KeyboardInterrupt after the checkpoint of a
     training that a signal has ended.
     """
+    for party in cast(Sequence[object], parties):
+        if not isinstance(party, Party):
+            raise ConfigError(f"parties: expected vfl.Party(name, features, model), got {type(party).__name__}")
+    if not hasattr(y, "__len__"):
+        raise ConfigError(f"y: expected labels [N], got {type(y).__name__}")
     own = {party.name: _checked(party) for party in parties}
     if not own or len(own) < len(parties):
         raise ConfigError("parties: give one or more, each with a name of its own")

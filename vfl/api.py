@@ -136,6 +136,9 @@ def train(
     Raises ValueError, one line, for a setting, data or a folder that cannot be used; KeyboardInterrupt after the
     checkpoint of a training that a signal has ended.
     """
+    if not isinstance(cast(object, config), str | Path):
+        what = f"a YAML file, or the name of a shipped experiment; got {type(config).__name__}"
+        raise ConfigError(f"config: expected {what}; settings go into overrides")
     experiment = parse_config(lay_over(read_settings(Path(config)), overrides or {}))
     for line in experiment.warnings():
         warnings.warn(line, stacklevel=2)

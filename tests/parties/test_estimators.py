@@ -1,9 +1,13 @@
 """What a Python program hands to the estimators: words, interrupts, threads and frames of every kind."""
 
-from typing import Any, get_args
+import re
+from datetime import datetime
+from typing import Any, cast, get_args
 
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 
 import vfl
@@ -47,3 +51,41 @@ def test_all_words_are_known_everywhere(fitted: vfl.VerticalClassifier):
     for word in ("refuse", None):
         with pytest.raises(ConfigError, match="right absent"):
             fitted.predict({"left": frames()["left"]}, missing_parties=word)
+
+
+COLOURS = ["red", "blue"] * (N // 2)
+FRAMES: dict[str, Any] = {
+    "polars text": pl.DataFrame({"a": X[:, 0], "c": COLOURS}),
+    "polars categorical": pl.DataFrame({"a": X[:, 0], "c": pl.Series(COLOURS, dtype=pl.Categorical)}),
+    "polars enum": pl.DataFrame({"a": X[:, 0], "c": pl.Series(COLOURS, dtype=pl.Enum(["red", "blue"]))}),
+    "pandas cut": pd.DataFrame({"a": X[:, 0], "c": pd.cut(X[:, 1], 3)}),
+    "pandas interval": pd.DataFrame({"a": X[:, 0], "c": pd.arrays.IntervalArray.from_breaks(range(N + 1))}),
+    "arrow view": pa.table({"a": X[:, 0], "c": pa.array(COLOURS).cast(pa.string_view())}),
+    "polars dates": pl.DataFrame({"a": X[:, 0], "c": [datetime(2020, 1, 1 + row % 9) for row in range(N)]}),
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+@pytest.mark.filterwarnings("ignore:.*column 'c'")
+def test_frames_of_every_kind_are_trained_and_predicted(kind: str):
+    model = vfl.VerticalClassifier(**QUICK).fit({"left": FRAMES[kind]}, Y)
+    assert len(model.predict({"left": FRAMES[kind]})) == N
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "no rows": (lambda: vfl.VerticalClassifier().fit({"left": frames()["left"][:0]}, Y[:0]), "holds no row"),
+    "mixed": (lambda: vfl.VerticalClassifier().fit({"left": {"a": [1, "x"]}}, [0, 1]), "one type"),
+    "own name": (lambda: vfl.VerticalClassifier().fit({"left": {"lvfl_row": [1.0, 2.0]}}, [0, 1]), "rename it"),
+    "own label": (lambda: vfl.VerticalClassifier().fit({"left": {"lvfl_label": [1.0, 2.0]}}, [0, 1]), "rename it"),
+    "arrays as parties": (lambda: vfl.fit(cast(Any, [X]), Y), "vfl.Party"),
+    "no labels": (lambda: vfl.fit([], cast(Any, None)), "y: expected"),
+    "settings as config": (lambda: vfl.train(cast(Any, {"name": "x"})), "overrides"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_cannot_be_trained_is_one_line(kind: str):
+    call, line = WRONG[kind]
+    with pytest.raises(ValueError, match=re.escape(line)) as raised:
+        call()
+    assert "\n" not in str(raised.value)

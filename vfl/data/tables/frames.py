@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from vfl.data.tables.arrow import pa, pq
+from vfl.data.tables.arrow import Column, pa, pc, pq
 from vfl.data.tables.cells import TableError
 from vfl.errors import one_line
 
@@ -33,9 +33,29 @@ def frame_table(what: str, frame: object) -> Any:
                 f"{what}: {type(frame).__name__} is no table; give a file, a data frame or {{column: values}}"
             )
     except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise TableError(f"{what}: cannot be read as a table ({one_line(error)[:200]})") from None
+        why = f"{one_line(error)[:200]}; each column needs values of one type that Arrow knows"
+        raise TableError(f"{what}: cannot be read as a table ({why})") from None
     # What pandas keeps of an index that is no range of numbers: it has no name in the frame.
-    return table.select([name for name in table.column_names if not name.startswith("__index_level_")])
+    table = table.select([name for name in table.column_names if not name.startswith("__index_level_")])
+    if table.num_rows == 0 or not table.column_names:
+        return table
+    chunks = [[_plain_type(each) for each in cells.chunks] for cells in table.columns]
+    return pa.table([pa.chunked_array(each) for each in chunks], names=table.column_names)
+
+
+def _plain_type(cells: Column) -> Column:
+    """Return cells in a type that pyarrow's functions take: of views, dictionaries and extensions most take none."""
+    kind = cells.type
+    if pa.types.is_dictionary(kind):
+        return _plain_type(cells.dictionary).take(cells.indices)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain_type(cells.storage)
+    if pa.types.is_struct(kind) and [kind.field(place).name for place in range(kind.num_fields)] == ["left", "right"]:
+        sides = [pc.cast(cells.field(side), pa.string()) for side in ("left", "right")]  # an interval of pandas
+        return pc.if_else(cells.is_valid(), pc.binary_join_element_wise(*sides, " to "), None)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return pc.cast(cells, pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
+    return cells
 
 
 def write_frame(path: Path, what: str, frame: object) -> None:
