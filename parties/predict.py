@@ -34,6 +34,9 @@ from vfl.vertical.tasks import Task
 
 Subset = Literal["test", "validation"]
 
+MOST_NAMED = 10
+"""Most cells far from the training rows that are named."""
+
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
@@ -225,8 +228,10 @@ def predict_new_rows(
         check_complete(samples)
     for party, part in zip(trained.parties, samples.parts, strict=True):
         line = "" if party.name in away else trained.source.strangers(party.name, party.preparation, part)
-        if line:
-            warnings.warn(line, stacklevel=2)
+        keys = [f"key {' '.join(key)}" for key in samples.keys[1:]]
+        far = [] if party.name in away else trained.source.outliers(party.name, party.preparation, part.held(), keys)
+        for each in [line] * bool(line) + far[:MOST_NAMED]:
+            warnings.warn(each, stacklevel=2)
     joint = take_samples(trained, samples, away)
     predictions_NC = predict(joint, away, embeddings_instead(joint, away, when_absent))
     predicted = prediction_of(joint, predictions_NC, trained.split.labels.classes, None, {}, away)

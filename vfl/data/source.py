@@ -4,6 +4,7 @@ It names the owners, splits the samples over them, checks a file's content, prep
 samples to predict. Everything else sees `Samples` (tensors, a row per sample) and `Features` (kind and shape).
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -183,6 +184,13 @@ class Source:
         """Return a line about raw values of new samples that training did not have, for their owner; "" for none."""
         return ""
 
+    def outliers(self, party: str, preparation: Preparation, samples: Samples, rows: Sequence[str] = ()) -> list[str]:
+        """Return lines, for their owner, about cells so far from the training rows that they are clipped.
+
+        ``rows``: names of the samples.
+        """
+        return []
+
     def names(self, party: str) -> State:
         """Return the column names of a party's new samples, which are saved with the party."""
         return {}
@@ -264,6 +272,8 @@ def prepare_party(source: Source, data: PartyData) -> Prepared:
     # A missing row holds anything at all, and must not enter means. Test rows must not either.
     preparation = source.prepare(data.train.held())
     prepared = (prepare_samples(preparation, each) for each in (data.train, data.test))
+    if lines := source.outliers(data.party, preparation, data.test):
+        warnings.warn(f"test rows: {lines[0]}", stacklevel=2)
     return Prepared(preparation, *prepared, raw=_raw_state(data.train, source.names(data.party)))
 
 

@@ -7,7 +7,7 @@ else. Its table may be replaced meanwhile.
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from rich.console import Console
 
 from parties.build import feature_config
 from parties.feature_party import FeatureParty
+from parties.predict import MOST_NAMED
 from parties.remote.audit import NAME as AUDIT
 from parties.remote.audit import AuditLog
 from parties.remote.joining import check_party
@@ -39,7 +40,8 @@ from parties.trained_run import load_party
 from vfl.config import ConfigError, ExperimentConfig
 from vfl.config.network import ConsentConfig
 from vfl.data.samples import Samples
-from vfl.data.source import prepare_samples
+from vfl.data.source import Preparation, prepare_samples
+from vfl.data.tables.preparation import TablePreparation
 from vfl.data.tables.source import Tables
 from vfl.errors import one_line
 from vfl.runs.run_folder import check_run, forget_attempt, only_process_in, read_run_id
@@ -71,6 +73,8 @@ class RawRows:
     samples: Samples
     keys: list[bytes]
     known_as: tuple[list[bytes], ...]
+    lines: tuple[str, ...] = ()
+    """Names of the rows, by their place in the file."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -91,6 +95,8 @@ class ServedTable:
     read: Callable[[Path], RawRows]
     drift: ServedDrift
     log: Callable[[str], None]
+    outliers: Callable[[Preparation, RawRows], Mapping[int, str]] = lambda preparation, raw: {}
+    """Returns, by row, a line about a cell too far from the training rows: that row is not there."""
 
     def __post_init__(self) -> None:
         self._seen = self._look()
@@ -108,7 +114,10 @@ class ServedTable:
         with self._lock:
             raw = self._raw
             if self._prepared is None or self._prepared[0] != (party, raw):
-                places = {key: place for place, key in enumerate(raw.keys)}
+                far = self.outliers(party.preparation, raw)
+                for line in [*far.values()][:MOST_NAMED]:
+                    self.log(f"{self.path}: {line}; the row has no score")
+                places = {key: place for place, key in enumerate(raw.keys) if place not in far}
                 rows = ServedRows(raw.samples, prepare_samples(party.preparation, raw.samples), places, raw.known_as)
                 self._prepared = (party, raw), rows
             return self._prepared[1]
@@ -279,7 +288,8 @@ def serve_party(
     hello = _serving_hello(config, name, run_dir)
     dialer = Dialer(lambda: hello, config.network, tls, log=console.print, machine=machine)
     drift = ServedDrift([*chain(*source.columns(name))], run_dir / DRIFT, console.print)
-    table = ServedTable(served.serve, partial(_read, source, name, secret), drift, console.print)
+    outliers = partial(_outliers, source, name)
+    table = ServedTable(served.serve, partial(_read, source, name, secret), drift, console.print, outliers)
 
     def refused(reason: str) -> None:
         audit.note("refused", dialer.server or Peer("server"), reason)
@@ -341,4 +351,12 @@ def _read(source: Tables, name: str, secret: bytes | None, path: Path) -> RawRow
     rows = source.served_rows(path, name)
     known_as = tuple([key_bytes(cells, secret) for cells in rows.known_as[other]] for other in sorted(rows.known_as))
     keys = [key_bytes(cells, secret) for cells in rows.keys[1:]]
-    return RawRows(rows.parts[source.parties.index(name)], keys, known_as)
+    order = torch.arange(len(keys)) if rows.order is None else rows.order.argsort()
+    lines = tuple(f"row {int(place) + 1}" for place in order)
+    return RawRows(rows.parts[source.parties.index(name)], keys, known_as, lines)
+
+
+def _outliers(source: Tables, name: str, preparation: Preparation, raw: RawRows) -> dict[int, str]:
+    assert isinstance(preparation, TablePreparation)
+    rows = [row for row, _ in preparation.far(raw.samples)]
+    return dict(zip(rows, source.outliers(name, preparation, raw.samples, raw.lines), strict=True))

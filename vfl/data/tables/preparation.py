@@ -28,7 +28,10 @@ from vfl.runs.checkpoint import State
 
 MIN_COUNT = 5
 """Fewest training rows of a category with its own embedding; rarer ones share one."""
-STANDARDISED = "(value - mean) / std"
+FARTHEST = 1e4
+"""Standard deviations from the training mean at which a number is clipped. A training row of N is never farther than
+sqrt(N): only a cell that is wrong, or of another unit, is. Unclipped it could end all rows' evaluation."""
+STANDARDISED = f"(value - mean) / std, clipped to -{FARTHEST:g} and {FARTHEST:g},"
 POSITION = "linear interpolation between edges, the first one 0, the second 1 and so on, clamped to the outer ones,"
 BINS = 16
 """Bins of a number by quantiles, if it has so many different values."""
@@ -107,12 +110,22 @@ class TablePreparation(Preparation):
         return replace(samples, features=prepared, more=())
 
     def _standardised(self, numbers_BF: Tensor) -> Tensor:
-        return (numbers_BF - self.mean_F) / self.std_F
+        return ((numbers_BF - self.mean_F) / self.std_F).clamp(-FARTHEST, FARTHEST)
 
     def _position(self, numbers_BF: Tensor) -> Tensor:
         columns = zip(numbers_BF.numpy().T, (edges.numpy() for edges in self.edges), strict=True)
         places = [np.interp(column, edges, np.arange(len(edges), dtype=np.float64)) for column, edges in columns]
         return torch.from_numpy(np.array(places).reshape(len(places), len(numbers_BF))).T
+
+    def far(self, samples: Samples) -> list[tuple[int, int]]:
+        """Return (row, number) of the cells that are clipped; none where numbers are positions alone."""
+        if self.edges and not self.both:
+            return []
+        cells: list[tuple[int, int]] = []
+        for number, column_N in enumerate(samples.features.unbind(1)):
+            far_N = ((column_N - self.mean_F[number]) / self.std_F[number]).abs() > FARTHEST
+            cells += [(row, number) for row in far_N.nonzero()[:, 0].tolist()]
+        return cells
 
     def unknown(self, samples: Samples) -> list[int]:
         """Return by column how many present cells hold a category that is new, or was rare in the training rows."""

@@ -32,7 +32,7 @@ from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shar
 from vfl.data.tables.keys import SHOWN, VALIDATION, Rows, groups_of, key_cells, key_of, keys_of, read_test_keys
 from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, read_labels, refuse_copies
 from vfl.data.tables.own_keys import of_rows, rows_match
-from vfl.data.tables.preparation import MIN_COUNT, TablePreparation
+from vfl.data.tables.preparation import FARTHEST, MIN_COUNT, TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples, unless_all
 from vfl.random import generator
 from vfl.runs.checkpoint import State
@@ -101,6 +101,17 @@ class Tables(Source):
         cells = [f"{count} of column {name!r}" for name, count in counts if count]
         what = f"cells that hold a category of fewer than {MIN_COUNT} training rows and are taken as unknown"
         return f"{party}: {what}: {', '.join(cells)}" if cells else ""
+
+    def outliers(self, party: str, preparation: Preparation, samples: Samples, rows: Sequence[str] = ()) -> list[str]:
+        """Return a line for each cell that is clipped; it names the row if ``rows`` does."""
+        assert isinstance(preparation, TablePreparation)
+        names = self.columns(party)[0]
+        return [
+            f"{party}: {f'{rows[row]}, ' if rows else ''}column {names[number]!r}: "
+            f"{float(samples.features[row, number]):g} is over {FARTHEST:g} standard deviations from the training "
+            "mean; mend it or leave it empty"
+            for row, number in preparation.far(samples)
+        ]
 
     def names(self, party: str) -> State:
         """Return the kinds of the owner's columns by name, in their order; empty for a file without names."""

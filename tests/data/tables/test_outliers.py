@@ -1,0 +1,112 @@
+"""A cell far outside the training rows: clipped where rows are tested or predicted, without a score where they are
+served; it ends nothing."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from two_tables import sections_of, write_tables
+
+from parties.local import InProcess
+from parties.predict import predict_new_rows
+from parties.remote.party.drift import ServedDrift
+from parties.remote.party.serving import ServedTable, _outliers, _read
+from parties.trained_run import load_trained
+from vfl.config import parse_config
+from vfl.data.samples import Samples
+from vfl.data.source import open_source
+from vfl.data.tables.preparation import FARTHEST, TablePreparation
+from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run_folder import read_summary
+
+CELLS = pytest.mark.parametrize("cell", ["1e8", "-1e8", "1e30"])
+KEY = 1003
+
+
+def spoilt(path: Path, cell: str, spoilt_key: object = KEY) -> None:
+    """Replace the first number of one key's row."""
+    lines = path.read_text().splitlines()
+    place = next(place for place, line in enumerate(lines) if line.startswith(f"{spoilt_key},"))
+    key, _, *rest = lines[place].split(",")
+    path.write_text("\n".join([*lines[:place], ",".join([key, cell, *rest]), *lines[place + 1 :]]))
+
+
+def settings(folder: Path, **more: Any) -> dict[str, Any]:
+    sections = sections_of(write_tables(folder, range(80), labelled=True))
+    sections["training"] |= {"rounds": 2, "batch_size": 16}
+    return {"name": "far", "threads": 1, **sections, "wire": {"values": "float16"}, **more}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> InProcess:
+    folder = tmp_path_factory.mktemp("far")
+    run_experiment(parse_config(settings(folder)), folder / "run", resume=False, console=Console(quiet=True))
+    return load_trained(folder / "run")
+
+
+@CELLS
+def test_a_predicted_row_is_clipped_and_named_and_the_others_keep_their_bits(
+    cell: str, trained: InProcess, tmp_path: Path
+):
+    tables = write_tables(tmp_path, range(1000, 1020), labelled=False)
+    before = predict_new_rows(trained, tables, (), "refuse")
+    spoilt(tables["shop"], cell)
+    told = re.escape(f"shop: key {KEY}, column 'spent': {float(cell):g} is over 10000 standard")
+    with pytest.warns(UserWarning, match=told):
+        found = predict_new_rows(trained, tables, (), "refuse")
+    others = [place for place, key in enumerate(found.keys[1:]) if [*key] != [str(KEY)]]
+    assert torch.equal(found.probabilities_NC[others], before.probabilities_NC[others])
+    assert found.probabilities_NC.isfinite().all()
+
+
+@CELLS
+def test_a_served_row_has_no_score_and_is_named_to_its_owner(cell: str, trained: InProcess, tmp_path: Path):
+    path = write_tables(tmp_path, range(1000, 1020), labelled=False)["shop"]
+    spoilt(path, cell)
+    source: Any = trained.source
+    party = next(each for each in trained.parties if each.name == "shop")
+    said: list[str] = []
+
+    def outliers(preparation: Any, raw: Any) -> dict[int, str]:
+        return _outliers(source, "shop", preparation, raw)
+
+    drift = ServedDrift([], tmp_path / "drift.json", said.append)
+    table = ServedTable(path, lambda path: _read(source, "shop", None, path), drift, said.append, outliers)
+    try:
+        rows = table.rows_for(party)
+    finally:
+        table.close()
+    line = next(place for place, text in enumerate(path.read_text().splitlines()) if text.startswith(f"{KEY},"))
+    assert len(rows.places) == 19
+    assert said[1].startswith(f"{path}: shop: row {line}, column 'spent': {float(cell):g} is over"), said
+    assert said[1].endswith("; the row has no score")
+
+
+@CELLS
+def test_a_test_row_ends_no_training(cell: str, tmp_path: Path):
+    tables = write_tables(tmp_path, range(80), labelled=True)
+    config = parse_config(settings(tmp_path))
+    run_experiment(config, tmp_path / "plain", resume=False, console=Console(quiet=True))
+    key = open_source(config).split().labels.test.keys[-1][0]
+    spoilt(tables["shop"], cell, key)
+    told = re.escape(f"test rows: shop: column 'spent': {float(cell):g} is over 10000 standard")
+    with pytest.warns(UserWarning, match=told):
+        run_experiment(config, tmp_path / "run", resume=False, console=Console(quiet=True))
+    before, found = (read_summary(tmp_path / name) for name in ("plain", "run"))
+    assert found["model_digest"] == before["model_digest"]
+
+
+def test_no_training_row_is_clipped():
+    """Not the farthest that one of N can be, sqrt(N - 1)."""
+    numbers = np.zeros((5000, 1))
+    numbers[0] = 1e20
+    samples = Samples(torch.arange(5000), torch.from_numpy(numbers), more=(torch.zeros(5000, 0, dtype=torch.int64),))
+    preparation = TablePreparation(samples)
+    assert preparation.far(samples) == []
+    found = preparation.apply(samples).features[:, 0]
+    assert found.max() == pytest.approx(4999**0.5)
+    assert found.max() < FARTHEST
