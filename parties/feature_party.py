@@ -85,7 +85,9 @@ class FeatureParty:
         self.optimizer = build_optimizer(self.model, config.training.optimizer, optimizer)
         self.example = self.batch(data.train, data.train.held_rows()[:1])
         ratios = config.lightweighting
-        self.pruner = build_pruner(self.model, self.example, ratios.pruning, largest(schedule_of(ratios.alpha, name)))
+        planned = largest(schedule_of(ratios.alpha, name))
+        shrunk = optimizer if largest(ratios.most_alpha(name)) > 0 else None
+        self.pruner = build_pruner(self.model, self.example, ratios.pruning, planned, shrunk)
         self.unpruned_macs = self.macs = count_macs(self.model, *self.example)
         self.steps = steps_in_round(config.training, len(data.train))
         self.evaluated = EvaluatedModels(self.model, self.pruner, data.train, config, runtime)

@@ -94,6 +94,53 @@ def test_a_resumed_run_of_objects_has_the_bits_of_an_uninterrupted_one(tmp_path:
         vfl.Run(tmp_path / "run").predict()
 
 
+def noting(made: list[torch.optim.Optimizer], kind: Any) -> Any:
+    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        made.append(kind(parameters, lr=0.01))
+        return made[-1]
+
+    return make
+
+
+class Remembering(torch.optim.SGD):
+    """Keeps the shapes that it has seen, so that a pruned parameter does not fit."""
+
+    def step(self, closure: Any = None) -> None:
+        shapes = [p.shape for group in self.param_groups for p in group["params"]]
+        self.seen = getattr(self, "seen", shapes)
+        assert self.seen == shapes, "shapes changed"
+        super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [(torch.optim.Adafactor, r"optimizer: its state 'row_var' of 'hidden\.weight'"), (Remembering, "shapes changed")],
+)
+@pytest.mark.parametrize("controlled", [False, True])
+def test_an_optimizer_that_cannot_be_pruned_is_refused_at_once_or_never_asked_to(
+    kind: Any, line: str, controlled: bool
+):
+    made: list[torch.optim.Optimizer] = []
+    alpha = {"lightweighting.alpha": {1: 0.4}}
+    if controlled:  # alpha is then 0 at least, and stays so
+        alpha = {"lightweighting.controller": "deadline", "lightweighting.seconds_per_exchange": 1000.0}
+    else:
+        with pytest.raises(ValueError, match=f"set it to 0: .*{line}"):
+            vfl.fit(parties(), Y, optimizer=noting(made, kind), settings=QUICK | alpha)
+        assert not any(optimizer.state for optimizer in made[:1])
+        alpha = {}
+    assert vfl.fit(parties(), Y, optimizer=noting(made, kind), settings=QUICK | alpha).summary["rounds"] == 3
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "Adadelta"])
+def test_optimizers_whose_state_has_the_parameters_shape_are_pruned_with_it(kind: str):
+    made: list[torch.optim.Optimizer] = []
+    run = vfl.fit(
+        parties(), Y, optimizer=noting(made, getattr(torch.optim, kind)), settings=QUICK | {"lightweighting.alpha": 0.4}
+    )
+    assert run.summary["parties"]["left"]["alpha"] == 0.4
+
+
 def frames(rows: slice | np.ndarray) -> dict[str, pd.DataFrame]:
     left = pd.DataFrame(X[rows, :3], columns=["a", "b", "c"])
     colours = np.where(X[rows, 4] > 0, "red", "blue")

@@ -107,6 +107,19 @@ class Normed(Flat):
         self(torch.zeros(1, *spec.features.shape))
 
 
+class Flip(nn.Module):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden.flip(1)
+
+
+class Reversed(Flat):
+    """Cannot be pruned: the second layer reads the channels of the first in another order."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(lambda out: out, nn.LazyLinear(8), nn.ReLU(), Flip(), nn.Linear(8, spec.embedding_size))
+        self(torch.zeros(1, *spec.features.shape))
+
+
 class Dropped(Flat):
     """Draws in training, and its weights at the first sample."""
 
@@ -129,6 +142,7 @@ class Detached(Flat):
 def offered(monkeypatch: pytest.MonkeyPatch):
     broken = {
         "normed": Normed,
+        "reversed": Reversed,
         "dropped": Dropped,
         "noisy": Noisy,
         "detached": Detached,
@@ -140,10 +154,9 @@ def offered(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setitem(FEATURE_MODELS.added, name, model)
 
 
-def test_a_model_that_cannot_be_pruned_trains_with_alpha_0(offered, build):
-    server = build(
-        models={"feature": {"kind": "normed", "embedding_size": 4}}, training={"rounds": 1, "batch_size": 16}
-    )
+@pytest.mark.parametrize("kind", ["normed", "reversed"])
+def test_a_model_that_cannot_be_pruned_trains_with_alpha_0(offered, build, kind: str):
+    server = build(models={"feature": {"kind": kind, "embedding_size": 4}}, training={"rounds": 1, "batch_size": 16})
     server.train_round(0)
     assert server.reports.last["party_1"].alpha == 0
     assert server.describe()["party_1"].widths == {}
@@ -168,6 +181,7 @@ def test_what_layers_draw_depends_on_the_seed_and_the_round_alone(offered, build
     ("kind", "alpha", "line"),
     [
         ("normed", 0.5, r"lightweighting\.alpha: 0\.5 is not possible, set it to 0: cannot prune '.*' \(LayerNorm\)"),
+        ("reversed", 0.5, r"0\.5 is not possible, set it to 0: cannot prune 'layers\.1': its channels are reordered"),
         ("no_module", 0, "feature model 'no_module': gives 'a model'; it must be a callable that makes"),
         ("no_arguments", 0, "feature model 'no_arguments': cannot be built .TypeError"),
         ("noisy", 0, "Noisy: a sample alone gives other embeddings"),

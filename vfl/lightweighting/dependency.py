@@ -50,23 +50,26 @@ class Shadow:
     """
 
     groups: tuple[CoupledLayers, ...]
+    example: tuple[Tensor, ...]
+    """One sample as the shadow reads it."""
 
     def __init__(self, model: nn.Module, example: Sequence[Tensor]) -> None:
         refuse_unsupported(model)
         # In evaluation mode, because the one sample of the trace has no variance to normalise by.
         self.model = copy.deepcopy(model).to("cpu", torch.float64).eval()
         self.model.requires_grad_(True)  # a frozen first layer would be left out of the trace, and so unpruned
-        self._example = tuple(_as_shadow(tensor.detach()[:1]) for tensor in example)
+        self.example = tuple(_as_shadow(tensor.detach()[:1]) for tensor in example)
         self._graph = tp.DependencyGraph()
         try:
             with torch.enable_grad(), seeded(0, "trace"):
                 # Left alone, Torch-Pruning tries two ways of calling and reports only the second's failure.
-                self._graph.build_dependency(self.model, self._example, forward_fn=_call)
+                self._graph.build_dependency(self.model, self.example, forward_fn=_call)
+                raw_groups = list(self._graph.get_all_groups(root_module_types=[nn.Conv2d, nn.Linear]))
         except Exception as error:  # a user's model may break Torch-Pruning in any way
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(f"cannot prune the model: Torch-Pruning cannot trace it ({reason})") from error
         self._names = {module: name for name, module in modules_by_name(self.model).items()}
-        self._group_of = {group.names[0]: (group, raw) for group, raw in self._coupled_layers()}
+        self._group_of = {group.names[0]: (group, raw) for group, raw in self._coupled_layers(raw_groups)}
         self.groups = tuple(group for group, _ in self._group_of.values())
 
     def __enter__(self) -> "Shadow":
@@ -77,9 +80,9 @@ class Shadow:
         for tensor in [*self.model.parameters(), *self.model.buffers()]:
             tensor.data = torch.empty(0, dtype=tensor.dtype)
 
-    def _coupled_layers(self) -> Iterator[tuple[CoupledLayers, Any]]:
+    def _coupled_layers(self, raw_groups: Sequence[Any]) -> Iterator[tuple[CoupledLayers, Any]]:
         """Yield every group of the model with Torch-Pruning's own object for it."""
-        for raw in self._graph.get_all_groups(root_module_types=[nn.Conv2d, nn.Linear]):
+        for raw in raw_groups:
             # A group begins with the layer that it was asked for, and with all of that layer's channels.
             width: int = len(raw[0].idxs)
             names: list[str] = []
@@ -146,7 +149,7 @@ class Shadow:
     def _output_shape(self) -> torch.Size:
         """Return the shape of the shadow's output; a wrongly wired model fails here, before the real one is changed."""
         with torch.no_grad(), seeded(0, "trace"):
-            return cast(Tensor, self.model(*self._example)).shape
+            return cast(Tensor, self.model(*self.example)).shape
 
 
 def refuse_unsupported(model: nn.Module) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from vfl.amounts import exact
 from vfl.lightweighting.dependency import CoupledLayers, Importance, PrunableLayer, Shadow, modules_by_name
+from vfl.lightweighting.mask_form import check_mask_form
 from vfl.lightweighting.shrink import PrunableOptimizer, carry_optimizer, check_optimizer, shrink_model
 
 
@@ -58,8 +59,8 @@ class StructuredPruner:
     filter's own weights) or "group" (Torch-Pruning's group norm). `round_to` rounds kept widths to multiples of it.
 
     Modes, `requires_grad`, memory format, BatchNorm statistics and the random state survive; gradients are dropped.
-    Raises ValueError for a model that cannot be pruned exactly (see `Shadow`); warns of layers that the output does
-    not depend on, which stay whole.
+    Raises ValueError for a model that cannot be pruned exactly (see `Shadow` and `check_mask_form`); warns of layers
+    that the output does not depend on, which stay whole.
     """
 
     original_widths: dict[str, int]
@@ -84,10 +85,11 @@ class StructuredPruner:
         self._example = tuple(tensor.detach()[:1].clone() for tensor in tensors)
         self._round_to = round_to
         self._importance: Importance = importance
-        # Only for the groups: a shadow copies the present weights, so every event makes its own.
+        # For the groups and a trial: a shadow copies the present weights, so every event makes its own.
         with Shadow(model, self._example) as shadow:
             groups = shadow.groups
-        _warn_of_unreached(model, groups)
+            _warn_of_unreached(model, groups)
+            check_mask_form(model, self._example, shadow)
         self._groups = [group for group in groups if not group.reaches_output]
         self._history: list[PruningEvent] = []
         widths = {name: group.width for group in self._groups for name in group.names}

@@ -65,7 +65,7 @@ def check_optimizer(optimizer: PrunableOptimizer, model: nn.Module, positions: P
     held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if held.isdisjoint(parameters.values()) and any(p.requires_grad for p in parameters.values()):
         raise ValueError("optimizer: it holds none of the model's parameters; was it built for another model?")
-    for name in positions.keys() & parameters.keys():  # positions are of buffers as well, which no optimizer holds
+    for name in (each for each in parameters if each in positions):
         for key, value in optimizer.state.get(parameters[name], {}).items():
             if isinstance(value, Tensor) and value.dim() > 0 and value.shape != parameters[name].shape:
                 raise ValueError(f"optimizer: its state {key!r} of {name!r} does not have the parameter's shape")

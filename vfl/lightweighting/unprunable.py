@@ -1,13 +1,22 @@
 """Replacement of the pruner for a model that cannot be pruned; it trains whole, with alpha = 0."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from vfl.config import OptimizerConfig
 from vfl.config.lightweighting import PruningConfig
+from vfl.errors import one_line, with_type
 from vfl.lightweighting.pruning import PruningState, StructuredPruner
 from vfl.lightweighting.shrink import PrunableOptimizer
+from vfl.optim import MakeOptimizer, build_optimizer
+from vfl.random import seeded
+
+TRIAL_ALPHA = 0.5
+"""Ratio to which a copy is pruned to try an optimizer."""
 
 
 class Unprunable:
@@ -40,15 +49,42 @@ class Unprunable:
 Pruner = StructuredPruner | Unprunable
 
 
-def build_pruner(model: nn.Module, example: Sequence[Tensor], settings: PruningConfig, planned: float) -> Pruner:
+def build_pruner(
+    model: nn.Module,
+    example: Sequence[Tensor],
+    settings: PruningConfig,
+    planned: float,
+    optimizer: MakeOptimizer | None = None,
+) -> Pruner:
     """Return the pruner of a feature model whose arguments are like ``example``.
 
-    Raises ValueError if the model cannot be pruned and ``planned``, the largest configured alpha, is above 0.
+    ``optimizer`` makes a user's own optimizer, which must go on after a pruning; None if there is none, or nothing to
+    prune. Raises ValueError if the model cannot be pruned and ``planned``, the largest configured alpha, is above 0.
     """
     try:
-        return StructuredPruner(model, example, round_to=settings.round_to, importance=settings.importance)
+        pruner = StructuredPruner(model, example, round_to=settings.round_to, importance=settings.importance)
+        if optimizer is not None:
+            _try_optimizer(model, pruner, optimizer)
+        return pruner
     except ValueError as error:
         # Refused at once, and not in the round that would have pruned.
         unprunable = Unprunable(str(error))
         unprunable.prune_to(planned)
         return unprunable
+
+
+def _try_optimizer(model: nn.Module, pruner: StructuredPruner, make: MakeOptimizer) -> None:
+    """Raise ValueError unless an optimizer steps before and after a pruning; a copy of the model is tried."""
+    model, pruner = copy.deepcopy((model, pruner))
+    try:
+        with seeded(0, "trial"):  # an optimizer may draw
+            optimizer = build_optimizer(model, OptimizerConfig(), make)
+            # Many make their state at the first step; only then does it show whether it can be shrunk.
+            for _ in range(2):
+                for parameter in model.parameters():
+                    parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+                optimizer.step()
+                pruner.prune_to(TRIAL_ALPHA, optimizer)
+    except Exception as error:  # a user's optimizer may fail in any way
+        told = one_line(error) if isinstance(error, ValueError) else f"optimizer: {with_type(error)}"
+        raise ValueError(f"{told}; another optimizer, such as AdamW, can be pruned with its state") from error

@@ -166,7 +166,7 @@ class VariantParty(FeatureParty):
 def pruner_of(one_threshold: bool, taylor: bool) -> Any:
     """Return a function that builds parties' pruners."""
 
-    def build(model: Any, example: Any, settings: PruningConfig, planned: float) -> VariantPruner:
+    def build(model: Any, example: Any, settings: PruningConfig, planned: float, *_: Any) -> VariantPruner:
         pruner = VariantPruner(model, example, round_to=settings.round_to)
         pruner.one_threshold, pruner.taylor = one_threshold, taylor
         return pruner
