@@ -123,9 +123,12 @@ def labels_table(config: "ExperimentConfig", tables: dict[str, Path]) -> Path:
 
 
 def save(prediction: "Prediction", path: Path, console: ShowConsole) -> None:
-    """Write the table and show the scores."""
+    """Write the table, for its user alone, and show the scores."""
+    from vfl.runs.run_folder import private_files
+
     replaced = " (in place of earlier ones)" if path.exists() else ""
-    write_csv(path, ([inert(cell) for cell in row] for row in prediction.rows()))
+    with private_files():
+        write_csv(path, ([inert(cell) for cell in row] for row in prediction.rows()))
     if prediction.scores:
         console.print(", ".join(f"{name} {value}" for name, value in prediction.scores.items()))
     lacking = ", ".join(f"{count} at {owner}" for owner, count in prediction.lacking.items())

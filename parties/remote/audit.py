@@ -21,6 +21,8 @@ from vfl.runs.atomic import naming
 LINES_A_MINUTE = 120
 """Most lines of one peer per minute; runs of honest peers stay far below."""
 NAME = "audit.jsonl"
+AWAITED = "awaited"
+"""Event of a server that begins to wait for a party."""
 ENDED = "ended"
 """Event of this process's own end, with ``code``, its exit code."""
 

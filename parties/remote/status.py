@@ -5,20 +5,24 @@ A run's folder tells of the whole run, a party's own folder of that party, and `
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from parties.remote.audit import ENDED
+from parties.remote.audit import AWAITED, ENDED
 from parties.remote.audit import NAME as AUDIT
 from vfl.config import ConfigError
 from vfl.config.files import read_yaml
 from vfl.runs.run_folder import PROCESSES, Row, read_run_id, read_summary, whole_rows
+from vfl.wire.text import plain
 
 Status = dict[str, Any]
 """Output of ``lvfl status --json``; `status_of` sets its keys."""
+LONGEST = 1000
+"""Most characters of a line."""
 HERE = ("joined", "saved")
 """Events after which a party is connected."""
 
@@ -33,19 +37,19 @@ def status_of(run_dir: Path) -> Status:
     if not (run_dir / "config.yaml").exists():
         raise ConfigError(f"RUN: {run_dir} holds no run (no config.yaml); name the folder of a run or a party")
     # As YAML, not as an experiment: checking that asks the data source for its owners, which takes PyTorch.
-    config, rows, events = read_yaml(run_dir / "config.yaml"), whole_rows(run_dir), _events(run_dir)
+    (experiment, rounds), rows, events = _experiment(run_dir / "config.yaml"), _rows(run_dir), _events(run_dir)
     running = _is_held(run_dir)
     ended = events[-1] if events and events[-1]["event"] == ENDED else None
-    finished = (run_dir / "summary.json").exists() and read_summary(run_dir)["rounds"] >= len(rows)
+    finished = (run_dir / "summary.json").exists() and read_summary(run_dir).get("rounds", 0) >= len(rows)
     status: Status = {
         "folder": str(run_dir),
-        "name": config["name"],
+        "name": experiment,
         "run": read_run_id(run_dir),
         "state": "running" if running else "ended" if ended or finished else "stopped",
         "exit_code": None if running else ended["code"] if ended else 0 if finished else None,
         "reason": "" if running or not ended else ended["detail"],
         "rounds_done": rows[-1]["round"] + 1 if rows else 0,
-        "rounds": config["training"]["rounds"],
+        "rounds": rounds,
         "test": _last(rows, "/test"),
         "last_round_at": _written(run_dir / "metrics.jsonl") if rows else None,
         "uplink_bytes": _total(rows, "uplink_bytes/"),
@@ -62,10 +66,14 @@ def status_of(run_dir: Path) -> Status:
 def _party(name: str, rows: list[Row], events: list[dict[str, Any]], *, running: bool) -> Status:
     """Return this side's information about a peer, or in its own folder about a party itself."""
     own = [each for each in events if each["peer"] == name and each["event"] != "refused"]
-    state = "connected" if own and own[-1]["event"] in HERE else "lost"
+    seen = [each["time"] for each in own if each["event"] != AWAITED]
+    since = {
+        each["event"] for each in own[1 + max([-1, *(n for n, each in enumerate(own) if each["event"] in HERE)]) :]
+    }
+    state = AWAITED if AWAITED in since else "lost" if since or not own else "connected"
     return {
         "state": "" if not own else state if running else "gone",
-        "last_seen": own[-1]["time"] if own else None,
+        "last_seen": seen[-1] if seen else None,
         "rounds": sum(f"uplink_bytes/{name}" in row for row in rows),
         "uplink_bytes": _total(rows, f"uplink_bytes/{name}"),
         "downlink_bytes": _total(rows, f"downlink_bytes/{name}"),
@@ -73,21 +81,21 @@ def _party(name: str, rows: list[Row], events: list[dict[str, Any]], *, running:
 
 
 def lines_of(status: Mapping[str, Any]) -> list[str]:
-    """Return the status as lines of text."""
+    """Return the status as lines of text, in which nothing that lay in the folder is more than text."""
     how = status["state"] if status["exit_code"] is None else f"{status['state']} with exit code {status['exit_code']}"
     reason = f": {status['reason']}" if status["reason"] else ""
     run = f", run {status['run']}" if status["run"] else ""
-    lines = [f"{status['name']}: {how}{reason} ({status['folder']}{run})"]
+    lines = [plain(f"{status['name']}: {how}{reason} ({status['folder']}{run})", LONGEST)]
     tests = "".join(f", {tag} {value:.4g}" for tag, value in status["test"].items())
     at = f", last at {status['last_round_at']}" if status["last_round_at"] else ""
-    lines.append(f"round {status['rounds_done']} of {status['rounds']}{at}{tests}")
+    lines.append(plain(f"round {status['rounds_done']} of {status['rounds']}{at}{tests}", LONGEST))
     for name, party in status["parties"].items():
         seen = f", last seen {party['last_seen']}" if party["last_seen"] else ""
         state = party["state"] or "takes part"
         sent = f"{party['uplink_bytes']:,} B up, {party['downlink_bytes']:,} B down" if party["rounds"] else "no round"
-        lines.append(f"  {name}: {state}{seen}; {sent}")
+        lines.append(f"  {plain(f'{name}: {state}{seen}; {sent}', LONGEST)}")
     for name, own in status.get(PROCESSES, {}).items():
-        lines += [f"  at {name}: {lines_of(own)[0]}", f"    {lines_of(own)[1]}"]
+        lines += [f"  at {plain(name)}: {lines_of(own)[0]}", f"    {lines_of(own)[1]}"]
     return lines
 
 
@@ -101,7 +109,7 @@ def _names(rows: list[Row], events: list[dict[str, Any]]) -> list[str]:
 def _total(rows: list[Row], tag: str) -> int:
     """Return the sum of a tag over all rounds; if it ends with a slash, of all tags that begin with it."""
     fits = str.startswith if tag.endswith("/") else str.__eq__
-    return int(sum(value for row in rows for each, value in row.items() if fits(each, tag)))
+    return int(sum(value for row in rows for each, value in row.items() if fits(each, tag) and math.isfinite(value)))
 
 
 def _last(rows: list[Row], ending: str) -> Row:
@@ -118,9 +126,30 @@ def _events(run_dir: Path) -> list[dict[str, Any]]:
             entry = json.loads(line)
         except ValueError:
             continue
-        if isinstance(entry, dict) and {"time", "event", "peer", "detail"} <= entry.keys():
-            events.append(entry)  # pyright: ignore[reportUnknownArgumentType]
+        if isinstance(entry, dict) and _is_event(cast(dict[str, Any], entry)):
+            events.append(cast(dict[str, Any], entry))
     return events
+
+
+def _is_event(entry: Mapping[str, Any]) -> bool:
+    told = all(isinstance(entry.get(key), str) for key in ("time", "event", "peer", "detail"))
+    return told and (entry["event"] != ENDED or isinstance(entry.get("code"), int))
+
+
+def _experiment(path: Path) -> tuple[str, int]:
+    """Return the name and the rounds of a run's configuration. Raises ConfigError for one that is none of a run."""
+    config = read_yaml(path)
+    name, training = config.get("name"), config.get("training")
+    rounds = cast(dict[str, Any], training).get("rounds") if isinstance(training, dict) else None
+    if not isinstance(name, str) or not isinstance(rounds, int):
+        raise ConfigError(f"RUN: {path} is not a run's: no name or no rounds; name a folder that lvfl made")
+    return name, rounds
+
+
+def _rows(run_dir: Path) -> list[Row]:
+    """Return the rows of a run, without values that are no numbers."""
+    rows: list[dict[str, Any]] = [{**row} for row in whole_rows(run_dir)]
+    return [{tag: value for tag, value in row.items() if isinstance(value, int | float)} for row in rows]
 
 
 def _written(path: Path) -> str:

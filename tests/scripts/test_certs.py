@@ -106,6 +106,21 @@ def test_every_certificate_that_an_owner_ever_had_is_revoked(certs):
     assert Path("mine.txt").read_text() == "not a serial"
 
 
+@pytest.mark.parametrize(("line", "fine"), [("\n", True), ("  \n", True), ("ab\n", False), ("ab party_1\n", False)])
+def test_a_list_of_the_issued_may_have_blank_lines_and_no_broken_ones(certs, line: str, fine: bool):
+    certs("ca", "keys")
+    certs("issue", "keys", "party_1")
+    issued = Path("keys/issued.txt")
+    issued.write_text(line + issued.read_text() + line)
+    code, said, error = certs("revoke", "party_1")
+    assert code == (0 if fine else 2)
+    if fine:
+        assert "of party_1: added to keys/deny.txt" in said
+    else:
+        assert error.startswith("error: KEYS: keys/issued.txt, line 1: ")
+        assert not Path("keys/deny.txt").exists()
+
+
 BAD = [
     (("issue", "nowhere", "party_1"), "error: KEYS: nowhere/ca.pem cannot be read (No such file or directory)\n"),
     (("issue", "keys", "party_1", "--days", "9000"), "error: --days: 9000 is past the end of the authority's own"),

@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import verification
+from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -153,6 +155,34 @@ def test_a_request_must_be_for_whom_it_is_signed(authority, request_, owner, mes
     with pytest.raises(ValueError, match=r"^REQUEST: is ") as error:
         authority.sign_request(request_, owner, 30)
     assert message in str(error.value) + " "
+
+
+@pytest.mark.parametrize(
+    ("make", "weak"),
+    [
+        (lambda: ec.generate_private_key(ec.SECP224R1()), True),
+        (lambda: ec.generate_private_key(ec.SECP192R1()), True),
+        (lambda: rsa.generate_private_key(65537, 1024), True),
+        (lambda: dsa.generate_private_key(2048), True),
+        (lambda: ec.generate_private_key(ec.SECP256R1()), False),
+        (lambda: ec.generate_private_key(ec.SECP384R1()), False),
+        (lambda: rsa.generate_private_key(65537, 2048), False),
+        (ed25519.Ed25519PrivateKey.generate, False),
+    ],
+)
+def test_a_weak_key_is_not_signed(authority, make, weak: bool):
+    key = make()
+    builder = x509.CertificateSigningRequestBuilder().subject_name(
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "party_1")])
+    )
+    names = x509.SubjectAlternativeName([x509.DNSName("party_1")])
+    algorithm = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    request = builder.add_extension(names, critical=False).sign(key, algorithm)
+    if weak:
+        with pytest.raises(ValueError, match=r"^REQUEST: its key is .*; make one by lvfl certs request"):
+            authority.sign_request(request, CertificateSubject("party_1"), 30)
+    else:
+        assert authority.sign_request(request, CertificateSubject("party_1"), 30).public_key() == key.public_key()
 
 
 def test_a_request_for_a_key_that_is_not_its_senders_is_refused(authority):

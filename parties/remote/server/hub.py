@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from parties.remote.audit import AuditLog, limited
+from parties.remote.audit import AWAITED, AuditLog, limited
 from parties.remote.joining import Expected, JoinRefused, check_hello, check_identity
 from parties.remote.server.connection import PartyConnection
 from parties.remote.system import SYSTEM, System, close
@@ -109,6 +109,9 @@ class Hub:
             while missing := [name for name in names if name not in self.joined()]:
                 if missing != told:
                     self.log(f"waiting for {', '.join(missing)}")
+                    with suppress(OSError):  # for lvfl status: a full disk is no reason not to wait
+                        for name in {*missing} - {*told}:
+                            self.audit.note(AWAITED, Peer(name))
                     told = missing
                 left_s = deadline_s - self.machine.now_s()
                 if left_s <= 0:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -113,8 +113,10 @@ class Authority:
     ) -> x509.Certificate:
         """Certify the key of a request that must ask for exactly ``owner``; nothing else in it is used.
 
-        Raises ValueError for a request that is damaged or asks for another name or other hosts.
+        Raises ValueError for a request that is damaged, has a weak key or asks for another name or other hosts.
         """
+        if why := _weakness(request.public_key()):
+            raise ValueError(f"REQUEST: its key is {why}; make one by lvfl certs request")
         if not request.is_signature_valid:
             raise ValueError("REQUEST: is not signed with the key it names: damaged, or not from the owner of that key")
         asked = common_name(request.subject)
@@ -124,6 +126,17 @@ class Authority:
         if asked_names != names:
             raise ValueError(f"REQUEST: is for {_listed(asked_names)}, not for {_listed(names)} (--host)")
         return self.certify(owner, request.public_key(), days, now)
+
+
+def _weakness(key: CertificatePublicKeyTypes) -> str:
+    """Return why a key is too weak to be certified, "" if it is not."""
+    if isinstance(key, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey):
+        return ""
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        return f"on {key.curve.name}, weaker than P-256" if key.key_size < 256 else ""
+    if isinstance(key, rsa.RSAPublicKey):
+        return f"RSA of {key.key_size} bits, fewer than 2048" if key.key_size < 2048 else ""
+    return "neither on an elliptic curve nor RSA"
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

@@ -110,7 +110,7 @@ def revoke(keys: Path, name: str, deny_list: Path) -> tuple[list[str], list[str]
     """
     CertificateSubject(name)
     issued, own = keys / ISSUED, keys / name / CERTIFICATE
-    lines = [line.split() for line in issued.read_text(encoding="utf-8").splitlines()] if issued.exists() else []
+    lines = _issued(issued) if issued.exists() else []
     serials = {line[0]: f"{name}, until {line[2]}" for line in lines if line[1] == name}
     if own.exists():
         certificate = load_certificate("KEYS", own)
@@ -119,6 +119,15 @@ def revoke(keys: Path, name: str, deny_list: Path) -> tuple[list[str], list[str]
         known = ", ".join(sorted({line[1] for line in lines})) or "nobody"
         raise ValueError(f"NAME: {keys} holds no certificate of {name!r}, but of {known}; give the authority's folder")
     return list(serials), deny(deny_list, serials)
+
+
+def _issued(path: Path) -> list[list[str]]:
+    """Return the words of each line of a list of certificates. Raises ValueError for a line that names none."""
+    lines = {number: line.split() for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)}
+    for number, words in lines.items():
+        if len(words) not in (0, 3):
+            raise ValueError(f"KEYS: {path}, line {number}: is not 'SERIAL OWNER LAST-DAY'; mend it, or remove it")
+    return [words for words in lines.values() if words]
 
 
 def describe(path: Path) -> list[str]:

@@ -24,7 +24,7 @@ from vfl.runs.experiments.search import Search
 from vfl.runs.experiments.sweep_plan import Sweep, SweepRun
 from vfl.runs.experiments.sweep_table import TABLE, write_tables
 from vfl.runs.experiments.sweep_view import SweepView
-from vfl.runs.run_folder import MANIFEST, is_finished, only_process_in, read_manifest, read_summary
+from vfl.runs.run_folder import MANIFEST, is_finished, only_process_in, private_files, read_manifest, read_summary
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,7 @@ class SweepState:
         write_tables(self.folder, self.runs, self.summaries, self.failures, self.shard.writer)
 
 
+@private_files()
 def train_sweep(
     sweep: Sweep, folder: Path, executor: AnyExecutor, console: Console, *, keep_checkpoints: bool, shard: Shard = WHOLE
 ) -> SweepState:

@@ -13,7 +13,7 @@ from vfl.metrics import shown, title
 from vfl.runs.experiments.executor import Event, Progress, QueuedRun, RunEnded
 from vfl.runs.experiments.run import run_experiment
 from vfl.runs.loop import Callback, Metrics, TrainingLoop
-from vfl.runs.run_folder import LOG, hold_log
+from vfl.runs.run_folder import LOG, hold_log, private_files
 
 
 class Tell(Callback):
@@ -34,6 +34,7 @@ class Tell(Callback):
         self.tell(Progress(round_index + 1, told))
 
 
+@private_files()
 def train(run: QueuedRun, runs_dir: Path, tell: Callable[[Event], None]) -> None:
     """Train one run in this process, which serves it alone, and report its events by ``tell``."""
     try:
