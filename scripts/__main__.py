@@ -15,7 +15,7 @@ COMMANDS = {
     "train": "train one experiment",
     "plan": "show what alpha and beta would cost and save each party, before training",
     "compare": "tell what the other owners add, and at what cost",
-    "sweep": "train many runs of one experiment, or search for the cheapest ratios",
+    "sweep": "train many runs of one experiment",
     "report": "show a run or a sweep on one page",
     "predict": "predict with a trained split model",
     "serve": "serve scores by key, while the owners are at work",

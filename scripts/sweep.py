@@ -24,30 +24,30 @@ def add_arguments(parser: OneLineParser) -> None:
     parser.add_argument(
         "--keep-checkpoints", action="store_true", help="keep those of finished runs, for lvfl predict and lvfl export"
     )
-    parser.add_argument(
-        "--shard", default="1/1", metavar="I/N", help="train the I-th of N parts: for several hosts that share DIR"
-    )
+    parser.add_argument("--shard", help=argparse.SUPPRESS)
     parser.add_argument("--dry-run", action="store_true", help="train nothing; list the runs and the minutes left")
 
 
 @command(__doc__, add_arguments)
 def main(arguments: argparse.Namespace, console: ShowConsole) -> int:
     """Train the sweep."""
-    from vfl.runs.experiments.sweep import foresee, parse_shard, train_sweep
+    from vfl.config import ConfigError
+    from vfl.runs.experiments.sweep import foresee, train_sweep
     from vfl.runs.experiments.sweep_plan import load_sweep
     from vfl.runs.experiments.sweep_view import names
     from vfl.runs.experiments.where import open_executor
 
-    shard = parse_shard(arguments.shard)
+    if arguments.shard is not None:
+        raise ConfigError("--shard: removed in 0.2.0; --on ray trains on many machines")
     sweep = load_sweep(arguments.sweep, arguments.overrides)
     folder = arguments.out or Path("runs") / sweep.name
     with open_executor(arguments, sweep.resources) as executor:
         if arguments.dry_run:
-            for line in foresee(sweep, folder, executor, shard):
+            for line in foresee(sweep, folder, executor):
                 console.print(line)
             return DONE
         keep = arguments.keep_checkpoints
-        state = train_sweep(sweep, folder, executor, console, keep_checkpoints=keep, shard=shard)
+        state = train_sweep(sweep, folder, executor, console, keep_checkpoints=keep)
     console.print(f"{len(state.summaries)} of {len(state.runs)} runs finished: {folder / 'sweep.csv'}")
     if state.failures:
         print(f"error: failed: {names(list(state.failures))}; see {folder / 'sweep.csv'}", file=sys.stderr)

@@ -46,7 +46,6 @@ GRID = {
         {"training.optimizer.learning_rate": 1e30},
     ]
 }
-SEARCH = {"settings": {"training.rounds": 2}, "search": {"trials": 4, "points": 100.0, "seeds": [3]}}
 
 
 def write(folder: Path, content: dict[str, Any]) -> Path:
@@ -118,17 +117,6 @@ def rounds_of(sweep: Path, run: str) -> list[int]:
     return [json.loads(row)["round"] for row in rows]
 
 
-def test_a_search_asks_for_as_many_trials_as_find_room_and_finds_what_it_finds_locally(ray: OnRay, tmp_path: Path):
-    here, there = write(tmp_path / "here", SEARCH), write(tmp_path / "there", SEARCH)
-    ours, theirs = train(there, ray), train(here, LocalProcesses(2))
-    assert ours.splitlines()[-1] == theirs.splitlines()[-1]
-    assert ours.splitlines()[-1].startswith("cheapest with at most 100 points lost")
-    assert table(there) == table(here)
-    assert json.loads((there.parent / "out" / "sweep.json").read_text())["batch"] == 2
-    ray.unmark()
-    assert not list((there.parent / "out" / "runs").glob(".*"))
-
-
 def test_bad_input_is_one_line_and_nothing_is_left(
     ray: OnRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Any
 ):
@@ -147,7 +135,7 @@ def test_bad_input_is_one_line_and_nothing_is_left(
         patch.setattr(Path, "touch", lambda _: no_space())
         assert refused(ray) == f"--out: {tmp_path / 'out'} cannot be written (No space left on device)"
     ray.resources = Resources(cpus=64)
-    sweep = load_sweep(write(tmp_path, {"settings": {"threads": 64}, **SEARCH}))
+    sweep = load_sweep(write(tmp_path, {"settings": {"threads": 64}, **GRID}))
     assert refused(ray) == "resources: no node has room for a run, which asks for 64 CPU; ask for less"
 
 

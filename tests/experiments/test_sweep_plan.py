@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from vfl.config import ConfigError, dump_config
 from vfl.runs.experiments.pool import LocalProcesses
-from vfl.runs.experiments.sweep import Shard, foresee
-from vfl.runs.experiments.sweep_plan import Sweep, folder_name, load_sweep
+from vfl.runs.experiments.sweep import foresee
+from vfl.runs.experiments.sweep_plan import folder_name, load_sweep
 
 BASE = {"name": "base", "training": {"rounds": 7}, "lightweighting": {"beta": 0.1}}
 
@@ -75,10 +75,8 @@ def test_keys_that_end_alike_are_written_whole(write):
         ({"grid": {"seed": [1]}, "list": [{"seed": 2}]}, "seed stands in grid and in list"),
         ({"gird": {"seed": [1]}}, "gird: unknown key; did you mean 'grid'?"),
         ({"set": {"seed": 1}}, "set: unknown key; did you mean 'settings'?"),
-        ({"grid": {"seed": [1]}, "search": {"trials": 2}}, "search chooses the runs itself"),
+        ({"search": {"trials": 2}}, "search: removed in 0.2.0; list values"),
         ({"grid": {"seed": 3}}, "grid.seed"),
-        ({"search": {"alpha": {"low": 0.6, "high": 0.2}}}, "search.alpha.low: 0.6 is above high 0.2"),
-        ({"search": {"trails": 3}}, "search.trails: unknown key; did you mean 'trials'?"),
         ({"base": "nowhere.yaml", "grid": {"seed": [1]}}, "nowhere.yaml: cannot be read"),
     ],
 )
@@ -94,7 +92,6 @@ def test_what_is_wrong_is_said_in_one_line(write, sections: dict[str, Any], expe
     [
         ({"grid": {"seed": [0, 1]}}, "seed=3"),
         ({"list": [{"training.rounds": 3}]}, "training.rounds=4"),
-        ({"search": {"trials": 2}}, "lightweighting.beta=0.1"),
     ],
 )
 def test_an_override_of_what_varies_is_refused_not_ignored(write, sections: dict[str, Any], override: str):
@@ -123,10 +120,6 @@ def test_a_dry_run_tells_what_is_left_and_for_how_long(write, tmp_path: Path):
     lines = foresee(sweep, out, LocalProcesses(2))
     assert lines[:2] == ["seed0: finished", "seed1: to be trained"]
     assert lines[-1] == "1 of 3 runs finished, 90 s each; about 1.5 minutes are left"
-    assert foresee(sweep, out, LocalProcesses(2), Shard(2, 2)) == [
-        "seed1: to be trained",
-        "1 runs, none finished: how long one takes is known after the first",
-    ]
 
 
 numbers = st.one_of(st.integers(-9, 9), st.floats(-1, 1), st.floats(1e-9, 1e30))
@@ -146,22 +139,7 @@ def test_the_base_itself_is_checked_first(write):
         load_sweep(write(settings={"training.rounds": 0}, grid={"seed": [1]}))
 
 
-def test_a_search_has_no_runs_of_its_own(write):
-    sweep = load_sweep(write(search={"trials": 3}))
-    assert isinstance(sweep, Sweep)
-    assert sweep.runs(1) == []
-    assert sweep.search is not None
-    assert sweep.search.trials == 3
-
-
 @pytest.mark.parametrize("name", ["sweep_quickstart", "sweep_cifar10", "sweep_cifar10_small", "sweep_horizontal"])
 def test_the_repositorys_sweeps_can_be_planned(name: str):
     sweep = load_sweep(Path(__file__).parents[2] / "configs" / f"{name}.yaml")
     assert len(sweep.points) >= 10
-
-
-def test_the_repositorys_search_can_be_begun():
-    sweep = load_sweep(Path(__file__).parents[2] / "configs" / "search_quickstart.yaml")
-    assert sweep.search is not None
-    highest = {"lightweighting.alpha": sweep.search.alpha.high, "lightweighting.beta": sweep.search.beta.high}
-    assert sweep.run(highest, 1).folder == "alpha0.8-beta0.9"

@@ -148,16 +148,6 @@ def test_killed_and_interrupted_it_gives_the_table_of_one_that_was_left_alone(
     assert (out / "sweep.csv").read_bytes() == (undisturbed[0] / "sweep.csv").read_bytes()
 
 
-@pytest.mark.release
-def test_shards_in_one_folder_leave_the_table_of_the_whole(undisturbed: tuple[Path, str, str], tmp_path: Path):
-    finish(start(tmp_path, "--shard", "2/2"), code=0)  # the run that fails is the third
-    states = [row["status"] for row in rows_of(tmp_path / "out")]
-    assert states == ["open", "finished", "open", "finished"]
-    out, _ = finish(start(tmp_path, "--shard", "1/2"))
-    assert "3 of 4 runs finished" in out
-    assert (tmp_path / "out" / "sweep.csv").read_bytes() == (undisturbed[0] / "sweep.csv").read_bytes()
-
-
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     """Call the command with what ends before any run; return its code and its one line."""
@@ -183,9 +173,7 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         ({}, (), "the sweep is empty"),
         ({"grid": {"training.epochs": [1]}}, (), "training.epochs: unknown key"),
         ({"grid": {"seed": [0]}}, ("--jobs", "0"), "--jobs: 0"),
-        ({"grid": {"seed": [0]}}, ("--shard", "0/2"), "--shard: '0/2'"),
-        ({"grid": {"seed": [0]}}, ("--shard", "3/2"), "--shard: '3/2'"),
-        ({"search": {"trials": 2}}, ("--shard", "1/2"), "--shard: a search"),
+        ({"grid": {"seed": [0]}}, ("--shard", "1/2"), "--shard: removed in 0.2.0; --on ray"),
         ({"grid": {"seed": [0]}}, ("--out", "full"), "--out: full is not empty and holds no sweep"),
     ],
 )
@@ -199,37 +187,6 @@ def test_bad_input_is_one_line_and_nothing_is_written(say, tmp_path: Path, sweep
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base.yaml", "full", "sweep.yaml"]
-
-
-SEARCH = {
-    "name": "tiny_search",
-    "base": "base.yaml",
-    "settings": {"training.rounds": 2},
-    "search": {"trials": 2, "points": 100.0, "seeds": [3]},
-}
-
-
-@pytest.mark.release
-def test_a_search_trains_its_trials_and_goes_on_from_them(say, tmp_path: Path):
-    out, err = finish(start(tmp_path, sweep=SEARCH), code=0)
-    assert err == ""
-    rows = rows_of(tmp_path / "out")
-    reference, *pairs = [(float(row["lightweighting.alpha"]), float(row["lightweighting.beta"])) for row in rows]
-    assert reference == (0.0, 0.0)
-    assert len(set(pairs)) == 2
-    assert [row["status"] for row in rows] == ["finished"] * 3
-    costs = {
-        pair: 1 - (float(row["savings_compute"]) + float(row["savings_communication"])) / 2
-        for pair, row in zip(pairs, rows[1:], strict=True)
-    }
-    (alpha, beta), cost = min(costs.items(), key=lambda item: item[1])
-    conclusion = f"cheapest with at most 100 points lost: alpha {alpha:g}, beta {beta:g};"
-    assert conclusion in out
-    assert f"cost {cost:.1%}" in out
-    before = (tmp_path / "out" / "sweep.csv").read_bytes()
-    code, err = say({key: value for key, value in SEARCH.items() if key != "name"}, "--out", str(tmp_path / "out"))
-    assert (code, err) == (0, "")  # no run is trained again: a process of its own would have been needed
-    assert (tmp_path / "out" / "sweep.csv").read_bytes() == before
 
 
 def test_a_folder_with_runs_of_other_settings_is_refused(say, undisturbed: tuple[Path, str, str]):

@@ -1,1 +1,1 @@
-"""Many runs of one experiment: the settings to vary, the results, and the search for the cheapest ratios."""
+"""Many runs of one experiment: the settings to vary, and the results."""

@@ -21,50 +21,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from vfl.config import ConfigError, parse_config
 from vfl.config.files import lay_over, parse_overrides, read_section, read_settings, read_yaml
-from vfl.config.settings import Fraction, Number, Positive, Section
+from vfl.config.settings import Section
 from vfl.config.shipped import find_config
 from vfl.runs.experiments.executor import QueuedRun, Resources
 
 Settings = Mapping[str, Any]
 """Values by dotted key."""
-ALPHA, BETA = "lightweighting.alpha", "lightweighting.beta"
-CHOSEN = (ALPHA, BETA, "seed")
-"""Settings that a search chooses for every run."""
-
-
-class RatioRange(Section):
-    """The values that a search may choose for a ratio: low, low + step, ... up to high."""
-
-    low: Fraction = 0.0
-    high: Fraction = 0.8
-    step: Annotated[Number, Field(gt=0, lt=1)] = 0.1
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.low > self.high:
-            raise ValueError(f"low: {self.low:g} is above high {self.high:g}; exchange them")
-        return self
-
-
-class SearchConfig(Section):
-    """The search for the cheapest ratios that lose at most some points of evaluation.metric (needs Optuna)."""
-
-    trials: Positive = 20
-    """Pairs of alpha and beta to try; each is trained with every seed."""
-    points: Annotated[Number, Field(ge=0)] = 1.0
-    """Percentage points that may be lost against alpha = beta = 0; of an error (rmse, mae, log_loss) percent of it."""
-    compute_weight: Annotated[Number, Field(ge=0, le=1)] = 0.5
-    """Weight of the multiply-accumulates in the cost; the bytes have the rest."""
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
-    """Seeds of the trainings; a pair's score and cost are means over them."""
-    alpha: RatioRange = RatioRange()
-    beta: RatioRange = RatioRange()
 
 
 class SweepFile(Section):
@@ -77,8 +45,6 @@ class SweepFile(Section):
     settings: dict[str, Any] = Field(default={})
     grid: dict[str, list[Any]] = Field(default={})
     entries: list[dict[str, Any]] = Field(default=[], alias="list")
-    search: SearchConfig | None = None
-    """Instead of ``grid`` and ``list``."""
     resources: Resources = Resources()
     """Resources of each run."""
 
@@ -99,14 +65,13 @@ class Sweep:
     base: Mapping[str, Any]
     """Nested settings of all runs."""
     points: tuple[Settings, ...]
-    """The settings of each run; empty if a search chooses them."""
-    search: SearchConfig | None
+    """The settings of each run."""
     resources: Resources = field(default_factory=Resources)
     """Resources of each run."""
 
     @cached_property
     def varied(self) -> set[str]:
-        """The keys that vary; empty if a search chooses them."""
+        """The keys that vary."""
         return {key for point in self.points for key in point}
 
     def run(self, settings: Settings, threads: int) -> SweepRun:
@@ -128,17 +93,13 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     file = _parse(path)
     inherited = read_settings(find_config(file.base, path.parent))
     given = parse_overrides(overrides)
-    varied = {*file.grid, *(key for entry in file.entries for key in entry), *(CHOSEN if file.search else ())}
+    varied = {*file.grid, *(key for entry in file.entries for key in entry)}
     for key in given.keys() & varied:
         raise ConfigError(f"{key}: the sweep varies it, so that {key}=... would change no run; change {path} instead")
     base = lay_over(inherited, file.settings | given)
     parse_config(base)  # an error of the base should not name the first run's settings
-    if file.search is not None:
-        if file.grid or file.entries:
-            raise ConfigError(f"{path}: search chooses the runs itself; remove grid and list, or search")
-        return Sweep(file.name, base, (), file.search, file.resources)
     points = _points(path, file)
-    sweep = Sweep(file.name, base, points, None, file.resources)
+    sweep = Sweep(file.name, base, points, file.resources)
     name, runs = Counter(folder_name(point, sweep.varied) for point in points).most_common(1)[0]
     if runs > 1:
         raise ConfigError(f"{path}: {runs} runs have the folder {name}; write each only once")
@@ -159,6 +120,8 @@ def _parse(path: Path) -> SweepFile:
     values = read_yaml(path)
     if "base" not in values:
         raise ConfigError(f"{path}: base: is missing; if it is one experiment, use lvfl train")
+    if "search" in values:
+        raise ConfigError(f"{path}: search: removed in 0.2.0; list values of alpha and beta under grid:")
     try:
         return read_section(SweepFile, values)
     except ConfigError as error:

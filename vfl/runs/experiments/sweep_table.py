@@ -23,12 +23,11 @@ def write_tables(
     runs: Sequence[SweepRun],
     summaries: Mapping[str, Mapping[str, Any]],
     failures: Mapping[str, str],
-    writer: str = "",
 ) -> None:
     """Write both tables whole. The first depends only on the runs' settings and results, not on any clock.
 
     ``summaries`` are those of the finished runs, with ``shares_saved``, and ``failures`` one line per failed one, both
-    by folder; all others are ``open``. ``writer``: which of several shards writes.
+    by folder; all others are ``open``.
     """
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     of_validation = any(evaluated(summary) == "validation" for summary in summaries.values())
@@ -45,8 +44,8 @@ def write_tables(
         settings = [_cell(run.settings.get(key, "")) for key in keys]
         outcome = [_cell(result.get(name, "")) for name in results]
         rows.append([run.folder, *settings, status, *outcome, failures.get(run.folder, "")])
-    write_csv(folder / TABLE, rows, writer)
-    write_csv(folder / TIMES, times, writer)
+    write_csv(folder / TABLE, rows)
+    write_csv(folder / TIMES, times)
 
 
 def score(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class SweepView:
 
     console: Console
     total: int
-    """Runs in all; for a search, the largest possible number."""
+    """Runs in all."""
     runs_dir: Path = Path()
     kept: int = 0
     """Runs finished before this session."""
