@@ -51,9 +51,11 @@ from vfl.config import ConfigError, ExperimentConfig, parse_config
 from vfl.config.files import lay_over
 from vfl.config.presets import ROUNDS, table_settings
 from vfl.config.registry import nearest
+from vfl.data.tables.labels import positive_last, tell_alike
 from vfl.errors import PeerLost
 from vfl.runs.experiments.mode import Built, Stage
 from vfl.runs.experiments.run import run_experiment
+from vfl.runs.run_folder import read_summary, write_summary
 from vfl.runs.subsets import lost_without
 
 DROPPED = "keys are in the tables of all owners; dropped"
@@ -168,7 +170,10 @@ class _Vertical(BaseEstimator):
                 delattr(self, name)
             raise
 
-    def _fit(self, owners: Mapping[str, OwnerTable], labels_N: NDArray[Any]) -> Self:
+    def _fit(
+        self, owners: Mapping[str, OwnerTable], labels_N: NDArray[Any], chosen: Mapping[str, str] | None = None
+    ) -> Self:
+        """Train; ``chosen`` are settings that the data decide."""
         rows = len(next(iter(owners.values())).keys)
         if len(labels_N) != rows:
             raise ConfigError(f"y: has {len(labels_N)} values for the {rows} rows of {next(iter(owners))}")
@@ -181,7 +186,7 @@ class _Vertical(BaseEstimator):
         tested = draw_tested(labels_N, self.validation_fraction, self._task == "classification", draw)
         folder = Path(tempfile.mkdtemp(prefix="lvfl-"))
         with _removed_on_error(folder):
-            self.run_, self._trained = self._train(folder, owners, labels_N, tested, seed)
+            self.run_, self._trained = self._train(folder, owners, labels_N, tested, seed, chosen or {})
         self._folder, self.owners_ = folder, list(owners)
         return self
 
@@ -192,6 +197,7 @@ class _Vertical(BaseEstimator):
         labels_N: NDArray[Any],
         tested: NDArray[np.int64],
         seed: int,
+        chosen: Mapping[str, str],
     ) -> tuple[Run, InProcess]:
         rows = len(labels_N)
         again = self.validation_fraction == 0
@@ -204,7 +210,7 @@ class _Vertical(BaseEstimator):
         values["lightweighting"] = {"alpha": self.alpha, "beta": self.beta}
         values["evaluation"] = {"subsets": len(owners) > 1, "every": self.rounds}
         values["checkpoint"] = {"every": self.rounds}
-        config = parse_config(lay_over(values, self.settings or {}))
+        config = parse_config(lay_over(values, {**chosen, **(self.settings or {})}))
         console = ShowConsole() if self.verbose else Console(quiet=True)
         run_dir = folder / "run" if self.run_dir is None else Path(self.run_dir)
         built: list[InProcess] = []
@@ -269,9 +275,37 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
     """A classifier over several owners' tables, trained by LVFL.
 
     `fit({"bank": frame, "insurer": frame}, y)`; ``predict_proba`` and ``predict`` take tables given alike.
+    ``positive_class`` is the one of two that the run's AUC, F1 and average precision judge; None: ``classes_[1]``.
     """
 
     _task = "classification"
+
+    def __init__(
+        self,
+        *,
+        alpha: Any = 0.0,
+        beta: Any = 0.0,
+        rounds: int = ROUNDS,
+        key: str | None = None,
+        validation_fraction: float = 0.0,
+        positive_class: Any = None,
+        settings: Mapping[str, Any] | None = None,
+        run_dir: str | Path | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            alpha=alpha,
+            beta=beta,
+            rounds=rounds,
+            key=key,
+            validation_fraction=validation_fraction,
+            settings=settings,
+            run_dir=run_dir,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.positive_class = positive_class
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on owners' tables and the labels of the first one's rows.
@@ -285,7 +319,17 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
             self.classes_, codes_N = np.unique(labels_N, return_inverse=True)
             if len(self.classes_) < 2:
                 raise ConfigError(f"y: holds one class only, {self.classes_[0]!r}; a classifier needs two")
-            return self._fit(owners, codes_N)
+            names, chosen = [*map(str, self.classes_)], dict[str, str]()
+            if self.classes_.dtype.kind in "OU":
+                tell_alike("y", names)
+            if self.positive_class is not None:
+                positive_last(tuple(names), str(self.positive_class), "positive_class")
+                chosen = {"data.positive_class": str(names.index(str(self.positive_class)))}
+            self._fit(owners, codes_N, chosen)
+            summary = read_summary(self.run_.folder)
+            if "positive_class" in summary:  # the run's names are the codes
+                write_summary(self.run_.folder, summary | {"positive_class": names[int(summary["positive_class"])]})
+            return self
 
     def predict_proba(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[np.float64]:
         """Return probabilities [N, C], columns as ``classes_``, rows as the first owner's.
@@ -294,6 +338,8 @@ class VerticalClassifier(ClassifierMixin, _Vertical):
         placeholder that the head learned with ``training.party_dropout``, or zeros; refuse and None replace none.
         """
         found_NC = self._predicted(X, missing_parties).astype(np.float64)
+        task = self._trained.server.trainer.task
+        found_NC = found_NC[:, [task.names.index(str(code)) for code in range(len(self.classes_))]]
         return found_NC / found_NC.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any, missing_parties: WhenAbsent | None = None) -> NDArray[Any]:

@@ -146,6 +146,7 @@ class HeadServer:
             "model_digest": combined_digest(weights),
             "finished_model_digest": combined_digest(finished),
             "parties": {name: self.reports.present(name) | self.ledger.summary(name) for name in self.roster.names},
+            **({"positive_class": positive} if (positive := self.trainer.task.positive) else {}),
             **({"subsets": self.evaluation.subsets} if self.evaluation.subsets else {}),
             **({"privacy": promised} if promised else {}),
         }

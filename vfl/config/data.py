@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from vfl.config.agreement import OWN, SHARED
 from vfl.config.components import SOURCES
@@ -17,8 +17,12 @@ Share = Annotated[Number, Field(gt=0, lt=1)]
 TABLE_KINDS = ("tables", "breast_cancer")
 """Sources of tables; their defaults differ from those of images."""
 
-OF_TABLES = ("tables", "join", "test_share", "test_file", "group", "validation_share", "numbers")
+OF_TABLES = ("tables", "join", "test_share", "test_file", "group", "validation_share", "positive_class", "numbers")
 """Settings that other sources do not have."""
+
+
+def _as_written(value: object) -> object:
+    return str(value) if type(value) in (int, float) else value
 
 
 class DatasetConfig(Section):
@@ -68,6 +72,9 @@ class DataConfig(Section):
     validation_share: Annotated[Fraction, OWN] = 0.0
     """Tables only: share of the training samples, drawn with the seed, that is evaluated instead of trained on.
     Patience, sweeps and searches then see these samples and not the test samples."""
+    positive_class: Annotated[Annotated[str, BeforeValidator(_as_written)] | None, OWN] = None
+    """Tables of two classes only: the class whose probability AUC, F1 and average precision judge and the threshold
+    is for; null: the second one, by number or by name."""
     numbers: Annotated[Numbers, OWN] = "standardised"
     """Tables only: how models read numbers. standardised: each as one value; quantiles: by its position among quantiles
     of the owner's training rows, as one value per bin; both: of models.members, half read either (docs/data.md)."""
@@ -89,7 +96,7 @@ class DataConfig(Section):
             return {}
         unused = [] if kind == "objects" else ["dataset.options"]
         if kind in TABLE_KINDS:
-            of_files = ["tables", "join", "group"] if kind == "breast_cancer" else []
+            of_files = ["tables", "join", "group", "positive_class"] if kind == "breast_cancer" else []
             unused += ["dataset.root", "dataset.image_size", *of_files]
         else:
             unused += OF_TABLES

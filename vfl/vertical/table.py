@@ -16,10 +16,12 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     compute = savings(summary["train_macs"], summary["unpruned_train_macs"])
     sent = summary["uplink_bytes"] + summary["downlink_bytes"]
     dense = summary["dense_uplink_bytes"] + summary["dense_downlink_bytes"]
+    positive = summary.get("positive_class")
+    of_class = f"AUC, F1 and average precision are of class {positive!r}\n" if positive else ""
     table = numbers_table(
         f"{headline(summary)} after {summary['rounds']} rounds, {summary['wall_time_s']:.0f} s",
         ("party", "alpha", "beta", "MACs", "params", "sent up", "sent down", "time"),
-        "saved against no lightweighting\n"
+        f"{of_class}saved against no lightweighting\n"
         f"compute {compute:.1%}: {amount(summary['train_macs'])} instead of "
         f"{amount(summary['unpruned_train_macs'])} multiply-accumulates (above: per sample)\n"
         f"communication {savings(sent, dense):.1%}: {amount(sent)}B instead of {amount(dense)}B "

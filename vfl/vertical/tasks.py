@@ -45,6 +45,11 @@ class Classification:
     """Names of the classes."""
 
     @property
+    def positive(self) -> str | None:
+        """The class of two whose probability the metrics judge; None of more."""
+        return self.names[1] if len(self.names) == 2 else None
+
+    @property
     def outputs(self) -> int:
         """C, the width of the head's output: a score per class."""
         return self.classes
@@ -104,6 +109,7 @@ class Regression:
     names: tuple[str, ...] = ()
     """Empty: there are no classes."""
     metric_names: tuple[str, ...] = REGRESSION_METRICS
+    positive: None = None
 
     def loss(self, outputs_BC: Tensor, labels_B: Tensor) -> Tensor:
         """Return the mean squared error, in units of the training labels' variance."""

@@ -2,15 +2,20 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Signatures of torch and numpy are partly untyped.
 
+import re
 import warnings
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vfl.config.registry import nearest
 from vfl.data.tables.cells import TableError, is_number
 from vfl.data.tables.columns import Categories, Numbers, Table
 from vfl.data.tables.keys import Rows
+from vfl.errors import ConfigError
 
 MOST_CLASSES = 1000
 """Largest number of classes; a label with more values is an amount."""
@@ -18,17 +23,20 @@ MOST_AMOUNTS = 100
 """Largest number of numeric classes, unless ``task: classification`` is given; with more the label is an amount."""
 ROWS_PER_VALUE = 5
 """Rows of each class per distinct value from which a feature that tells the class is not due to chance."""
+CODE = re.compile(r"[+-]?0\d")
+"""Beginning of a number that is a code: 00123 and 123 may be two."""
 FEW_CLASSES, FEW_ROWS = 10, 3
 """A label with more classes, and fewer rows per class, may be an amount."""
 
 
 def read_labels(
-    table: Table, name: str, rows: Rows, most_amounts: int = MOST_AMOUNTS
+    table: Table, name: str, rows: Rows, most_amounts: int = MOST_AMOUNTS, positive: str | None = None
 ) -> tuple[Tensor, tuple[str, ...]]:
     """Return labels [N] of some rows: int64 with the names of the classes, or float64 without names.
 
-    Classes are in the order of whole numbers, or of their names; of two the second one is predicted. Raises TableError
-    for a missing label, too many classes, or more than ``most_amounts`` numeric ones.
+    Classes are in the order of their numbers, or of their names; of two the second one, or ``positive``, is the one
+    whose probability the metrics judge. Raises TableError for a missing label, too many classes, or more than
+    ``most_amounts`` numeric ones.
     """
     column = table.columns[name]
     where = f"{table.path}: label column {name!r}"
@@ -46,12 +54,60 @@ def read_labels(
     if len(used) > max(FEW_CLASSES, len(rows) / FEW_ROWS):
         what = f"has {len(used)} classes in {len(rows)} rows"
         warnings.warn(f"{where}: {what}; is it an amount? then set task: regression", stacklevel=3)
-    whole = all(name.removeprefix("-").isdecimal() for name in used)
-    classes = tuple(sorted(used, key=int) if whole else sorted(used))
-    places = {name: place for place, name in enumerate(classes)}
+    spelt = _spelt(where, used)
+    classes = positive_last(tuple(dict.fromkeys(spelt.values())), positive)
+    places = {name: classes.index(spelling) for name, spelling in spelt.items()}
     # By the column's code. Names that only rows outside the samples have get 0, which nothing looks up.
     index = np.array([places.get(name, 0) for name in column.names], np.int64)
     return torch.from_numpy(index[column.codes[rows]]), classes
+
+
+def positive_last(
+    classes: tuple[str, ...], positive: str | None, field: str = "data.positive_class"
+) -> tuple[str, ...]:
+    """Return two classes with the one that counts as positive at the end. Raises ValueError for another name."""
+    if positive is None:
+        return classes
+    if len(classes) != 2:
+        raise ConfigError(f"{field}: is for two classes, and there are {len(classes)}; leave it out")
+    if positive not in classes:
+        raise ConfigError(f"{field}: no class is called {positive!r}{nearest(positive, classes)}")
+    return (*(name for name in classes if name != positive), positive)
+
+
+def _spelt(where: str, names: Sequence[str]) -> Mapping[str, str]:
+    """Return the class of every name, in the classes' order; numbers are compared as numbers, spellings are told."""
+    numbers = {name: _number(name) for name in names}
+    if None in numbers.values():
+        tell_alike(where, sorted(names))
+        return {name: name for name in sorted(names)}
+    ordered = sorted(names, key=lambda name: (numbers[name], len(name), name))
+    if any(map(CODE.match, names)):
+        tell_alike(where, ordered)
+        return {name: name for name in ordered}
+    tell_alike(where, ordered, "are one number and so one class, {!r}")
+    first = {numbers[name]: name for name in reversed(ordered)}
+    return {name: first[numbers[name]] for name in ordered}
+
+
+def _number(name: str) -> Decimal | None:
+    try:
+        number = Decimal(name)
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def tell_alike(
+    where: str, names: Sequence[str], told: str = "are different classes; write them alike if they are one"
+) -> None:
+    """Warn of names that are the same number, or differ in case and spaces only."""
+    alike: dict[object, list[str]] = {}
+    for name in names:
+        number = _number(name)
+        alike.setdefault(" ".join(name.casefold().split()) if number is None else number, []).append(name)
+    for several in (each for each in alike.values() if len(each) > 1):
+        warnings.warn(f"{where}: {' and '.join(map(repr, several))} {told.format(several[0])}", stacklevel=4)
 
 
 def refuse_copies(table: Table, label: str, rows: Rows) -> None:

@@ -30,7 +30,7 @@ from vfl.data.tables.columns import Table, read_table
 from vfl.data.tables.describe import propose_features
 from vfl.data.tables.join import Groups, Joined, draw_share, join, matched, shared_rows, split_rows
 from vfl.data.tables.keys import SHOWN, VALIDATION, Rows, groups_of, key_cells, key_of, keys_of, read_test_keys
-from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, read_labels, refuse_copies
+from vfl.data.tables.labels import MOST_AMOUNTS, MOST_CLASSES, positive_last, read_labels, refuse_copies
 from vfl.data.tables.own_keys import of_rows, rows_match
 from vfl.data.tables.preparation import FARTHEST, MIN_COUNT, TablePreparation
 from vfl.data.tables.rows import check_columns, raw_samples, unless_all
@@ -82,7 +82,10 @@ class Tables(Source):
     def held_labels(self) -> LabelData:
         """Return the labels of the label owner's own table; ``data.file`` takes precedence."""
         if self.data.file is not None:
-            return super().held_labels()
+            held = super().held_labels()
+            if positive_last(held.classes, self.data.positive_class) != held.classes:
+                raise ValueError("data.positive_class: is not that of data.file; write it again with lvfl split-data")
+            return held
         table, joined = self._alone(self.leader)
         return self._labels(table, joined, *self._split_rows(joined, {self.leader: table}))
 
@@ -307,7 +310,7 @@ class Tables(Source):
         assert name is not None
         rows, ids = joined.rows[self.leader], joined.ids
         values, classes = read_labels(
-            table, name, rows, MOST_CLASSES if self.task_said else MOST_AMOUNTS
+            table, name, rows, MOST_CLASSES if self.task_said else MOST_AMOUNTS, self.data.positive_class
         )  # over all samples, so that training and test number classes alike
         refuse_copies(table, name, rows)
         if self.data.validation_share:

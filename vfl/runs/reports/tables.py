@@ -97,10 +97,12 @@ def settings_table(subject: Subject) -> TableData:
         )
     change = f"; its change is against {reference.label}" if several else ""
     saved = "; saved is against the same steps without lightweighting"
+    positive = subject.runs[0].summary.get("positive_class") if subject.metric != "accuracy" else None
+    of_class = f" of class {positive!r}" if positive else ""
     caption = (
-        f"The {title(subject.metric)} is that of the test split at the end, mean over the seeds (lowest to highest)"
-        f"{change}. Bytes are all that training exchanged, both ways; MACs the multiply-accumulates of training the "
-        f"models{'' if all(run.simulated for run in subject.runs) else saved}."
+        f"The {title(subject.metric)}{of_class} is that of the test split at the end, mean over the seeds (lowest to "
+        f"highest){change}. Bytes are all that training exchanged, both ways; MACs the multiply-accumulates of "
+        f"training the models{'' if all(run.simulated for run in subject.runs) else saved}."
     )
     scores = ("setting", "seeds", axis(subject.metric), f"change ({_unit(subject)})")
     headings = (*scores, "bytes", "saved (%)", "MACs", "saved (%)", "on the front of")
