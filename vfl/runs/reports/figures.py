@@ -15,9 +15,8 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from vfl.amounts import amount
 from vfl.metrics import axis, drawn, title
-from vfl.runs.experiments.sweep_plan import ALPHA, BETA
 from vfl.runs.reports.judge import pareto_front, sent_bytes, train_macs
-from vfl.runs.reports.runs import ReportedRun, Subject, Variant, is_number, key_label, setting_label
+from vfl.runs.reports.runs import ALPHA, BETA, ReportedRun, Subject, Variant, is_number, key_label, setting_label
 from vfl.runs.reports.style import COLORS, INK, curve_style, dress, legend_below, new_figure
 from vfl.runs.reports.subsets import CAPTION, draw_lost, tested_variants
 from vfl.runs.results import Quantity, RunResult

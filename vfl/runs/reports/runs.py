@@ -9,7 +9,6 @@ from typing import Any
 
 from vfl.config import ConfigError, ExperimentConfig, dotted_settings, load_config
 from vfl.metrics import reached
-from vfl.runs.experiments.sweep_plan import ALPHA, BETA
 from vfl.runs.reports.leakage import read_audit
 from vfl.runs.results import Quantity, RunResult, read_result
 from vfl.runs.run_folder import read_manifest
@@ -21,6 +20,7 @@ MOST_KEYS = 3
 """Most settings that can distinguish runs ..."""
 MOST_LETTERS = 60
 """... each with at most this many letters, which tables and models by party exceed."""
+ALPHA, BETA = "lightweighting.alpha", "lightweighting.beta"
 SYMBOLS = {ALPHA: "α", BETA: "β", "training.local_iterations": "E"}
 """Short names of settings; others are shown by the last part of their key."""
 
