@@ -1,4 +1,4 @@
-"""What earlier releases had and this one has not: whoever still names it is told so in one line."""
+"""Settings, values and commands of earlier releases that are no more: who still names one is told so in one line."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, cast
@@ -10,7 +10,7 @@ class Removed(NamedTuple):
     key: str
     """Dotted name; a section stands for all of its settings."""
     instead: str
-    """What to do now."""
+    """Advice on how to go on."""
     value: str | None = None
     """The value that went; None if the setting itself did."""
 
